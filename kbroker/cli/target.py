@@ -32,8 +32,12 @@ SIGNALLED = 128
 BROKERS, CLIENT_ID = "brokers", "client.id"
 SECURITY_SETTINGS = {
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
-    "sasl.mechanism": "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
-    "sasl.jaas.config": "a login module with username and password",
+    "sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
+    "sasl.jaas.config": "a login module with username and password, or clientId and clientSecret",
+    "sasl.oauthbearer.token.endpoint.url": "file:///PATH of a token, or https://HOST/PATH of who issues them",
+    "sasl.oauthbearer.client.credentials.client.id": "who asks there for a token",
+    "sasl.oauthbearer.client.credentials.client.secret": "the secret of who asks there",
+    "sasl.oauthbearer.scope": "what the token is for, as who issues it names that",
     "ssl.truststore.location": "file of the certificates that are trusted, PEM or PKCS#12",
     "ssl.truststore.certificates": "the same as PEM text",
     "ssl.truststore.password": "password of that file, if it is PKCS#12",

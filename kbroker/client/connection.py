@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
@@ -24,6 +25,9 @@ ANSWER_SECONDS = 60
 """How long a broker may take; requests that it may hold back name a time of half of that."""
 CONNECT_SECONDS = 5
 
+Ask: TypeAlias = Callable[..., Awaitable[Any]]
+"""As `Connection.ask`."""
+
 
 class Connection:
     """A connection to a broker. Get one from `connect`.
@@ -38,6 +42,8 @@ class Connection:
         self._client_id = client_id
         self._correlation_id = 0
         self._turn = trio.Lock()
+        self._renew: Callable[[Ask], Awaitable[None]] | None = None
+        self._renew_at = math.inf
         self.broken = False
         self.versions: dict[int, tuple[int, int]] = {}
 
@@ -49,10 +55,32 @@ class Connection:
         """
         async with self._turn:
             try:
+                if self._is_renewal_due:
+                    await self._log_in_again()
                 return await self._exchange(key, version, message)
             except BaseException:
                 self.broken = True  # also when nobody waits any more: the answer may still come
                 raise
+
+    def renew_after(self, seconds: float, renew: Callable[[Ask], Awaitable[None]]) -> None:
+        """Have `renew` log in again before the first request after that time (KIP-368)."""
+        self._renew, self._renew_at = renew, trio.current_time() + seconds
+
+    @property
+    def _is_renewal_due(self) -> bool:
+        return trio.current_time() >= self._renew_at
+
+    async def _log_in_again(self) -> None:
+        assert self._renew is not None
+        try:
+            await self._renew(self._ask_alone)
+        except BaseException:
+            self.broken = True
+            raise
+
+    async def _ask_alone(self, message: Any, *, oldest: int = 0) -> Any:
+        """As `ask`, for who has the connection's turn already."""
+        return await self._exchange(*self._choose(message, oldest, None), message)
 
     async def _exchange(self, key: ApiKey, version: int, message: Any) -> Any:
         await self._send(key, version, message)
@@ -134,6 +162,9 @@ class Connection:
 
     async def tell(self, message: Any, *, newest: int | None = None) -> None:
         """Send a request that is not answered: Produce with acks=0."""
+        if self._is_renewal_due:
+            async with self._turn:
+                await self._log_in_again()
         await self._send(*self._choose(message, 0, newest), message)
 
     def _choose(self, message: Any, oldest: int, newest: int | None) -> tuple[ApiKey, int]:

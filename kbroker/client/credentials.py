@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import ssl
 
+    from .tokens import TokenSource
+
 
 class Credentials(NamedTuple):
-    """Who logs in, and by which mechanism."""
+    """Who logs in, and by which mechanism: with a name and a password, or with `tokens`."""
 
     mechanism: str
     name: str
     password: str
+    tokens: TokenSource | None = None
 
 
 class Security(NamedTuple):

@@ -135,15 +135,17 @@ class Gate:
         return Certificates(setting, time.monotonic)
 
     def _users(self, setting: Callable[..., str]) -> Users:
-        from kbroker.security.users import PLAIN, Users, asked  # as above
+        from kbroker.security.users import OAUTHBEARER, PLAIN, Users, asked  # as above
 
         known = self._newest_users
         if known is not None and known.asked == asked(setting):
             return known
         users = Users(setting, lambda: self.stored_users)
-        if PLAIN in users.mechanisms and self._is_exposed and not self._protocol.is_encrypted:
-            raise BadSettings(
-                "PLAIN sends passwords as they are, and other machines reach this listener; use "
-                "SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
-            )
+        if self._is_exposed and not self._protocol.is_encrypted:
+            for mechanism, secret in ((PLAIN, "passwords"), (OAUTHBEARER, "tokens")):
+                if mechanism in users.mechanisms:
+                    raise BadSettings(
+                        f"{mechanism} sends {secret} as they are, and other machines reach this "
+                        "listener; use SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
+                    )
         return users

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import trio
 
 from kbroker.runtime.http_client import HTTP_OK, fetch
 from kbroker.security.errors import BadSettings
 from kbroker.security.tokens import KEYS_BYTES_MAX, KeySet, Tokens
+from kbroker.security.urls import place_of
 from kbroker.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -84,14 +84,15 @@ class TokenKeys:
 
     async def _fetch(self, in_thread: InThread) -> None:
         """Raises StorageError or ValueError."""
-        url = self._tokens.url
-        place = f"{urlsplit(url).netloc}{urlsplit(url).path}"  # a query may have a secret
         try:
             status, data = await fetch(
-                url, seconds=FETCH_SECONDS, bytes_max=KEYS_BYTES_MAX, trusted=self._tokens.trusted
+                self._tokens.url,
+                seconds=FETCH_SECONDS,
+                bytes_max=KEYS_BYTES_MAX,
+                trusted=self._tokens.trusted,
             )
             if status != HTTP_OK:
                 raise ValueError(f"HTTP status {status}")
             self._tokens.keys = await in_thread(lambda: KeySet(data))
         except (StorageError, ValueError) as error:
-            raise ValueError(f"{place}: {error}") from None
+            raise ValueError(f"{place_of(self._tokens.url)}: {error}") from None

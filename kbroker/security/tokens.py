@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from .errors import BadSettings
 from .jaas import LoginModule
 from .stores import read_file
-from .tls import client_context
+from .urls import file_of, trusted_by
 
 if TYPE_CHECKING:
     import ssl
@@ -73,7 +70,6 @@ _PUBLIC_PARTS: dict[str, tuple[type[RSAKey | ECKey | OKPKey], tuple[str, ...]]] 
     ECKey.key_type: (ECKey, ("crv", "x", "y")),
     OKPKey.key_type: (OKPKey, ("crv", "x")),
 }
-_PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _KEY_FACTS = ("kty", "kid", "use", "alg", "key_ops")
 
 
@@ -164,7 +160,7 @@ class Tokens:
             if not value:
                 raise BadSettings(f"OAUTHBEARER without {name}: anybody's tokens would do; set it")
         _check_validator(setting("sasl.oauthbearer.jwt.validator.class", OAUTHBEARER))
-        self.file = _file_of(JWKS_URL, self.url)
+        self.file = file_of(JWKS_URL, self.url)
         """The file of the keys, if they are in one."""
         self.trusted: ssl.SSLContext | None = None
         """Whose certificates are believed where the keys are fetched."""
@@ -259,33 +255,6 @@ class _Algorithms(jws.JWSRegistry):
 def asked(setting: Lookup) -> tuple[str, ...]:
     """What the settings of tokens say; the same where nothing is to change."""
     return tuple(setting(name, OAUTHBEARER) for name in _SETTINGS)
-
-
-def trusted_by(module: LoginModule) -> ssl.SSLContext:
-    """Whose certificates are believed: ``ssl.*`` options of a login module, as Kafka has it.
-
-    Raises BadSettings.
-    """
-    options = {"ssl.endpoint.identification.algorithm": "https", **module.options}
-    return client_context(lambda name: options.get(name, ""))
-
-
-def _file_of(name: str, url: str) -> Path | None:
-    """The file of a URL; None where one is to be fetched. Raises BadSettings for any other one."""
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018  # it is looked at when it is asked for
-    except ValueError:
-        raise BadSettings(f"{name} is no URL; give https://HOST/PATH or file:///PATH") from None
-    if parts.scheme == "file" and parts.path:
-        return Path(unquote(parts.path))
-    is_whole = parts.hostname and "@" not in parts.netloc and _PRINTABLE.fullmatch(url)
-    if parts.scheme != "https" or not is_whole:
-        raise BadSettings(
-            f"{name}: keys come from https://HOST/PATH or file:///PATH, where nobody can change them "
-            "on their way"
-        )
-    return None
 
 
 def _header_of(token: str) -> dict[str, Any]:

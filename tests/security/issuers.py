@@ -93,7 +93,7 @@ async def serving(page: Page, shown: Path) -> AsyncIterator[str]:
     async def answer(stream: trio.SSLStream[trio.SocketStream]) -> None:
         async with stream:
             try:
-                page.requests.append(await stream.receive_some())
+                page.requests.append(bytes(await stream.receive_some()))
                 page.asked += 1
                 await trio.sleep(page.delay_seconds)
                 head = f"HTTP/1.1 {page.status}\r\nContent-Length: {len(page.body)}\r\n\r\n"

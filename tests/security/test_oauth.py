@@ -1,0 +1,455 @@
+"""A listener whose users come with tokens: where its keys are from, and what clients see."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker, open_broker
+from kbroker.client.cluster import open_cluster
+from kbroker.client.credentials import Security
+from kbroker.client.errors import CannotConnect
+from kbroker.client.security import BadSecurity, security_of
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.node import token_keys
+from kbroker.process.listeners import configured_listeners
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.security.oauth import INVALID_TOKEN, SEEN, first_message
+
+from ..wire import ConnectionClosed, Wire, connected, until
+from .certificates import Authority
+from .issuers import AUDIENCE, ISSUER, Page, key_for, key_set, serving, signed, token_for
+from .issuers import claims_for as claims_at
+from .test_logins import NO_TOPICS, authenticate, handshake, raw
+
+PREFIX = "sasl.oauthbearer"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.json"
+    path.write_bytes(key_set(key_for("ES256")))
+    return path
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@asynccontextmanager
+async def guarded(url: str, *settings: str) -> AsyncIterator[Broker]:
+    """A broker whose one listener takes tokens, and passwords of SCRAM."""
+    own = [
+        "listeners=SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms=SCRAM-SHA-256,OAUTHBEARER",
+        f"{PREFIX}.jwks.endpoint.url={url}",
+        f"{PREFIX}.expected.issuer={ISSUER}",
+        f"{PREFIX}.expected.audience={AUDIENCE}",
+        "connection.failed.authentication.delay.ms=0",
+    ]
+    config = BrokerConfig.load(options=[*own, *settings])
+    assert not [each for each in config.notices if "sasl" in each.text]
+    async with open_broker(config, data_dir=None, listeners=configured_listeners(config)) as broker:
+        yield broker
+        assert broker.node.troubles.unhandled_errors == 0
+
+
+def trusting(authority: Authority) -> str:
+    """The setting by which a listener trusts who has its keys."""
+    name = "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config"
+    return f'{name}=OAuthBearerLoginModule required ssl.truststore.location="{authority.trusted}";'
+
+
+async def come_in(wire: Wire, token: str, **settings: Any) -> Any:
+    """Log in; the last answer."""
+    assert not (await handshake(wire, "OAUTHBEARER")).error_code
+    answer = await authenticate(wire, first_message(token), **settings)
+    if answer.auth_bytes:
+        assert not answer.error_code
+        assert json.loads(answer.auth_bytes) == {"status": "invalid_token"}
+        answer = await authenticate(wire, SEEN)
+    return answer
+
+
+async def gets_in(broker: Broker, token: str) -> bool:
+    """Whether somebody comes in with a token; nobody else is told anything but that."""
+    async with connected(broker.endpoint) as wire:
+        answer = await come_in(wire, token)
+        if answer.error_code:
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert answer.error_message == INVALID_TOKEN
+            assert await wire.wait_closed() == b""
+            return False
+        return await wire.works()
+
+
+async def test_a_token_lets_in_whom_it_names(keys: Path) -> None:
+    async with guarded(keys.as_uri()) as broker, connected(broker.endpoint) as wire:
+        answer = await come_in(wire, token_for("alice"))
+        assert (answer.error_code, answer.auth_bytes) == (0, b"")
+        assert 290_000 < answer.session_lifetime_ms <= 300_000
+        assert (await wire.ask(ApiKey.METADATA, 1, NO_TOPICS)).brokers
+        (connection,) = broker.server.connections
+        login = connection.peer.login
+        assert login is not None
+        assert str(login.principal) == "User:alice"
+
+
+async def test_a_token_that_lets_nobody_in(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kbroker")
+    token = token_for(aud="else")
+    async with guarded(keys.as_uri()) as broker:
+        assert not await gets_in(broker, token)
+        assert await gets_in(broker, token_for())
+    assert "the token is meant for somebody else (aud)" in caplog.text
+    assert token.split(".")[2] not in caplog.text
+
+
+async def test_messages_without_headers(keys: Path) -> None:
+    async with guarded(keys.as_uri()) as broker:
+        async with connected(broker.endpoint) as wire:
+            await handshake(wire, "OAUTHBEARER", version=0)
+            assert await raw(wire, first_message(token_for())) == b""
+            assert await wire.works()
+        async with connected(broker.endpoint) as wire:
+            await handshake(wire, "OAUTHBEARER", version=0)
+            assert await raw(wire, first_message(token_for(aud="x"))) == INVALID_TOKEN.encode()
+            with pytest.raises(ConnectionClosed):
+                await raw(wire, SEEN)
+
+
+async def test_the_least_time_holds(keys: Path) -> None:
+    """What is left of the token, or what a login is good at most."""
+    own = "listener.name.sasl_plaintext.oauthbearer.connections.max.reauth.ms=60000"
+    async with guarded(keys.as_uri(), own) as broker:
+        for left, least, most in ((300, 60_000, 60_000), (30, 20_000, 30_000)):
+            async with connected(broker.endpoint) as wire:
+                answer = await come_in(wire, token_for(exp=time.time() + left))
+                assert least <= answer.session_lifetime_ms <= most
+        async with connected(broker.endpoint) as wire:
+            # Good only because clocks may be apart; 0 would say that there is no end.
+            answer = await come_in(wire, token_for(exp=time.time() - 5))
+            assert answer.session_lifetime_ms == 1
+        async with connected(broker.endpoint) as wire:
+            answer = await come_in(wire, token_for(exp=1e300))
+            assert answer.session_lifetime_ms == 60_000
+
+
+async def test_who_has_no_new_token_is_closed(keys: Path) -> None:
+    own = f"{PREFIX}.clock.skew.seconds=0"
+    async with guarded(keys.as_uri(), own) as broker:  # noqa: SIM117
+        async with connected(broker.endpoint) as wire, connected(broker.endpoint) as other:
+            end = time.time() + 1.5
+            assert not (await come_in(wire, token_for(exp=end))).error_code
+            assert not (await come_in(other, token_for(exp=end))).error_code
+            assert await wire.works()
+            await trio.sleep(1.0)
+            assert not (await come_in(other, token_for())).error_code
+            await trio.sleep(1.0)
+            assert await other.works()
+            with pytest.raises((ConnectionClosed, trio.BrokenResourceError)):
+                await wire.works()
+
+
+async def test_another_name_or_mechanism_later(keys: Path) -> None:
+    users = "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config="
+    own = users + 'ScramLoginModule required user_alice="pencil";'
+    async with guarded(keys.as_uri(), own) as broker:
+        async with connected(broker.endpoint) as wire:
+            await come_in(wire, token_for("alice"))
+            answer = await come_in(wire, token_for("bob"))
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert answer.error_message.startswith("Cannot change principals")
+            assert await wire.wait_closed() == b""
+        async with connected(broker.endpoint) as wire:
+            await come_in(wire, token_for("alice"))
+            assert not (await handshake(wire, "SCRAM-SHA-256")).error_code
+            assert await wire.wait_closed() == b""
+
+
+# -- where keys come from
+
+
+async def test_keys_by_https(authority: Authority) -> None:
+    page = Page(key_set(key_for("ES256")))
+    async with (
+        serving(page, authority.pem("server")) as url,
+        guarded(url, trusting(authority)) as broker,
+    ):
+        assert await gets_in(broker, token_for())
+        assert page.asked == 1
+        assert page.requests[0].startswith(b"GET /keys HTTP/1.1\r\n")
+
+
+async def test_a_key_that_rotates_in(authority: Authority) -> None:
+    page = Page(key_set(key_for("ES256")))
+    async with (
+        serving(page, authority.pem("server")) as url,
+        guarded(url, trusting(authority)) as broker,
+    ):
+        assert await gets_in(broker, token_for())
+        new = signed(claims_at(now=time.time()), key_for("ES256", "new"), "ES256")
+        assert not await gets_in(broker, new)
+        page.body = key_set(key_for("ES256", "new"))
+        assert await gets_in(broker, new)
+        assert not await gets_in(broker, token_for())
+
+
+async def test_unknown_keys_do_not_make_it_ask_all_the_time(authority: Authority) -> None:
+    page = Page(key_set(key_for("ES256")))
+    own = "max.connections.per.ip=1000"
+    async with (
+        serving(page, authority.pem("server")) as url,
+        guarded(url, trusting(authority), own) as broker,
+    ):
+        assert await gets_in(broker, token_for())
+        began = trio.current_time()
+
+        async def try_it(number: int) -> None:
+            forged = signed(claims_at(), key_for("ES256"), "ES256", {"kid": f"k{number}"})
+            assert not await gets_in(broker, forged)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(try_it, number)
+        took = trio.current_time() - began
+        assert 2 <= page.asked <= 3 + took / token_keys.PAUSE_SECONDS
+
+
+async def test_keys_in_a_file_that_changes(keys: Path) -> None:
+    async with guarded(keys.as_uri()) as broker:
+        new = signed(claims_at(now=time.time()), key_for("ES256", "new"), "ES256")
+        assert not await gets_in(broker, new)
+        keys.write_bytes(key_set(key_for("ES256", "new")))  # noqa: ASYNC240
+        assert await gets_in(broker, new)
+
+
+async def test_keys_stay_when_no_new_ones_are_had(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = Page(key_set(key_for("ES256")))
+    often = f"{PREFIX}.jwks.endpoint.refresh.ms=1000"
+    async with (
+        serving(page, authority.pem("server")) as url,
+        guarded(url + "?secret=x", trusting(authority), often) as broker,
+    ):
+        assert await gets_in(broker, token_for())
+        for body, status in ((b"x", "200 OK"), (b"", "500 No"), (b"x" * 300_000, "200 OK")):
+            page.body, page.status = body, status
+            asked = page.asked
+            await until(lambda: page.asked >= asked + 2)  # noqa: B023
+            assert await gets_in(broker, token_for())
+        lines = [each.message for each in caplog.records if "the keys of tokens" in each.message]
+        assert len(lines) == 1, lines
+        assert "the keys of tokens stay" in lines[0]
+        assert "secret" not in lines[0]
+        page.body, page.status = key_set(key_for("ES256", "new")), "200 OK"
+        new = signed(claims_at(now=time.time()), key_for("ES256", "new"), "ES256")
+        assert await gets_in(broker, new)
+
+
+async def test_a_start_without_keys(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    """The node starts, and lets in by tokens as soon as keys are there."""
+    page = Page(b"", "503 Later")
+    async with (
+        serving(page, authority.pem("server")) as url,
+        guarded(url, trusting(authority)) as broker,
+    ):
+        assert not await gets_in(broker, token_for())
+        assert "the keys of tokens are missing, and nobody gets in by a token" in caplog.text
+        page.body, page.status = key_set(key_for("ES256")), "200 OK"
+        assert await gets_in(broker, token_for())
+
+
+async def test_a_server_that_nobody_trusts(authority: Authority, tmp_path: Path) -> None:
+    page = Page(key_set(key_for("ES256")))
+    other = Authority(tmp_path, "other")
+    async with (
+        serving(page, authority.pem("server")) as url,
+        guarded(url, trusting(other)) as broker,
+    ):
+        assert not await gets_in(broker, token_for())
+
+
+async def test_nobody_waits_for_keys_of_others(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_keys, "FETCH_SECONDS", 60)
+    monkeypatch.setattr(token_keys, "LOOK_UP_SECONDS", 2)
+    page = Page(key_set(key_for("ES256")))
+    own = f"{PREFIX}.jwks.endpoint.refresh.ms=1000"
+    async with (
+        serving(page, authority.pem("server")) as url,
+        guarded(url, trusting(authority), own) as broker,
+    ):
+        assert await gets_in(broker, token_for())
+        page.delay_seconds = 60
+        asked = page.asked
+        await until(lambda: page.asked > asked)
+        began = trio.current_time()
+        assert await gets_in(broker, token_for())
+        assert trio.current_time() - began < 1
+        forged = signed(claims_at(), key_for("ES256"), "ES256", {"kid": "k"})
+        assert not await gets_in(broker, forged)
+        assert trio.current_time() - began < 10
+
+
+async def test_who_does_not_answer_is_given_up(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(token_keys, "FETCH_SECONDS", 0.2)
+    page = Page(key_set(key_for("ES256")))
+    page.delay_seconds = 60
+    async with (
+        serving(page, authority.pem("server")) as url,
+        guarded(url, trusting(authority)) as broker,
+    ):
+        await until(lambda: "no answer within 0.2 seconds" in caplog.text)
+        page.delay_seconds = 0
+        assert await gets_in(broker, token_for())
+
+
+@pytest.mark.parametrize("left_out", ["jwks.endpoint.url", "expected.issuer", "expected.audience"])
+def test_it_does_not_start_for_all_tokens(left_out: str, keys: Path) -> None:
+    """CVE-2026-110985, CVE-2026-33557: what nobody checks lets everybody in."""
+    given = {
+        "jwks.endpoint.url": keys.as_uri(),
+        "expected.issuer": ISSUER,
+        "expected.audience": AUDIENCE,
+    }
+    del given[left_out]
+    own = ["listeners=SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms=OAUTHBEARER"]
+    config = BrokerConfig.load(
+        options=[*own, *(f"{PREFIX}.{name}={text}" for name, text in given.items())]
+    )
+    with pytest.raises(ConfigError, match=f"OAUTHBEARER without {PREFIX}.{left_out}"):
+        configured_listeners(config)
+
+
+def test_tokens_are_not_shown_to_others(keys: Path) -> None:
+    options = [
+        "listeners=SASL_PLAINTEXT://0.0.0.0:0",
+        "sasl.enabled.mechanisms=OAUTHBEARER",
+        f"{PREFIX}.jwks.endpoint.url={keys.as_uri()}",
+        f"{PREFIX}.expected.issuer={ISSUER}",
+        f"{PREFIX}.expected.audience={AUDIENCE}",
+    ]
+    with pytest.raises(ConfigError, match="OAUTHBEARER sends tokens as they are"):
+        configured_listeners(BrokerConfig.load(options=options))
+
+
+# -- our own client
+
+
+def by_tokens(**settings: str) -> Security:
+    given = {name.replace("_", "."): text for name, text in settings.items()}
+    return security_of(
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", **given}
+    )
+
+
+async def test_our_own_client_with_a_file(keys: Path, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(token_for() + "\n")
+    security = by_tokens(sasl_oauthbearer_token_endpoint_url=file.as_uri())
+    async with guarded(keys.as_uri()) as broker:
+        async with open_cluster([broker.endpoint], security=security) as cluster:
+            assert (await cluster.metadata([])).cluster_id == broker.node.cluster.id
+        for text, message in ((token_for(aud="x"), "invalid_token"), (None, "cannot be read")):
+            file.unlink() if text is None else file.write_text(text)
+            async with open_cluster([broker.endpoint], security=security) as cluster:
+                with pytest.raises(CannotConnect, match=message):
+                    await cluster.metadata([])
+
+
+async def test_our_own_client_asks_who_issues_tokens(keys: Path, authority: Authority) -> None:
+    page = Page(json.dumps({"access_token": token_for(), "expires_in": 300}).encode())
+    async with serving(page, authority.pem("server")) as url, guarded(keys.as_uri()) as broker:
+        security = by_tokens(
+            sasl_oauthbearer_token_endpoint_url=url,
+            sasl_jaas_config="OAuthBearerLoginModule required clientId=me clientSecret=hush scope=all "
+            f'ssl.truststore.location="{authority.trusted}";',
+        )
+        for _ in range(2):
+            async with open_cluster([broker.endpoint], security=security) as cluster:
+                assert (await cluster.metadata([])).cluster_id == broker.node.cluster.id
+        (asked,) = page.requests  # the token is used again
+        assert asked.startswith(b"POST /keys HTTP/1.1\r\n")
+        assert b"Basic " + b64encode(b"me:hush") in asked
+        assert asked.endswith(b"\r\n\r\ngrant_type=client_credentials&scope=all")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{}", "200 OK", "no access_token"),
+        (b"7", "200 OK", "no access_token"),
+        (b"", "401 No", "HTTP status 401; are .* right"),
+        (b"x" * 200_000, "200 OK", "larger than"),
+    ],
+)
+async def test_who_issues_no_tokens(
+    keys: Path, authority: Authority, body: bytes, status: str, message: str
+) -> None:
+    page = Page(body, status)
+    async with serving(page, authority.pem("server")) as url, guarded(keys.as_uri()) as broker:
+        name = "sasl.oauthbearer.client.credentials.client."
+        security = by_tokens(
+            **{
+                "sasl_oauthbearer_token_endpoint_url": url,
+                name + "id": "me",
+                name + "secret": "hush",
+            },
+            sasl_jaas_config=f'M required ssl.truststore.location="{authority.trusted}";',
+        )
+        async with open_cluster([broker.endpoint], security=security) as cluster:
+            with pytest.raises(CannotConnect, match=message) as caught:
+                await cluster.metadata([])
+            assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "endpoint.url is missing"),
+        ("http://h/token", "neither https"),
+        ("https://h/token", "needs .*client.id"),
+    ],
+)
+def test_client_settings_of_no_use(url: str, message: str) -> None:
+    with pytest.raises(BadSecurity, match=message):
+        by_tokens(sasl_oauthbearer_token_endpoint_url=url)
+
+
+async def test_our_own_client_logs_in_again(keys: Path, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(token_for())
+    security = by_tokens(sasl_oauthbearer_token_endpoint_url=file.as_uri())
+    own = "connections.max.reauth.ms=1500"
+    async with (
+        guarded(keys.as_uri(), own) as broker,
+        open_cluster([broker.endpoint], security=security, direct=True) as cluster,
+    ):
+        began = trio.current_time()
+        await cluster.metadata([])
+        (before,) = broker.server.connections
+        while trio.current_time() - began < 4:
+            await cluster.metadata([])
+            await trio.sleep(0.1)
+        (after,) = broker.server.connections
+        assert before is after
+        file.write_text("no token")
+        await trio.sleep(1.5)
+        with pytest.raises(OSError, match="does not let this token in"):
+            await cluster.metadata([])

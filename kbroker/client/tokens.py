@@ -7,16 +7,15 @@ import math
 from base64 import b64encode
 from collections.abc import Mapping
 from functools import partial
+from importlib.util import find_spec
 from urllib.parse import urlencode
 
 import trio
 
-from kbroker.runtime.http_client import HTTP_OK, fetch
 from kbroker.security.errors import BadSettings
 from kbroker.security.jaas import LoginModule
 from kbroker.security.stores import read_file
 from kbroker.security.urls import file_of, place_of, trusted_by
-from kbroker.storage.errors import StorageError
 
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
@@ -51,6 +50,8 @@ class TokenSource:
         )
         self._scope = setting(SCOPE, "scope")
         self._trusted = None if self._file else trusted_by(module)
+        if self._file is None and find_spec("h11") is None:
+            raise BadSettings(f"{TOKEN_URL} by https needs more: pip install 'kbroker[oauth]'")
         if self._file is None and not (self._id and self._secret):
             raise BadSettings(
                 f"{TOKEN_URL} needs {CLIENT_ID} and {CLIENT_SECRET}, or clientId and clientSecret in "
@@ -81,6 +82,12 @@ class TokenSource:
             "Content-Type": "application/x-www-form-urlencoded",
             "Accept": "application/json",
         }
+        from kbroker.runtime.http_client import (
+            HTTP_OK,
+            HttpError,
+            fetch,
+        )  # what a file does not need
+
         place = place_of(self._url)
         try:
             status, body = await fetch(
@@ -92,7 +99,7 @@ class TokenSource:
                 body=urlencode(fields).encode(),
                 headers=headers,
             )
-        except StorageError as error:
+        except HttpError as error:
             raise OSError(f"no token from {place}: {error.message}") from None
         if status != HTTP_OK:
             raise OSError(

@@ -20,7 +20,14 @@ from urllib.parse import urlsplit
 
 import trio
 
-from kbroker.runtime.http_client import HTTP_OK, ConnectionFailed, HttpConnection, NoAnswer, connect
+from kbroker.runtime.http_client import (
+    HTTP_OK,
+    ConnectionFailed,
+    HttpConnection,
+    HttpError,
+    NoAnswer,
+    connect,
+)
 from kbroker.storage.errors import StorageError
 from kbroker.text.lines import Lines
 
@@ -113,7 +120,7 @@ class Gateway:
                 return await self._ask_one(path, message)
             except Refusal:
                 raise
-            except StorageError as error:
+            except (StorageError, HttpError) as error:
                 reason = await self._next(asked, error)
                 if changes and not isinstance(error, ConnectionFailed):
                     raise OutcomeUnknown(f"etcd gave no answer: {reason}") from error
@@ -137,7 +144,7 @@ class Gateway:
         except BaseException as error:
             if connection is not None:  # also when whoever waits is cancelled
                 await connection.close()
-            if not isinstance(error, StorageError):
+            if not isinstance(error, StorageError | HttpError):
                 raise
             self._token = None  # it may be too old, and another one is soon had
             raise StorageError(f"etcd: {await self._next(asked, error)}") from error
@@ -188,7 +195,7 @@ class Gateway:
     async def _connect(self) -> HttpConnection:
         return await connect(self._endpoints[self._asked], self._timeout_seconds, self._trusted)
 
-    async def _next(self, failed: int, error: StorageError) -> str:
+    async def _next(self, failed: int, error: StorageError | HttpError) -> str:
         """Ask another member than this one from now on; returns what was wrong with it."""
         if failed == self._asked:  # else somebody has seen it already
             self._asked = (failed + 1) % len(self._endpoints)
@@ -207,7 +214,10 @@ class Results:
     async def next(self) -> Message | None:
         """The next one, None at the end. Raises StorageError: an error is in one of them."""
         while not self._come:
-            part = await self._connection.more()
+            try:
+                part = await self._connection.more()
+            except HttpError as error:
+                raise StorageError(error.message) from error
             if part is None:
                 return None
             self._come.extend(json.loads(line) for line in self._lines.feed(part))

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kbroker.runtime.http_client import HTTP_OK, fetch
+from kbroker.runtime.http_client import HTTP_OK, HttpError, fetch
 from kbroker.security.errors import BadSettings
 from kbroker.security.tokens import KEYS_BYTES_MAX, KeySet, Tokens
 from kbroker.security.urls import place_of
-from kbroker.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from kbroker.runtime.threads import InThread
@@ -71,7 +70,7 @@ class TokenKeys:
                 await self._fetch(in_thread)
             else:
                 await in_thread(self._tokens.read_file)
-        except (BadSettings, StorageError, OSError, ValueError) as error:
+        except (BadSettings, HttpError, OSError, ValueError) as error:
             if not self._fails:
                 have = "stay" if self._tokens.keys else "are missing, and nobody gets in by a token"
                 logger.warning("listener %s: the keys of tokens %s: %s", self._name, have, error)
@@ -83,7 +82,7 @@ class TokenKeys:
         return True
 
     async def _fetch(self, in_thread: InThread) -> None:
-        """Raises StorageError or ValueError."""
+        """Raises HttpError or ValueError."""
         try:
             status, data = await fetch(
                 self._tokens.url,
@@ -94,5 +93,5 @@ class TokenKeys:
             if status != HTTP_OK:
                 raise ValueError(f"HTTP status {status}")
             self._tokens.keys = await in_thread(lambda: KeySet(data))
-        except (StorageError, ValueError) as error:
+        except (HttpError, ValueError) as error:
             raise ValueError(f"{place_of(self._tokens.url)}: {error}") from None

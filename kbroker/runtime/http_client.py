@@ -15,17 +15,23 @@ from urllib.parse import SplitResult, urlsplit
 import h11
 import trio
 
-from kbroker.storage.errors import StorageError
-
 RECEIVE_BYTES = 64 * 1024
 HTTP_OK = 200
 
 
-class ConnectionFailed(StorageError):
+class HttpError(Exception):
+    """Nothing came of a request; `message` says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConnectionFailed(HttpError):
     """There is no connection: nothing was sent."""
 
 
-class NoAnswer(StorageError):
+class NoAnswer(HttpError):
     """The connection ended, or the time, before an answer had come."""
 
 

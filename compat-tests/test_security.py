@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 from harness.brokers import Broker, free_port
 from harness.clients import LIBRARIES, ClientProcess, Library, eventually
 from harness.tools import Tools
+from joserfc import jwt
+from joserfc.jwk import ECKey
 from test_kcat import program
 
 MODULES = {
@@ -36,15 +42,24 @@ USER, PASSWORD = "alice", "pencil"
 BRUSH = "brush"
 """The password of users that are made while the broker runs."""
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+OAUTHBEARER = "OAUTHBEARER"
+ISSUER, AUDIENCE = "https://issuer.test", "kafka"
+TOKEN_SECONDS = 60
+SESSION_SECONDS = 2
+BUSY_SECONDS = 10
 
 
 class Secured(NamedTuple):
-    """A broker, and what clients need to reach it: `address` asks for no login, `guarded` does."""
+    """A broker, and what clients need to reach it: `address` asks for no login, `guarded` does, and
+    `short` again and again; who comes with a token has one in the file `token`.
+    """
 
     broker: Broker
     guarded: str
+    short: str
     trusted: Path
     client: Path
+    token: Path
 
     @property
     def address(self) -> str:
@@ -64,13 +79,24 @@ def secured(
         leaf = authority.issue_cert("localhost", "127.0.0.1", common_name=path.stem)
         chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
         path.write_bytes(_as_java_reads_it(leaf.private_key_pem.bytes()) + chain)
-    guarded = f"127.0.0.1:{free_port()}"
+    key = ECKey.generate_key("P-256", {"kid": "one", "use": "sig"})
+    keys, token = folder / "keys.json", folder / "token"
+    keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    guarded, short = (f"127.0.0.1:{free_port()}" for _ in range(2))
     users = f'required user_{USER}="{PASSWORD}";'
     broker = make_broker(
         "secured",
         {
-            "listeners": f"SSL://127.0.0.1:0,SASL_SSL://{guarded}",
-            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "listeners": f"SSL://127.0.0.1:0,SASL_SSL://{guarded},SHORT://{short}",
+            "listener.security.protocol.map": "SSL:SSL,SASL_SSL:SASL_SSL,SHORT:SASL_SSL",
+            "sasl.enabled.mechanisms": ",".join((*MECHANISMS, OAUTHBEARER)),
+            "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "listener.name.short.connections.max.reauth.ms": str(SESSION_SECONDS * 1000),
+            "listener.name.short.scram-sha-256.sasl.jaas.config": (
+                f"{MODULES['SCRAM-SHA-256']} {users}"
+            ),
             **{
                 f"listener.name.sasl_ssl.{mechanism.lower()}.sasl.jaas.config": (
                     f"{MODULES[mechanism]} {users}"
@@ -85,8 +111,33 @@ def secured(
         },
     )
     broker.start()
-    yield Secured(broker, guarded, trusted, client)
+    with issuing(key, token):
+        yield Secured(broker, guarded, short, trusted, client, token)
     broker.kill()
+
+
+@contextmanager
+def issuing(key: ECKey, path: Path) -> Iterator[None]:
+    """Have a token in a file, and a new one every second, as a side car does."""
+    over = threading.Event()
+
+    def issue() -> None:
+        while True:
+            now = int(time.time())
+            times = {"iat": now, "exp": now + TOKEN_SECONDS, "jti": str(time.time())}
+            claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": USER, "scope": "all", **times}
+            fresh = path.with_suffix(".new")
+            fresh.write_text(jwt.encode({"alg": "ES256", "kid": "one"}, claims, key))
+            fresh.replace(path)
+            if over.wait(1):
+                return
+
+    thread = threading.Thread(target=issue)
+    thread.start()
+    eventually(path.exists, bool, "a token")
+    yield
+    over.set()
+    thread.join()
 
 
 def _as_java_reads_it(key: bytes) -> bytes:
@@ -136,6 +187,20 @@ def test_a_login_by_scram(
 ) -> None:
     monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
     monkeypatch.setenv("COMPAT_LOGIN", f"{mechanism}:{USER}:{PASSWORD}")
+    check(spawn(client, secured.guarded), client, unique)
+
+
+@pytest.mark.needs("tls", "oauth")
+@pytest.mark.everyone
+def test_a_login_by_a_token(
+    client: Library,
+    secured: Secured,
+    spawn: Spawn,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
+    monkeypatch.setenv("COMPAT_LOGIN", f"{OAUTHBEARER}:{USER}:{secured.token}")
     check(spawn(client, secured.guarded), client, unique)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import aiokafka
 import aiokafka.errors
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import (
     AIOKafkaAdminClient,
     NewPartitions,
@@ -20,7 +21,7 @@ from aiokafka.admin import (
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms, token
 
 CALL_SECONDS = 60.0
 SECURITY: dict[str, Any] = (
@@ -31,6 +32,17 @@ SECURITY: dict[str, Any] = (
 if len(LOGIN) == 3:
     names = ("sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
     SECURITY |= {"security_protocol": "SASL_SSL", **dict(zip(names, LOGIN, strict=True))}
+
+
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives the token of a file."""
+
+    async def token(self) -> str:
+        return token()
+
+
+if LOGIN[0] == "OAUTHBEARER":
+    SECURITY["sasl_oauth_token_provider"] = Tokens()
 
 
 class Loop:

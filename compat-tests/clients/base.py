@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 TRUSTED = os.environ.get("COMPAT_TRUSTED")
 """File of the certificates that are trusted, as PEM; without it clients speak no TLS."""
 LOGIN = os.environ.get("COMPAT_LOGIN", "").split(":")
-"""Mechanism, user and password of who logs in, over TLS; without it nobody does."""
+"""Mechanism, user and password of who logs in, over TLS; without it nobody does. By OAUTHBEARER the
+last one is a file, which has a token whenever it is looked at."""
 OnChange = Callable[[str, list[list[Any]]], None]
 """Called with "assigned" or "revoked" and the partitions as [topic, number] pairs."""
 
@@ -25,6 +27,11 @@ class Row(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+
+
+def token() -> str:
+    """The token of who logs in by OAUTHBEARER, as it is now."""
+    return Path(LOGIN[2]).read_text()
 
 
 def heartbeat_ms(session_ms: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import time
 from functools import cached_property
 from typing import Any
 
-from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms, token
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     ConsumerGroupTopicPartitions,
@@ -36,7 +38,16 @@ SECURITY: dict[str, Any] = (
 if len(LOGIN) == 3:
     names = ("sasl.mechanism", "sasl.username", "sasl.password")
     SECURITY |= {"security.protocol": "SASL_SSL", **dict(zip(names, LOGIN, strict=True))}
+if LOGIN[0] == "OAUTHBEARER":
+    SECURITY["oauth_cb"] = lambda _: _token()
 EARLIEST, LATEST = -2, -1
+
+
+def _token() -> tuple[str, float]:
+    """A token, and until when it is good."""
+    text = token()
+    claims = text.split(".")[1]
+    return text, json.loads(base64.urlsafe_b64decode(claims + "=="))["exp"]
 
 
 class ConfluentConsumer(Consumer):

@@ -8,7 +8,7 @@ from typing import Any
 
 import kafka
 import kafka.admin
-from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms
+from base import LOGIN, TRUSTED, Client, Consumer, OnChange, Row, Transactional, heartbeat_ms, token
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
@@ -20,6 +20,22 @@ if len(LOGIN) == 3:
     names = ("sasl_mechanism", "sasl_plain_username", "sasl_plain_password")
     SECURITY |= {"security_protocol": "SASL_SSL", **dict(zip(names, LOGIN, strict=True))}
 MODERN = not kafka.__version__.startswith("2.0")
+
+if MODERN:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+else:
+    from kafka.oauth import AbstractTokenProvider
+
+
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives the token of a file."""
+
+    def token(self) -> str:
+        return token()
+
+
+if LOGIN[0] == "OAUTHBEARER":
+    SECURITY["sasl_oauth_token_provider"] = Tokens()
 
 
 class Listener(kafka.ConsumerRebalanceListener):

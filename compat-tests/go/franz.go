@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
@@ -42,6 +43,11 @@ func loggingIn() kgo.Opt {
 		return kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha256Mechanism())
 	case "SCRAM-SHA-512":
 		return kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha512Mechanism())
+	case "OAUTHBEARER":
+		return kgo.SASL(oauth.Oauth(func(context.Context) (oauth.Auth, error) {
+			text, err := token()
+			return oauth.Auth{Token: text}, err
+		}))
 	}
 	return kgo.SASL()
 }

@@ -40,9 +40,14 @@ func saramaConfig(version string) (*sarama.Config, error) {
 	config.Metadata.AllowAutoTopicCreation = false
 	config.Net.TLS.Config = trusting()
 	config.Net.TLS.Enable = config.Net.TLS.Config != nil
-	if mechanism, user, password := credentials(); mechanism == "PLAIN" {
+	switch mechanism, user, password := credentials(); mechanism {
+	case "PLAIN":
 		config.Net.SASL.Enable = true
 		config.Net.SASL.User, config.Net.SASL.Password = user, password
+	case "OAUTHBEARER":
+		config.Net.SASL.Enable = true
+		config.Net.SASL.Mechanism = sarama.SASLTypeOAuth
+		config.Net.SASL.TokenProvider = tokens{}
 	}
 	if version == "" {
 		return config, nil
@@ -51,6 +56,13 @@ func saramaConfig(version string) (*sarama.Config, error) {
 	var err error
 	config.Version, err = sarama.ParseKafkaVersion(strings.Join(parts[:4], "."))
 	return config, err
+}
+
+type tokens struct{}
+
+func (tokens) Token() (*sarama.AccessToken, error) {
+	text, err := token()
+	return &sarama.AccessToken{Token: text}, err
 }
 
 func (s *saramaClient) errorCode(err error) *int {

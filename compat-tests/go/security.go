@@ -25,6 +25,13 @@ func trusting() *tls.Config {
 	return &tls.Config{RootCAs: roots}
 }
 
+// token is that of who logs in by OAUTHBEARER: what the file has now that COMPAT_LOGIN names last.
+func token() (string, error) {
+	_, _, path := credentials()
+	text, err := os.ReadFile(path)
+	return string(text), err
+}
+
 // credentials are who logs in: mechanism, user and password of COMPAT_LOGIN; empty for nobody.
 func credentials() (mechanism, user, password string) {
 	parts := strings.Split(os.Getenv("COMPAT_LOGIN"), ":")

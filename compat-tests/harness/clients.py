@@ -58,6 +58,8 @@ class Library:
     """Its adapter speaks TLS."""
     scram: bool = True
     """Logs in by SCRAM without another library."""
+    oauth: bool = True
+    """Logs in by a token without another library."""
     transactional: bool = True
     fences: bool = True
     """Takes over a transactional id that is known to the broker."""
@@ -160,6 +162,7 @@ _OTHER_CLIENTS = (
         "kafka-go",
         ("go",),
         scram=False,
+        oauth=False,
         scripts=False,
         describes_strategy=False,
         reads_empty=False,
@@ -213,6 +216,7 @@ _OTHER_CLIENTS = (
         ("rust",),
         tls=False,
         scram=False,
+        oauth=False,
         by_soak=True,
         scripts=False,
         headers="map",

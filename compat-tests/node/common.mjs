@@ -6,9 +6,14 @@ import { readFileSync } from 'node:fs'
 export const trusting = () =>
   process.env.COMPAT_TRUSTED && { ca: [readFileSync(process.env.COMPAT_TRUSTED, 'utf8')] }
 
-// Who logs in: mechanism, user and password of COMPAT_LOGIN; nothing for nobody.
+// Who logs in: mechanism, user and password of COMPAT_LOGIN; nothing for nobody. By OAUTHBEARER the last
+// one is a file that has a token, and there are the names by which the libraries ask for it.
 export function credentials() {
   const [mechanism, username, password] = (process.env.COMPAT_LOGIN ?? '').split(':')
+  if (mechanism === 'OAUTHBEARER') {
+    const token = () => readFileSync(password, 'utf8')
+    return { mechanism, token, oauthBearerProvider: async () => ({ value: token() }) }
+  }
   return password && { mechanism, username, password }
 }
 

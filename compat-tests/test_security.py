@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -23,7 +24,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from harness.brokers import Broker, free_port
 from harness.clients import LIBRARIES, ClientProcess, Library, eventually
-from harness.tools import Tools
+from harness.java import java
+from harness.places import CLIENTS, environment_python
+from harness.tools import COMMANDS, Tools
 from joserfc import jwt
 from joserfc.jwk import ECKey
 from test_kcat import program
@@ -216,6 +219,78 @@ def check(worker: ClientProcess, client: Library, unique: Unique) -> None:
         eventually(
             lambda: worker("rows", member="me"), lambda seen: len(seen) == len(values), "read"
         )
+
+
+@pytest.mark.parametrize("mechanism", [OAUTHBEARER, "SCRAM-SHA-256"])
+def test_librdkafka_logs_in_again_and_again(
+    mechanism: str, secured: Secured, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does on the same connection, by every mechanism, and the application hears nothing of it."""
+    secret = secured.token if mechanism == OAUTHBEARER else PASSWORD
+    monkeypatch.setenv("COMPAT_TRUSTED", str(secured.trusted))
+    monkeypatch.setenv("COMPAT_LOGIN", f"{mechanism}:{USER}:{secret}")
+    python, script = environment_python("confluent-kafka"), CLIENTS / "sessions.py"
+    done = subprocess.run(
+        [python, script, secured.short, unique("topic"), str(BUSY_SECONDS)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=90,
+    )
+    said = json.loads(done.stdout)
+    assert said["failed"] == 0, said
+    assert said["told"] == [], said
+    assert said["written"] > BUSY_SECONDS * 10, said
+    connects = [count for name, count in said["connects"].items() if name.endswith("/1")]
+    assert connects == [1], said
+
+
+def with_tokens(secured: Secured) -> str:
+    """Settings of Java's client for a token in a file (KIP-768)."""
+    package = "org.apache.kafka.common.security.oauthbearer"
+    return (
+        f"security.protocol=SASL_SSL\nsasl.mechanism={OAUTHBEARER}\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={secured.trusted}\n"
+        f"sasl.jaas.config={package}.OAuthBearerLoginModule required;\n"
+        f"sasl.login.callback.handler.class={package}.OAuthBearerLoginCallbackHandler\n"
+        f"sasl.oauthbearer.token.endpoint.url={secured.token.as_uri()}\n"
+    )
+
+
+@pytest.mark.parametrize("jar_set", ["kafka-4.3", "kafka-3.9"])
+def test_java_logs_in_again_and_again(
+    secured: Secured, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar_set: str
+) -> None:
+    """By a token of a file, on the same connection."""
+    settings = tmp_path / "client.properties"
+    text = with_tokens(secured)
+    if jar_set == "kafka-3.9":
+        text = text.replace(
+            "oauthbearer.OAuthBearerLoginC", "oauthbearer.secured.OAuthBearerLoginC"
+        )
+    settings.write_text(text)
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={secured.token.as_uri()}"
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", allowed)
+    rate = 100
+    count = BUSY_SECONDS * rate
+    said = java(
+        jar_set,
+        COMMANDS["kafka-producer-perf-test"],
+        *("--topic", unique("topic"), "--num-records", str(count), "--record-size", "100"),
+        *("--throughput", str(rate), "--print-metrics"),
+        *("--producer-props", f"bootstrap.servers={secured.short}"),
+        *("--producer.config", str(settings)),
+    )
+    assert f"{count} records sent" in said, said
+    metrics = dict(re.findall(r"producer-metrics:([\w-]+):\{.*\} *: ([\d.]+)", said))
+    assert float(metrics["successful-reauthentication-total"]) >= BUSY_SECONDS / SESSION_SECONDS - 1
+    for name in (
+        "failed-reauthentication-total",
+        "connection-close-total",
+        "record-error-total",
+        "record-retry-total",
+    ):
+        assert float(metrics[name]) == 0, said
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])

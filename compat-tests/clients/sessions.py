@@ -1,0 +1,53 @@
+"""Writes with confluent-kafka for some seconds at a listener whose logins are good for less.
+
+Arguments: address, topic, seconds. Prints as JSON how many records were written, how many were not, what
+the library told the application, and how often it connected to the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from confluent import SECURITY
+from confluent_kafka import KafkaError, Message, Producer
+
+
+def main(address: str, topic: str, seconds: float) -> None:
+    told: list[str] = []
+    written: list[bool] = []
+    connects: dict[str, int] = {}
+
+    def look(text: str) -> None:
+        for name, each in json.loads(text)["brokers"].items():
+            connects[name] = each["connects"]
+
+    def come(error: KafkaError | None, _: Message) -> None:
+        written.append(error is None)
+
+    settings: dict[str, Any] = {
+        **SECURITY,
+        "bootstrap.servers": address,
+        "error_cb": lambda error: told.append(str(error)),
+        "stats_cb": look,
+        "statistics.interval.ms": 500,
+        "linger.ms": 0,
+    }
+    producer = Producer(settings)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        producer.produce(topic, b"x", on_delivery=come)
+        producer.poll(0.01)
+    left = producer.flush(30)
+    failed = written.count(False) + left
+    print(
+        json.dumps(
+            {"written": written.count(True), "failed": failed, "told": told, "connects": connects}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]))

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 _TOKEN = re.compile(
@@ -23,6 +23,9 @@ _TOKEN = re.compile(
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _USER = "user_"
+
+Lookup: TypeAlias = Callable[[str, str | None], str]
+"""The text of a listener's setting, of one mechanism if that is named; empty when it is not set."""
 
 
 class BadJaas(ValueError):

@@ -15,14 +15,12 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .errors import BadSettings
-from .jaas import LoginModule
+from .jaas import LoginModule, Lookup
 from .stores import read_file
 from .urls import file_of, trusted_by
 
 if TYPE_CHECKING:
     import ssl
-
-    from .users import Lookup
 
 try:
     import h11  # noqa: F401  # it fetches the key set

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol
 
 from .errors import BadSettings
-from .jaas import BadJaas, LoginModule, parse_jaas
+from .jaas import BadJaas, LoginModule, Lookup, parse_jaas
 from .login import Exchange
 from .oauth import OAuthServer
 from .scram import (
@@ -47,9 +47,6 @@ _OF_MECHANISMS = (
     "connections.max.reauth.ms",
     "sasl.server.callback.handler.class",
 )
-
-Lookup: TypeAlias = Callable[[str, str | None], str]
-"""The text of a listener's setting, of one mechanism if that is named; empty when it is not set."""
 
 
 class StoredUsers(Protocol):

@@ -1070,6 +1070,9 @@ def _later(name: str, kind: Type, default: str | None, doc: str, dynamic: bool) 
 
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_SECURITY_PACKAGE = "org.apache.kafka.common.security."
+_PRINCIPAL_BUILDER = f"{_SECURITY_PACKAGE}authenticator.DefaultKafkaPrincipalBuilder"
+_ENGINE_FACTORY = f"{_SECURITY_PACKAGE}ssl.DefaultSslEngineFactory"
 
 
 def _token(name: str, kind: Type, default: str | None, doc: str, **more: Any) -> Property:
@@ -1178,6 +1181,14 @@ _SECURITY = (
         dynamic=False,
     ),
     Property(
+        "principal.builder.class",
+        Type.CLASS,
+        _PRINCIPAL_BUILDER,
+        "How clients are named: Kafka's own class only, and kbroker does as it does.",
+        choices=(_PRINCIPAL_BUILDER,),
+        effect=Effect.NONE,
+    ),
+    Property(
         "sasl.enabled.mechanisms",
         Type.LIST,
         "GSSAPI",
@@ -1214,6 +1225,23 @@ _SECURITY = (
         Type.STRING,
         "https",
         "Whether nodes check the name in each other's certificates: https, or nothing.",
+    ),
+    Property(
+        "ssl.engine.factory.class",
+        Type.CLASS,
+        None,
+        "What speaks TLS. Only Kafka's own class can be named, and need not be.",
+        choices=(_ENGINE_FACTORY,),
+        effect=Effect.NONE,
+    ),
+    Property(
+        "ssl.principal.mapping.rules",
+        Type.STRING,
+        "DEFAULT",
+        "How the subject of a client's certificate becomes its name: `RULE:pattern/replacement/`, with L "
+        "or U at its end for lower or upper case, or DEFAULT, the subject as it is. The first rule whose "
+        "pattern, of RE2, is the whole subject counts.",
+        dynamic=False,
     ),
     Property("ssl.key.password", Type.PASSWORD, None, "Password of the private key."),
     Property(

@@ -58,7 +58,6 @@ sasl.oauthbearer.token.endpoint.url
 security.providers
 ssl.allow.dn.changes
 ssl.allow.san.changes
-ssl.principal.mapping.rules
 telemetry.max.bytes
 transaction.two.phase.commit.enable
 """
@@ -68,7 +67,6 @@ log.cleaner.io.buffer.load.factor
 log.cleaner.io.buffer.size
 log.cleaner.io.max.bytes.per.second
 log.cleaner.threads
-principal.builder.class
 sasl.kerberos.kinit.cmd
 sasl.kerberos.min.time.before.relogin
 sasl.kerberos.principal.to.local.rules
@@ -79,7 +77,6 @@ sasl.login.refresh.buffer.seconds
 sasl.login.refresh.min.period.seconds
 sasl.login.refresh.window.factor
 sasl.login.refresh.window.jitter
-ssl.engine.factory.class
 ssl.keymanager.algorithm
 ssl.protocol
 ssl.provider
@@ -228,6 +225,7 @@ _APPLIED_TO_LISTENERS = (
     "ssl.client.auth",
     "ssl.enabled.protocols",
     "ssl.endpoint.identification.algorithm",
+    "ssl.principal.mapping.rules",
     "ssl.key.password",
     "ssl.keystore.",
     "ssl.truststore.",

@@ -267,6 +267,11 @@ class BrokerConfig(Settings):
 
         return setting
 
+    def has_own(self, listener: str, name: str) -> bool:
+        """Whether a setting is given for that listener alone."""
+        spelled = f"{LISTENER_PREFIX}{listener.lower()}.{name}"
+        return any(spelled in layer.values for layer in self.layers)
+
     def first_set(self, names: Iterable[str]) -> Value:
         """The first of several spellings that has a value, in the unit of the first name."""
         for name in names:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from kbroker.client.endpoint import Endpoint
 from kbroker.coordinator import ClientInfo
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -20,7 +21,6 @@ from kbroker.security.authorizer import audit_logger
 from kbroker.security.principals import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
-    from kbroker.client.endpoint import Endpoint
     from kbroker.cluster import Registration
     from kbroker.node.node import Node
     from kbroker.runtime.slices import Turn
@@ -81,6 +81,10 @@ class Peer:
         self.client = Client(ANONYMOUS, host)
         self.software = ""
         self.is_gone = False
+
+    def came_to(self, host: str) -> None:
+        """It has named the host that it wants to talk to, and is told that one again."""
+        self.local = Endpoint(host, self.local.port)
 
     def shows(self, principal: Principal) -> None:
         """It has shown who it is."""

@@ -23,6 +23,7 @@ from kbroker.handlers.registry import Api
 from kbroker.node.gate import Gate
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
+from kbroker.security.errors import LoginFailed
 
 from .connection import Connection
 from .transport import PlainTransport, Transport
@@ -295,46 +296,44 @@ class Server:
             stream.socket.close()
             return
         try:
-            await self.serve(
-                Peer(
-                    host,
-                    local,
-                    listener.name,
-                    listener.advertised,
-                    None if listener.gate is None else listener.gate.login(),
-                ),
-                partial(self._transport, listener, stream.socket, host),
-            )
+            login = None if listener.gate is None else listener.gate.login()
+            peer = Peer(host, local, listener.name, listener.advertised, login)
+            await self.serve(peer, partial(self._transport, listener, stream.socket, peer))
         finally:
             stream.socket.close()
 
     async def _transport(
-        self, listener: Listener, connected: trio.socket.SocketType, host: str
+        self, listener: Listener, connected: trio.socket.SocketType, peer: Peer
     ) -> Transport | None:
         """What the bytes of a client come through; None when it does not get so far."""
         plain = PlainTransport(connected)
-        certificates = listener.certificates
-        if certificates is None:
+        gate = listener.gate
+        if gate is None or gate.certificates is None:
             return plain
         from .tls_transport import TlsTransport  # most nodes never need it
 
         try:
-            transport = TlsTransport(plain, certificates.context())
+            transport = TlsTransport(plain, gate.certificates.context())
             with trio.fail_after(self._node.config.first_request_timeout_ms / 1000):
                 await transport.shake_hands(self._handshakes)
+            if transport.asked_name:
+                peer.came_to(transport.asked_name)
+            if peer.login is None:
+                peer.shows(gate.principal_of(transport.certificate))
         except BaseException as error:
             plain.close()
             if isinstance(error, MemoryError):
                 self._node.troubles.memory_errors.happened()
-            elif not isinstance(error, OSError | trio.TooSlowError):
+            elif not isinstance(error, OSError | trio.TooSlowError | LoginFailed):
                 raise
-            self._tell_of_handshake(listener, host, error)
+            self._tell_of_handshake(listener, peer.host, error)
             return None
         return transport
 
     def _tell_of_handshake(self, listener: Listener, host: str, error: BaseException) -> None:
         slow = isinstance(error, trio.TooSlowError)
-        reason = "it took too long" if slow else getattr(error, "reason", None) or repr(error)
+        told = str(error) if isinstance(error, LoginFailed) else repr(error)
+        reason = "it took too long" if slow else getattr(error, "reason", None) or told
         message = f"no TLS with {host} on listener {listener.name}: {reason}"
         if self._node.troubles.is_news(message):
             logger.info("%s", message)

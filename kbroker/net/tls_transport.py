@@ -15,6 +15,7 @@ from typing import Any
 
 import trio
 
+from kbroker.security.tls import ServerSide
 from kbroker.storage.files import FileRange
 
 from .transport import Transport, after, gather, read_range
@@ -39,7 +40,9 @@ class TlsTransport:
     def __init__(self, plain: Transport, context: ssl.SSLContext) -> None:
         self._plain = plain
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        side = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        assert isinstance(side, ServerSide)
+        self._tls = side
         self._is_shaken = False
         self._is_whole = True
         """Whether the socket has all of what was encrypted."""
@@ -66,6 +69,16 @@ class TlsTransport:
                 raise refusal
             if not self._is_shaken:
                 await self._fill()
+
+    @property
+    def certificate(self) -> bytes | None:
+        """What the client has shown and OpenSSL has verified (DER); None when it has none."""
+        return self._tls.getpeercert(binary_form=True)
+
+    @property
+    def asked_name(self) -> str | None:
+        """The host that the client has named, if it has."""
+        return self._tls.asked_name
 
     async def _flush(self) -> None:
         left: list[Any] = [self._outgoing.read()] if self._outgoing.pending else []

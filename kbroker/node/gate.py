@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.security.errors import BadSettings
+from kbroker.security.principals import ANONYMOUS, USER, Principal
 from kbroker.security.protocols import SecurityProtocol
 
 if TYPE_CHECKING:
     from kbroker.runtime.threads import InThread
+    from kbroker.security.certificate_names import MappingRules
     from kbroker.security.login import Login
     from kbroker.security.tls import Certificates
     from kbroker.security.users import StoredUsers, Users
+
+CLIENT_AUTH = "ssl.client.auth"
+
+
+class _Asked(NamedTuple):
+    """What settings ask of who comes in."""
+
+    certificates: Certificates | None
+    users: Users | None
+    rules: MappingRules | None
 
 
 class Gate:
@@ -36,6 +48,7 @@ class Gate:
         self.name = name
         self.certificates: Certificates | None = None
         self.users: Users | None = None
+        self._rules: MappingRules | None = None
         self.stored_users: StoredUsers | None = None
         """Those of the cluster of its node, once there is one."""
         self._protocol = protocol
@@ -57,6 +70,17 @@ class Gate:
         has_certificate = self.certificates is not None and self.certificates.asks_clients
         return has_certificate or self._protocol.has_login
 
+    def principal_of(self, certificate: bytes | None) -> Principal:
+        """Who comes in with that certificate (DER), which was verified, and does not log in.
+
+        Raises LoginFailed for one that names nobody.
+        """
+        if certificate is None or self._rules is None:
+            return ANONYMOUS
+        from kbroker.security.certificate_names import subject_of  # as for the rules
+
+        return Principal(USER, self._rules.name_of(subject_of(certificate)))
+
     def login(self) -> Login | None:
         """That of a new connection; None where nobody logs in."""
         if self.users is None:
@@ -76,7 +100,7 @@ class Gate:
 
     def obey(self, config: BrokerConfig) -> None:
         """Ask this of who comes from now on. Raises ConfigError, and then all is as it was."""
-        self.certificates, users = self._made(config)
+        self.certificates, users, self._rules = self._made(config)
         if users is None or users is self._newest_users:
             return
         if self._is_run:
@@ -116,15 +140,19 @@ class Gate:
     def _newest_users(self) -> Users | None:
         return self._coming or self.users
 
-    def _made(self, config: BrokerConfig) -> tuple[Certificates | None, Users | None]:
+    def _made(self, config: BrokerConfig) -> _Asked:
         """What is asked for now: what there is already, where that is the same."""
         setting = config.of_listener(self.name)
+        if self._protocol.has_login and not config.has_own(self.name, CLIENT_AUTH):
+            setting = _without_client_auth(setting)
         try:
             certificates = self._certificates(setting) if self._protocol.is_encrypted else None
             users = self._users(setting) if self._protocol.has_login else None
+            names_by_certificate = certificates is not None and users is None
+            rules = _mapping_rules(setting) if names_by_certificate else None
         except BadSettings as error:
             raise ConfigError(f"listener {self.name}: {error}") from None
-        return certificates, users
+        return _Asked(certificates, users, rules)
 
     def _certificates(self, setting: Callable[..., str]) -> Certificates:
         from kbroker.security.tls import Certificates, asked  # most nodes never need it
@@ -149,3 +177,21 @@ class Gate:
                         "listener; use SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
                     )
         return users
+
+
+def _without_client_auth(setting: Callable[..., str]) -> Callable[..., str]:
+    """Clients that log in are asked for certificates only by a setting of their own listener (KIP-684)."""
+
+    def other(name: str, mechanism: str | None = None) -> str:
+        return "none" if name == CLIENT_AUTH else setting(name, mechanism)
+
+    return other
+
+
+def _mapping_rules(setting: Callable[..., str]) -> MappingRules | None:
+    """How certificates name their owners; None where nobody is asked for one."""
+    if setting(CLIENT_AUTH) == "none":
+        return None
+    from kbroker.security.certificate_names import RULES, MappingRules  # as above
+
+    return MappingRules(setting(RULES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -28,12 +29,20 @@ _SETTINGS = (
 )
 CHECK_SECONDS = 1.0
 """How often it is looked whether files have changed, when clients come."""
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+
+
+class ServerSide(ssl.SSLObject):
+    """The server's side of one connection."""
+
+    asked_name: str | None = None
+    """The host that the client wants to talk to (SNI, RFC 6066), once it has said so."""
 
 
 def server_context(setting: Lookup) -> ssl.SSLContext:
@@ -51,6 +60,8 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _limit_versions(context, setting)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.sslobject_class = ServerSide
+    context.sni_callback = _keep_name
     _show(context, identity)
     context.verify_mode = _CLIENT_AUTH[setting("ssl.client.auth") or "none"]
     trusted = read_trusted(setting)
@@ -153,6 +164,12 @@ class Certificates:
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
         return [_stamp(each) for each in self._files]
+
+
+def _keep_name(side: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+    assert isinstance(side, ServerSide)
+    if name is not None and _HOST.fullmatch(name):
+        side.asked_name = name
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

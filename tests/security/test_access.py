@@ -504,8 +504,10 @@ async def test_a_refusal_of_acks_0_closes() -> None:
             await alice.receive()
 
 
-def test_another_authorizer_is_refused_by_name() -> None:
-    with pytest.raises(
-        ConfigError, match=r"com\.example\.Mine for configuration authorizer\.class\.name"
-    ):
-        BrokerConfig.load(options=["authorizer.class.name=com.example.Mine"])
+@pytest.mark.parametrize(
+    "name", ["authorizer.class.name", "principal.builder.class", "ssl.engine.factory.class"]
+)
+def test_a_class_of_somebody_else_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.load(options=[f"{name}=com.example.Mine"])
+    assert f"com.example.Mine for configuration {name}" in str(caught.value)

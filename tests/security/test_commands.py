@@ -17,11 +17,6 @@ from .certificates import PASSWORD, Authority
 SECONDS = 30
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 @contextmanager
 def secured(*settings: str, flags: tuple[str, ...] = ()) -> Iterator[str]:
     """The address of a server with TLS."""

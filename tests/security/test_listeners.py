@@ -44,11 +44,6 @@ from .clients import encrypted
 NO_TOPICS = request(ApiKey.METADATA, topics=[])
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 @asynccontextmanager
 async def secured(
     authority: Authority, data_dir: Path | None = None, *settings: str, nodes: int = 1

@@ -42,11 +42,6 @@ def keys(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 @asynccontextmanager
 async def guarded(url: str, *settings: str) -> AsyncIterator[Broker]:
     """A broker whose one listener takes tokens, and passwords of SCRAM."""

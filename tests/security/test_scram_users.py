@@ -40,11 +40,6 @@ UNACCEPTABLE, UNSUPPORTED = (
 )
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 def upsertion(
     name: str,
     password: str = "brush",

@@ -32,11 +32,6 @@ KEYSTORE = "listener.name.safe.ssl.keystore.location"
 USERS = "listener.name.inside.scram-sha-256.sasl.jaas.config"
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 @asynccontextmanager
 async def started(
     authority: Authority, data_dir: Path | None = None, nodes: int = 1

@@ -15,11 +15,6 @@ from kbroker.security.tls import Certificates, client_context, server_context
 from .certificates import PASSWORD, Authority
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 def setting(**given: object) -> Lookup:
     """Finds settings, whose names have dots where keywords have `_`."""
     texts = {name.replace("_", "."): str(value) for name, value in given.items()}

@@ -1,0 +1,201 @@
+"""Who a client is by its certificate, as access rules name it.
+
+The name is the certificate's subject as Java writes it, by which Kafka's ACLs and super users were
+written: RFC 2253 with the short names that Java has, and every special character escaped.
+``ssl.principal.mapping.rules`` may make a shorter one of it (KIP-371).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import re2
+
+from .errors import BadSettings, LoginFailed
+
+RULES = "ssl.principal.mapping.rules"
+DEFAULT = "DEFAULT"
+SUBJECT_BYTES_MAX = 8 * 1024
+"""Much for a name; rules look at it a few times, and refusals repeat it."""
+
+Element: TypeAlias = tuple[int, bytes]
+"""The tag of an element of ASN.1, and what it has in it."""
+
+_VERSION = 0xA0
+_FIELDS_BEFORE_SUBJECT = 4
+"""Of a certificate (RFC 5280, 4.1): serial number, algorithm, issuer, validity."""
+_TEXT_TAGS = frozenset((0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E))
+"""Kinds of text whose bytes Java reads as UTF-8; any other value it writes in hexadecimal digits."""
+_KEYWORDS = {
+    bytes.fromhex("550403"): "CN",
+    bytes.fromhex("550406"): "C",
+    bytes.fromhex("550407"): "L",
+    bytes.fromhex("550408"): "ST",
+    bytes.fromhex("550409"): "STREET",
+    bytes.fromhex("55040a"): "O",
+    bytes.fromhex("55040b"): "OU",
+    bytes.fromhex("0992268993f22c640101"): "UID",
+    bytes.fromhex("0992268993f22c640119"): "DC",
+}
+_SPECIAL = re.compile(r'[,=+<>#;"\\]')
+_EDGES = re.compile(r"^[ \r]+|[ \r]+$")
+
+
+def subject_of(certificate: bytes) -> str:
+    """The subject of a certificate (DER), as ``X500Principal.getName`` of Java writes it.
+
+    The certificate is one that OpenSSL has verified. Raises LoginFailed.
+    """
+    try:
+        ((_, whole),) = _elements(certificate)
+        fields = [*_elements(next(_elements(whole))[1])]
+        if fields[0][0] == _VERSION:
+            del fields[0]
+        _, subject = fields[_FIELDS_BEFORE_SUBJECT]
+        if len(subject) > SUBJECT_BYTES_MAX:
+            raise LoginFailed(f"its subject is longer than {SUBJECT_BYTES_MAX} bytes")
+        sets = [content for _, content in _elements(subject)]
+        return ",".join("+".join(map(_attribute, _elements(each))) for each in reversed(sets))
+    except (IndexError, ValueError, StopIteration):
+        raise LoginFailed("its subject is not understood") from None
+
+
+def _elements(data: bytes) -> Iterator[Element]:
+    """What follows each other in `data`, in the encoding of X.690, 8.1. Raises IndexError."""
+    at = 0
+    while at < len(data):
+        tag, length = data[at], data[at + 1]
+        at += 2
+        if length > 0x7F:
+            size = length & 0x7F
+            length = int.from_bytes(data[at : at + size], "big")
+            at += size
+        if at + length > len(data):
+            raise IndexError
+        yield tag, data[at : at + length]
+        at += length
+
+
+def _attribute(element: Element) -> str:
+    (_, oid), (tag, value) = _elements(element[1])
+    keyword = _KEYWORDS.get(oid)
+    if keyword is None or tag not in _TEXT_TAGS:
+        return f"{keyword or _dotted(oid)}=#{_encoded(tag, value).hex()}"
+    text = _SPECIAL.sub(r"\\\g<0>", value.decode("utf-8", "replace")).replace("\0", "\\00")
+    return f"{keyword}={_EDGES.sub(_with_escapes, text)}"
+
+
+def _with_escapes(found: re.Match[str]) -> str:
+    return "".join("\\" + each for each in found[0])
+
+
+def _dotted(oid: bytes) -> str:
+    """An object identifier in numbers (X.690, 8.19)."""
+    numbers, number = [], 0
+    for byte in oid:
+        number = number << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+
+
+def _encoded(tag: int, value: bytes) -> bytes:
+    size = len(value)
+    if size < 0x80:
+        return bytes((tag, size)) + value
+    length = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((tag, 0x80 | len(length))) + length + value
+
+
+class _Rule(NamedTuple):
+    """`pattern` None takes every name as it is."""
+
+    pattern: Any
+    replacement: str
+    case: str
+
+    def apply(self, name: str) -> str | None:
+        """The name that it makes; None when it is for others."""
+        if self.pattern is None:
+            return name
+        if self.pattern.fullmatch(name) is None:
+            return None
+        made: str = self.pattern.sub(self._expanded, name)
+        return {"L": made.lower(), "U": made.upper()}.get(self.case, made)
+
+    def _expanded(self, match: Any) -> str:
+        """The replacement with the groups in it: ``$1`` or ``${name}``, `\\` before what means itself."""
+        return _REFERENCE.sub(lambda one: _referred(match, one), self.replacement)
+
+
+_PART = r"(?:\\.|[^\\/])*"
+_RULE = re.compile(
+    rf"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>{_PART})/(?P<to>{_PART})/(?P<case>[LU]?))?\s*"
+)
+_REFERENCE = re.compile(r"\\(?P<plain>.)|\$(?P<number>\d+)|\$\{(?P<name>\w+)\}", re.DOTALL)
+
+
+def _referred(match: Any, reference: re.Match[str]) -> str:
+    if reference["plain"] is not None:
+        return reference["plain"]
+    if reference["name"] is not None:
+        return match.group(reference["name"]) or ""
+    digits = reference["number"]
+    # As in Java: as many digits as there are groups for, the others stand for themselves.
+    for size in range(len(digits), 0, -1):
+        if int(digits[:size]) <= match.re.groups:
+            return (match.group(int(digits[:size])) or "") + digits[size:]
+    return reference[0]
+
+
+class MappingRules:
+    """``ssl.principal.mapping.rules``: ``RULE:pattern/replacement/[LU]`` and DEFAULT, by commas.
+
+    The first rule whose pattern is the whole subject makes the name (KIP-371). Patterns are those of
+    RE2, because who has a certificate chooses what they look at, and RE2 is done in linear time: no
+    look-around and no references back within a pattern. Raises BadSettings.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._rules = [*_rules(text.strip() or DEFAULT)]
+
+    def name_of(self, subject: str) -> str:
+        """The name of who has a certificate of that subject. Raises LoginFailed when no rule is for it."""
+        for rule in self._rules:
+            name = rule.apply(subject)
+            if name:
+                return name
+        raise LoginFailed(f"no rule of {RULES} is for {subject}")
+
+
+def _rules(text: str) -> Iterator[_Rule]:
+    at = 0
+    while True:
+        found = _RULE.match(text, at)
+        if found is None or text[found.end() :][:1] not in ("", ","):
+            raise BadSettings(
+                f"{RULES}: {text[at:].strip()!r} does not begin with a rule; rules are "
+                "RULE:pattern/replacement/, with L or U at the end for lower or upper case, and DEFAULT"
+            )
+        if found["default"]:
+            yield _Rule(None, "", "")
+        elif found["pattern"] is not None:
+            yield _Rule(_compiled(found["pattern"]), found["to"], found["case"])
+        at = found.end() + 1
+        if at > len(text):
+            return
+
+
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0]
+        told = reason.decode() if isinstance(reason, bytes) else reason
+        raise BadSettings(f"{RULES}: {pattern!r} is no pattern of RE2: {told}") from None

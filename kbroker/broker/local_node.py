@@ -12,12 +12,12 @@ from functools import partial
 
 import trio
 
-from kbroker.client.connection import encrypted
+from kbroker.client.connection import Connection, encrypted
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.cluster import Cluster, MetadataStore
 from kbroker.cluster.cluster import check_cluster_id, known_node
 from kbroker.cluster.links import Links
-from kbroker.cluster.peers import Dial
+from kbroker.cluster.peers import listener_of_nodes
 from kbroker.cluster.places import check_addresses, wait_for_place
 from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
@@ -34,6 +34,7 @@ from kbroker.net.server import (
     close_all,
     listen_all,
 )
+from kbroker.node.gate import Gate
 from kbroker.node.node import Node
 from kbroker.partitions.flusher import Flusher
 from kbroker.runtime.changes import Changes
@@ -252,7 +253,8 @@ class LocalNode:
             config,
             shared.clock,
             in_memory=shared.in_memory,
-            dial=self._dial(config),
+            dial=self._dial,
+            log_in=self._log_in,
             gates=[each.gate for each in self.listeners if each.gate is not None],
         )
         self.server = Server(
@@ -262,25 +264,38 @@ class LocalNode:
         for each in self.listeners:
             shared.links.settle(self.id, told[each.name], _here(each))
 
-    def _dial(self, config: BrokerConfig) -> Dial:
-        """How it reaches other nodes: with TLS where nodes listen so to each other."""
-        plain = self._shared.links.dialer(self.id)
-        name = config.inter_broker_listener_name
-        listeners = sorted(self.listeners, key=lambda each: each.name != name)
-        gate = listeners[0].gate if listeners else None  # a copy that is only written has none
+    async def _dial(self, endpoint: Endpoint) -> trio.abc.Stream:
+        """Reach another node: with TLS where nodes listen so to each other. Raises OSError."""
+        stream = await self._shared.links.dial(self.id, endpoint)
+        gate = self._gate_between_nodes
         if gate is None or gate.certificates is None:
-            return plain
+            return stream
+        try:
+            tls = gate.certificates.to_others()
+        except BadSettings as error:
+            await trio.aclose_forcefully(stream)
+            raise OSError(str(error)) from None
+        return await encrypted(stream, endpoint, tls)
 
-        async def dial(endpoint: Endpoint) -> trio.abc.Stream:
-            certificates = gate.certificates
-            assert certificates is not None  # it stays a listener with TLS
-            try:
-                tls = certificates.to_others()
-            except BadSettings as error:
-                raise OSError(str(error)) from None
-            return await encrypted(await plain(endpoint), endpoint, tls)
+    async def _log_in(self, connection: Connection) -> None:
+        """Show another node who this one is, where nodes ask each other. Raises OSError."""
+        gate = self._gate_between_nodes
+        if gate is None or gate.users is None:
+            return
+        from kbroker.client.security import BadSecurity, log_in  # most nodes never need it
 
-        return dial
+        try:
+            credentials = gate.credentials()
+        except BadSecurity as error:
+            raise OSError(str(error)) from None
+        assert credentials is not None  # it is a listener with logins
+        await log_in(connection, credentials)
+
+    @property
+    def _gate_between_nodes(self) -> Gate | None:
+        """That of the listener by which nodes reach each other."""
+        gates = {each.name: each.gate for each in self.listeners}
+        return gates[listener_of_nodes(self._config, gates)]
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         # Shielded: when the caller is cancelled, clients still get their answers in `stop`.

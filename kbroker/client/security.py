@@ -46,10 +46,11 @@ def security_of(settings: Mapping[str, str]) -> Security:
             tls = client_context(lambda name: given.get(name, ""))
         except BadSettings as error:
             raise BadSecurity(str(error)) from None
-    return Security(tls, _credentials(given) if protocol.has_login else None)
+    return Security(tls, credentials_of(given) if protocol.has_login else None)
 
 
-def _credentials(given: Mapping[str, str]) -> Credentials:
+def credentials_of(given: Mapping[str, str]) -> Credentials:
+    """Who logs in, as ``sasl.*`` says. Raises BadSecurity."""
     mechanism = given.get(MECHANISM, "").upper()
     if mechanism not in SERVED:
         raise BadSecurity(f"{MECHANISM}={mechanism}: there are {', '.join(SERVED)}")

@@ -21,6 +21,7 @@ TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
 CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"
 SCOPE = "sasl.oauthbearer.scope"
+SETTINGS = (TOKEN_URL, CLIENT_ID, CLIENT_SECRET, SCOPE)
 FETCH_SECONDS = 10.0
 ANSWER_BYTES_MAX = 128 * 1024
 SHARE_OF_LIFE = 0.8

@@ -12,8 +12,6 @@ import trio
 
 from kbroker.client.endpoint import Endpoint
 
-from .peers import Dial
-
 
 class Place(NamedTuple):
     """A node, and its address within this process."""
@@ -39,21 +37,20 @@ class Links:
         """A node listens: others are told the address `told`, and reach it at `bound`."""
         self._places[told] = Place(node_id, bound)
 
-    def dialer(self, node_id: int) -> Dial:
-        """How a node connects to others: nothing that is advertised has to work from here."""
+    async def dial(self, node_id: int, endpoint: Endpoint) -> trio.abc.Stream:
+        """Connect node `node_id` to another one: nothing that is advertised has to work from here.
 
-        async def dial(endpoint: Endpoint) -> trio.abc.Stream:
-            place = self._places.get(endpoint)
-            if place is None:
-                return await trio.open_tcp_stream(*endpoint)
-            link = node_id, place.node_id
-            if link in self._cut:
-                raise OSError(f"the link from node {link[0]} to node {link[1]} is cut")
-            stream = await trio.open_tcp_stream(*place.endpoint)
-            self._streams.setdefault(link, WeakSet()).add(stream)
-            return stream
-
-        return dial
+        Raises OSError.
+        """
+        place = self._places.get(endpoint)
+        if place is None:
+            return await trio.open_tcp_stream(*endpoint)
+        link = node_id, place.node_id
+        if link in self._cut:
+            raise OSError(f"the link from node {link[0]} to node {link[1]} is cut")
+        stream = await trio.open_tcp_stream(*place.endpoint)
+        self._streams.setdefault(link, WeakSet()).add(stream)
+        return stream
 
     def cut(self, source: int, target: int) -> None:
         """Let node `source` reach node `target` no more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
@@ -15,6 +15,8 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
 
 if TYPE_CHECKING:
+    from kbroker.config import BrokerConfig
+
     from . import Registration
     from .cluster import Cluster
     from .live_config import LiveConfig
@@ -23,9 +25,23 @@ Dial: TypeAlias = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
 """Connects to an address. Raises OSError."""
 
 
+LogIn: TypeAlias = Callable[[Connection], Awaitable[None]]
+"""Shows another node who this one is. Raises OSError."""
+
+
 def client_id_of(node_id: int) -> str:
     """As what a node asks other nodes."""
     return f"node-{node_id}"
+
+
+def listener_of_nodes(config: BrokerConfig, names: Collection[str]) -> str:
+    """By which of the listeners of a node, named `names`, other nodes reach it.
+
+    As in Kafka: the one of ``inter.broker.listener.name``, or that which has the name of the protocol of
+    ``security.inter.broker.protocol``; where there is none of that name, the first one.
+    """
+    name = config.inter_broker_listener_name or config.inter_broker_protocol
+    return name if name in names else next(iter(names))
 
 
 class Unreachable(OSError):
@@ -39,6 +55,10 @@ class Gone(Unreachable):
 async def dial_tcp(endpoint: Endpoint) -> trio.abc.Stream:
     """Connect over TCP. Raises OSError."""
     return await trio.open_tcp_stream(*endpoint)
+
+
+async def asked_for_nothing(connection: Connection) -> None:
+    """Where nodes need not show who they are."""
 
 
 class Peer:
@@ -87,10 +107,17 @@ class Peer:
 class Peers:
     """The other nodes of the cluster, as one node talks to them."""
 
-    def __init__(self, cluster: Cluster, config: LiveConfig, dial: Dial = dial_tcp) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: LiveConfig,
+        dial: Dial = dial_tcp,
+        log_in: LogIn = asked_for_nothing,
+    ) -> None:
         self._cluster = cluster
         self._config = config
         self._dial = dial
+        self._log_in = log_in
         self._kept: dict[int, Peer] = {}
 
     async def ask(self, node_id: int, message: Any) -> Any:
@@ -139,6 +166,7 @@ class Peers:
                 connection = Connection(stream, client_id_of(self._config.static.node_id))
                 try:
                     await connection.negotiate()
+                    await self._log_in(connection)
                 except BaseException:
                     await trio.aclose_forcefully(stream)
                     raise
@@ -150,12 +178,9 @@ class Peers:
         raise _unreachable(node_id, endpoint, f"no answer within {CONNECT_SECONDS} s")
 
     def endpoint_of(self, registration: Registration) -> Endpoint:
-        """Where nodes reach a node: its inter.broker.listener.name, else its first listener."""
-        name = self._config.now.inter_broker_listener_name
+        """Where nodes reach a node."""
         listeners = registration.listeners
-        if name and name in listeners:
-            return listeners[name]
-        return next(iter(listeners.values()))
+        return listeners[listener_of_nodes(self._config.now, listeners)]
 
     async def aclose(self) -> None:
         """Close the connections that are kept."""

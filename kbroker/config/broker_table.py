@@ -85,17 +85,17 @@ _NODE = (
         "inter.broker.listener.name",
         Type.STRING,
         None,
-        "Name of the listener that nodes use among themselves; unset, the first one.",
+        "Name of the listener that nodes use among themselves; unset, the one named as "
+        "security.inter.broker.protocol, or the first one.",
         dynamic=False,
     ),
     Property(
         "security.inter.broker.protocol",
         Type.STRING,
         "PLAINTEXT",
-        "Security protocol between nodes.",
+        "Security protocol between nodes: that of the listener of this name.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         dynamic=False,
-        effect=Effect.LATER,
     ),
 )
 
@@ -1147,6 +1147,25 @@ _TOKENS = (
     _token("scope.claim.name", Type.STRING, "scope", "Claim of a token that has its scopes."),
     _token("sub.claim.name", Type.STRING, "sub", "Claim of a token that has the user's name."),
     _token(
+        "token.endpoint.url",
+        Type.STRING,
+        None,
+        "Where nodes get the tokens by which they log in at each other: https://... or file:///...",
+    ),
+    _token(
+        "client.credentials.client.id",
+        Type.STRING,
+        None,
+        "Who nodes are where tokens are issued.",
+    ),
+    _token(
+        "client.credentials.client.secret",
+        Type.PASSWORD,
+        None,
+        "The secret by which they are known there.",
+    ),
+    _token("scope", Type.STRING, None, "What their tokens are for."),
+    _token(
         "jwt.validator.class",
         Type.CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
@@ -1202,12 +1221,12 @@ _SECURITY = (
         "Users of a listener with a login, and their passwords: a login module with `user_NAME` "
         "options. Of one mechanism with `listener.name.NAME.MECHANISM.` before it.",
     ),
-    _later(
+    Property(
         "sasl.mechanism.inter.broker.protocol",
         Type.STRING,
         "GSSAPI",
-        "SASL mechanism between nodes.",
-        True,
+        "SASL mechanism by which nodes log in at each other, as who stands in that listener's "
+        "sasl.jaas.config of this mechanism.",
     ),
     Property(
         "ssl.client.auth",

@@ -50,11 +50,7 @@ sasl.oauthbearer.assertion.file
 sasl.oauthbearer.assertion.private.key.file
 sasl.oauthbearer.assertion.private.key.passphrase
 sasl.oauthbearer.assertion.template.file
-sasl.oauthbearer.client.credentials.client.id
-sasl.oauthbearer.client.credentials.client.secret
 sasl.oauthbearer.jwt.retriever.class
-sasl.oauthbearer.scope
-sasl.oauthbearer.token.endpoint.url
 security.providers
 ssl.allow.dn.changes
 ssl.allow.san.changes
@@ -200,8 +196,10 @@ _TOKENS = (
     "sasl.oauthbearer.expected.",
     "sasl.oauthbearer.jwks.",
     "sasl.oauthbearer.jwt.validator.class",
-    "sasl.oauthbearer.scope.claim.name",
     "sasl.oauthbearer.sub.claim.name",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.client.credentials.",
+    "sasl.oauthbearer.scope",
 )
 _APPLIED_TO_LOGINS = (
     "connections.max.reauth.ms",
@@ -218,6 +216,7 @@ _APPLIED_TO_LISTENERS = (
     *(f"oauthbearer.{name}" for name in _TOKENS),
     "oauthbearer.sasl.jaas.config",
     "sasl.enabled.mechanisms",
+    "sasl.mechanism.inter.broker.protocol",
     "sasl.jaas.config",
     "plain.sasl.jaas.config",
     "scram-sha-256.sasl.jaas.config",

@@ -349,6 +349,7 @@ class BrokerConfig(Settings):
     group_max_size = _Integer("group.max.size")
     group_min_session_timeout_ms = _Integer("group.min.session.timeout.ms")
     inter_broker_listener_name = _Text("inter.broker.listener.name")
+    inter_broker_protocol = _Text("security.inter.broker.protocol")
     listen_backlog = _Integer("socket.listen.backlog.size")
     log_cleaner_backoff_ms = _Integer("log.cleaner.backoff.ms")
     log_cleaner_dedupe_buffer_bytes = _Integer("log.cleaner.dedupe.buffer.size")

@@ -14,6 +14,7 @@ from kbroker.security.principals import ANONYMOUS, USER, Principal
 from kbroker.security.protocols import SecurityProtocol
 
 if TYPE_CHECKING:
+    from kbroker.client.credentials import Credentials
     from kbroker.runtime.threads import InThread
     from kbroker.security.certificate_names import MappingRules
     from kbroker.security.login import Login
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kbroker.security.users import StoredUsers, Users
 
 CLIENT_AUTH = "ssl.client.auth"
+NODES_MECHANISM = "sasl.mechanism.inter.broker.protocol"
 
 
 class _Asked(NamedTuple):
@@ -49,6 +51,8 @@ class Gate:
         self.certificates: Certificates | None = None
         self.users: Users | None = None
         self._rules: MappingRules | None = None
+        self._setting: Callable[..., str] = config.of_listener(name)
+        self._credentials: Credentials | None = None
         self.stored_users: StoredUsers | None = None
         """Those of the cluster of its node, once there is one."""
         self._protocol = protocol
@@ -77,15 +81,31 @@ class Gate:
         """
         if certificate is None or self._rules is None:
             return ANONYMOUS
-        from kbroker.security.certificate_names import subject_of  # as for the rules
+        from kbroker.security.certificate_names import subject_of  # most nodes never need it
 
         return Principal(USER, self._rules.name_of(subject_of(certificate)))
+
+    def credentials(self) -> Credentials | None:
+        """By which its node logs in at the same listener of others; None where nobody logs in.
+
+        Raises BadSecurity when there are none.
+        """
+        if self.users is None or self._credentials is not None:
+            return self._credentials
+        from kbroker.client.security import JAAS, MECHANISM, credentials_of  # as above
+        from kbroker.client.tokens import SETTINGS
+
+        mechanism = self._setting(NODES_MECHANISM, None)
+        given = {name: self._setting(name, mechanism) for name in (JAAS, *SETTINGS)}
+        present = {name: text for name, text in given.items() if text}
+        self._credentials = credentials_of(present | {MECHANISM: mechanism})
+        return self._credentials
 
     def login(self) -> Login | None:
         """That of a new connection; None where nobody logs in."""
         if self.users is None:
             return None
-        from kbroker.security.login import Login  # most nodes never need it
+        from kbroker.security.login import Login  # as above
 
         return Login(self._known)
 
@@ -101,6 +121,7 @@ class Gate:
     def obey(self, config: BrokerConfig) -> None:
         """Ask this of who comes from now on. Raises ConfigError, and then all is as it was."""
         self.certificates, users, self._rules = self._made(config)
+        self._setting, self._credentials = config.of_listener(self.name), None
         if users is None or users is self._newest_users:
             return
         if self._is_run:

@@ -29,6 +29,7 @@ from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging
 from kbroker.storage.naming import META_PROPERTIES
 
+from .between_nodes import check_between_nodes
 from .declared import declare
 from .errors import StartFailed, cause_of, text_of
 from .facts import NodeFacts, banner_lines, facts_of_all, ready_event
@@ -236,28 +237,18 @@ class _Serving:
 
     def _check_listeners(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         self._first_listener = listeners[0]
-        self._check_between_nodes(config, listeners)
+        if self._has_others:
+            check_between_nodes(config, listeners)
         for listener in listeners:
             self._check_exposure(listener)
 
-    def _check_between_nodes(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
-        """Nodes do not log in yet where they talk to each other."""
+    @property
+    def _has_others(self) -> bool:
+        """Whether the cluster has more than one node."""
         options = self.options
-        name = config.inter_broker_listener_name
-        between = next((each for each in listeners if each.name == name), listeners[0])
-        has_others = (
+        return (
             options.cluster is not None or options.processes is not None or (options.nodes or 1) > 1
         )
-        if config.authorizer_class and has_others and "User:ANONYMOUS" not in config.super_users:
-            raise StartFailed(
-                "nodes do not show each other who they are yet, so that none could follow another one "
-                "with authorizer.class.name; leave it out, or run one node"
-            )
-        if between.users is not None and has_others:
-            raise StartFailed(
-                f"listener {between.name} asks for a login, and nodes do not log in yet; name another "
-                "one with inter.broker.listener.name, of SSL with ssl.client.auth=required"
-            )
 
     def _check_exposure(self, listener: Listener) -> None:
         """A listener that other machines reach, and that asks nobody who it is, is worth a loud word."""

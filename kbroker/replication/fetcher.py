@@ -67,6 +67,8 @@ PATIENCE_SECONDS = 0.005
 QUOTA_SECONDS_MAX = 1.0
 """How long a throttled partition waits before the quota is looked at again."""
 
+_TO_BE_ALLOWED = "; it has to be one of super.users there, or an ACL allows it CLUSTER_ACTION"
+
 
 class Fetcher:
     """Copies from one leader what this node follows; `run` it until cancelled."""
@@ -332,7 +334,9 @@ class Fetcher:
 
     def _refused(self, followed: Followed, code: int) -> None:
         if code not in EXPECTED:
-            self._say_why(followed, error_code(code).name)
+            name = error_code(code).name
+            denied = code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            self._say_why(followed, name + (_TO_BE_ALLOWED if denied else ""))
         self._pause(followed)
 
     def _say_why(self, followed: Followed, reason: str) -> None:

@@ -14,7 +14,7 @@ from kbroker.broker.local_node import LocalNode
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import Cluster
 from kbroker.cluster.live_config import LiveConfig
-from kbroker.cluster.peers import Dial, Peers
+from kbroker.cluster.peers import Dial, LogIn, Peers
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.records import read_records
 from kbroker.storage.log import Log
@@ -100,7 +100,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
     """The links of all nodes that are made afterwards."""
     found = Links()
 
-    def peers(cluster: Cluster, config: LiveConfig, dial: Dial) -> Peers:
+    def peers(cluster: Cluster, config: LiveConfig, dial: Dial, log_in: LogIn) -> Peers:
         node_id = config.static.node_id
 
         async def held_dial(endpoint: Endpoint) -> trio.abc.Stream:
@@ -110,7 +110,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
                 lambda: found.received(node_id),
             )
 
-        return Peers(cluster, config, held_dial)
+        return Peers(cluster, config, held_dial, log_in)
 
     monkeypatch.setattr("kbroker.node.node.Peers", peers)
     return found

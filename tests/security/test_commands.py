@@ -131,7 +131,7 @@ def test_commands_that_log_in() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--nodes", "3"), "nodes do not log in yet; name another one"),
+        (("--nodes", "3"), "Set sasl.mechanism.inter.broker.protocol, and username=..."),
         (("--seed", "{seed}"), "let the first of `listeners` be one without"),
     ],
 )
@@ -146,11 +146,11 @@ def test_what_cannot_log_in_is_refused(
     assert message in ended.stderr
 
 
-def test_access_control_of_several_nodes_is_refused() -> None:
+def test_nodes_that_nobody_knows_are_refused_where_acls_rule() -> None:
     authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     ended = refused("--memory", "-o", authorizer, "--nodes", "3")
     assert ended.returncode == 3
-    assert "leave it out, or run one node" in ended.stderr
+    assert "name one with a login, or of SSL with ssl.client.auth=required" in ended.stderr
 
 
 def test_strict_takes_tls_where_others_reach_it(authority: Authority) -> None:

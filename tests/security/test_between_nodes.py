@@ -1,0 +1,198 @@
+"""Nodes that show each other who they are, and what they may do then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kbroker.broker import Broker, open_broker
+from kbroker.cluster.peers import listener_of_nodes
+from kbroker.config import BrokerConfig
+from kbroker.process.between_nodes import check_between_nodes
+from kbroker.process.errors import StartFailed
+from kbroker.process.listeners import configured_listeners
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.topics import CreateTopicsRequest
+
+from ..wire import Topic, Wire, batch, connected, fetch, produce, until, values_of
+from .certificates import Authority
+from .issuers import AUDIENCE, ISSUER, key_for, key_set, token_for
+from .test_access import AUTHORIZER
+from .test_settings import change
+
+TWO_LISTENERS = (
+    "listeners=OPEN://127.0.0.1:0,IN://127.0.0.1:0",
+    "inter.broker.listener.name=IN",
+    f"authorizer.class.name={AUTHORIZER}",
+)
+MODULE = {"PLAIN": "Plain", "SCRAM-SHA-256": "Scram", "SCRAM-SHA-512": "Scram"}
+
+
+def login(mechanism: str, password: str = "hush") -> list[str]:
+    """Settings by which nodes log in at each other as `node`."""
+    own = f'username="node" password="{password}" user_node="hush"'
+    place = f"listener.name.in.{mechanism.lower()}."
+    return [
+        "listener.security.protocol.map=OPEN:PLAINTEXT,IN:SASL_PLAINTEXT",
+        f"sasl.enabled.mechanisms={mechanism}",
+        f"sasl.mechanism.inter.broker.protocol={mechanism}",
+        f"{place}sasl.jaas.config=a.{MODULE[mechanism]}LoginModule required {own};",
+    ]
+
+
+@asynccontextmanager
+async def cluster(*settings: str, users: str) -> AsyncIterator[Broker]:
+    """Three nodes with ACLs that let only `users` do anything."""
+    config = BrokerConfig.load(
+        options=[*TWO_LISTENERS, f"super.users={users}", *settings], strict=True
+    )
+    async with open_broker(
+        config, data_dir=None, listeners=configured_listeners(config), nodes=3
+    ) as broker:
+        yield broker
+        assert not any(each.node.troubles.unhandled_errors for each in broker.nodes)
+
+
+async def create(wire: Wire) -> None:
+    row = CreateTopicsRequest.Topic(name="t", num_partitions=1, replication_factor=3)
+    await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[row]))
+
+
+async def replicate(broker: Broker) -> None:
+    """Write what all nodes have to have, and read it."""
+    async with connected(broker.endpoint) as wire:
+        await create(wire)
+        partition = broker.node.cluster.topics["t"].partitions[0]
+        leader = next(each for each in broker.nodes if each.id == partition.leader)
+        async with connected(leader.endpoint) as at_leader:
+            await produce(at_leader, Topic("t"), batch([b"x"]), acks=-1)
+            assert values_of(await fetch(at_leader, Topic("t"))) == [b"x"]
+        assert len(partition.isr) == 3
+
+
+@pytest.mark.parametrize("mechanism", MODULE)
+async def test_nodes_log_in_at_each_other(mechanism: str) -> None:
+    users = "User:ANONYMOUS;User:node"
+    async with cluster(*login(mechanism), users=users) as broker:
+        await replicate(broker)
+
+
+async def test_nodes_log_in_by_tokens(authority: Authority) -> None:
+    keys, token = authority.folder / "keys.json", authority.folder / "token"
+    keys.write_bytes(key_set(key_for("ES256")))
+    token.write_text(token_for("node"))
+    settings = [
+        "listener.security.protocol.map=OPEN:PLAINTEXT,IN:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms=OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol=OAUTHBEARER",
+        f"sasl.oauthbearer.jwks.endpoint.url={keys.as_uri()}",
+        f"sasl.oauthbearer.token.endpoint.url={token.as_uri()}",
+        f"sasl.oauthbearer.expected.issuer={ISSUER}",
+        f"sasl.oauthbearer.expected.audience={AUDIENCE}",
+    ]
+    async with cluster(*settings, users="User:ANONYMOUS;User:node") as broker:
+        await replicate(broker)
+
+
+async def test_nodes_are_known_by_their_certificates(authority: Authority) -> None:
+    settings = [
+        "listener.security.protocol.map=OPEN:PLAINTEXT,IN:SSL",
+        f"ssl.keystore.location={authority.pem('node')}",
+        f"ssl.truststore.location={authority.trusted}",
+        "ssl.client.auth=required",
+        "ssl.principal.mapping.rules=RULE:CN=([a-z]+).*/$1/",
+    ]
+    async with cluster(*settings, users="User:ANONYMOUS;User:node") as broker:
+        await replicate(broker)
+
+
+@pytest.mark.parametrize(
+    ("users", "password", "reason"),
+    [
+        ("User:ANONYMOUS;User:node", "wrong", "does not let node in"),
+        (
+            "User:ANONYMOUS",
+            "hush",
+            "TOPIC_AUTHORIZATION_FAILED; it has to be one of super.users there",
+        ),
+    ],
+)
+async def test_a_node_that_does_not_come_in_follows_nobody(
+    users: str, password: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with (
+        cluster(
+            *login("SCRAM-SHA-256", password), "replica.lag.time.max.ms=500", users=users
+        ) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await create(wire)
+        await until(lambda: reason in caplog.text)
+    assert "hush" not in caplog.text
+
+
+async def test_another_password_rules_while_nodes_run() -> None:
+    """First nodes are told of the new one, then they use it, as with Kafka."""
+    settings = login("SCRAM-SHA-256")
+    name = "listener.name.in.scram-sha-256.sasl.jaas.config"
+    async with cluster(*settings, users="User:ANONYMOUS;User:node") as broker:
+        jaas = 'a.ScramLoginModule required username="two" password="new" user_two="new";'
+        both = {name: jaas, "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"}
+        for node in broker.nodes:
+            assert await change(broker, both, node.id) is None
+        for node in broker.nodes:
+            gate = next(each.gate for each in node.listeners if each.name == "IN")
+            assert gate is not None
+            credentials = gate.credentials()
+            assert credentials is not None
+            assert credentials.name == "two"
+
+
+async def test_the_listener_of_nodes_is_found_by_its_protocol(authority: Authority) -> None:
+    """As in Kafka's own examples, which leave inter.broker.listener.name out."""
+    own = [
+        "listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        f"ssl.keystore.location={authority.pem('node')}",
+        f"ssl.truststore.location={authority.trusted}",
+        "ssl.client.auth=required",
+        "security.inter.broker.protocol=SSL",
+        f"authorizer.class.name={AUTHORIZER}",
+        "ssl.principal.mapping.rules=RULE:CN=([a-z]+).*/$1/",
+        "super.users=User:ANONYMOUS;User:node",
+    ]
+    config = BrokerConfig.load(options=own, strict=True)
+    listeners = configured_listeners(config)
+    assert listener_of_nodes(config, [each.name for each in listeners]) == "SSL"
+    async with open_broker(config, data_dir=None, listeners=listeners, nodes=3) as broker:
+        await replicate(broker)
+
+
+def checked(*settings: str) -> None:
+    config = BrokerConfig.load(options=[*TWO_LISTENERS, *settings])
+    check_between_nodes(config, configured_listeners(config))
+
+
+def test_who_could_not_log_in_is_told_at_the_start() -> None:
+    mechanism, *_ = settings = login("PLAIN")
+    with pytest.raises(StartFailed, match=r"listener IN, and these cannot: sasl\.mechanism=GSSAPI"):
+        checked(mechanism, settings[1], settings[3])
+    with pytest.raises(StartFailed, match=r"username=\.\.\. and password=\.\.\. are missing"):
+        checked(
+            *settings[:3], "listener.name.in.plain.sasl.jaas.config=a.PlainLoginModule required;"
+        )
+
+
+def test_who_would_be_nobody_is_told_at_the_start() -> None:
+    open_to_all = "listener.security.protocol.map=OPEN:PLAINTEXT,IN:PLAINTEXT"
+    with pytest.raises(StartFailed, match="listener IN and show nobody who they are"):
+        checked(open_to_all)
+    checked(open_to_all, "super.users=User:x; User:ANONYMOUS")
+
+
+def test_who_needs_an_acl_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    checked(*login("PLAIN"))
+    assert "nodes log in at each other as User:node, who is none of super.users" in caplog.text

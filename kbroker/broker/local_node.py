@@ -17,7 +17,7 @@ from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.cluster import Cluster, MetadataStore
 from kbroker.cluster.cluster import check_cluster_id, known_node
 from kbroker.cluster.links import Links
-from kbroker.cluster.peers import listener_of_nodes
+from kbroker.cluster.peers import Way, listener_of_nodes
 from kbroker.cluster.places import check_addresses, wait_for_place
 from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
@@ -253,8 +253,7 @@ class LocalNode:
             config,
             shared.clock,
             in_memory=shared.in_memory,
-            dial=self._dial,
-            log_in=self._log_in,
+            way=Way(self._dial, self._log_in),
             gates=[each.gate for each in self.listeners if each.gate is not None],
         )
         self.server = Server(

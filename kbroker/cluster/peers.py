@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import trio
 
@@ -61,6 +61,16 @@ async def asked_for_nothing(connection: Connection) -> None:
     """Where nodes need not show who they are."""
 
 
+class Way(NamedTuple):
+    """How a node comes to others."""
+
+    dial: Dial = dial_tcp
+    log_in: LogIn = asked_for_nothing
+
+
+PLAIN_WAY = Way()
+
+
 class Peer:
     """A connection to one run of another node.
 
@@ -111,13 +121,11 @@ class Peers:
         self,
         cluster: Cluster,
         config: LiveConfig,
-        dial: Dial = dial_tcp,
-        log_in: LogIn = asked_for_nothing,
+        way: Way = PLAIN_WAY,
     ) -> None:
         self._cluster = cluster
         self._config = config
-        self._dial = dial
-        self._log_in = log_in
+        self._way = way
         self._kept: dict[int, Peer] = {}
 
     async def ask(self, node_id: int, message: Any) -> Any:
@@ -162,11 +170,11 @@ class Peers:
         endpoint = self.endpoint_of(registration)
         with trio.move_on_after(CONNECT_SECONDS):
             try:
-                stream = await self._dial(endpoint)
+                stream = await self._way.dial(endpoint)
                 connection = Connection(stream, client_id_of(self._config.static.node_id))
                 try:
                     await connection.negotiate()
-                    await self._log_in(connection)
+                    await self._way.log_in(connection)
                 except BaseException:
                     await trio.aclose_forcefully(stream)
                     raise

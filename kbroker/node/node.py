@@ -22,7 +22,7 @@ from kbroker.cluster import (
 from kbroker.cluster.controller import Controller
 from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.membership import Membership
-from kbroker.cluster.peers import Dial, LogIn, Peers, asked_for_nothing, dial_tcp
+from kbroker.cluster.peers import PLAIN_WAY, Peers, Way
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig, ConfigError
@@ -76,8 +76,7 @@ class Node:
         *,
         in_memory: bool,
         in_thread: InThread = trio.to_thread.run_sync,
-        dial: Dial = dial_tcp,
-        log_in: LogIn = asked_for_nothing,
+        way: Way = PLAIN_WAY,
         gates: Sequence[Gate] = (),
     ) -> None:
         self.id = config.node_id
@@ -111,7 +110,7 @@ class Node:
         )
         self.cordoned_folders(config)  # what this node was started with is right, or it does not
         self.controller = Controller(cluster, self.membership, config)
-        self.peers = Peers(cluster, self.live_config, dial, log_in)
+        self.peers = Peers(cluster, self.live_config, way)
         self.producer_ids = ProducerIds(cluster)
         self.in_sync = InSync(self.partitions)
         self.following = Following(self.partitions, self.peers)

@@ -81,6 +81,6 @@ async def test_nobody_there() -> None:
 
     async with started(nodes=2) as broker:
         peers = broker.local_node(1).node.peers
-        peers._dial = refuse
+        peers._way = peers._way._replace(dial=refuse)
         with pytest.raises(Unreachable, match="connection refused"):
             await peers.ask(2, request(ApiKey.DESCRIBE_CLUSTER))

@@ -14,7 +14,7 @@ from kbroker.broker.local_node import LocalNode
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import Cluster
 from kbroker.cluster.live_config import LiveConfig
-from kbroker.cluster.peers import Dial, LogIn, Peers
+from kbroker.cluster.peers import Peers, Way
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.records import read_records
 from kbroker.storage.log import Log
@@ -100,17 +100,17 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
     """The links of all nodes that are made afterwards."""
     found = Links()
 
-    def peers(cluster: Cluster, config: LiveConfig, dial: Dial, log_in: LogIn) -> Peers:
+    def peers(cluster: Cluster, config: LiveConfig, way: Way) -> Peers:
         node_id = config.static.node_id
 
         async def held_dial(endpoint: Endpoint) -> trio.abc.Stream:
             return HeldStream(
-                await dial(endpoint),
+                await way.dial(endpoint),
                 lambda: found.open_for(node_id),
                 lambda: found.received(node_id),
             )
 
-        return Peers(cluster, config, held_dial, log_in)
+        return Peers(cluster, config, way._replace(dial=held_dial))
 
     monkeypatch.setattr("kbroker.node.node.Peers", peers)
     return found

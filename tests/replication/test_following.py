@@ -160,16 +160,16 @@ async def test_a_leader_that_cannot_be_reached_is_said_once(
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"x")
         refusing = broker.local_node(2).node.peers
-        dial = refusing._dial
+        way = refusing._way
 
         async def refuse(endpoint: object) -> trio.abc.Stream:
             raise OSError("nobody there")
 
-        refusing._dial = refuse
+        refusing._way = way._replace(dial=refuse)
         broker.local_node(1).server.close_connections()
         await until(lambda: "is not copied until it answers" in caplog.text)
         await trio.sleep(0.3)
-        refusing._dial = dial
+        refusing._way = way
         await send(broker, 1, topic, b"y")
         await until_equal(broker, "t", 1, 2)
     assert caplog.text.count("is not copied until it answers") == 1
@@ -210,14 +210,14 @@ async def test_a_leader_that_refuses_but_lives_is_told_again_after_its_session()
             raise ConnectionRefusedError
 
         peers = broker.local_node(2).node.peers
-        peers._dial, dial = refuse, peers._dial
+        way, peers._way = peers._way, peers._way._replace(dial=refuse)
         broker.local_node(1).server.close_connections()
         await until(lambda: broker.local_node(2).node.following.finds_nobody(1))
         assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
         assert await _leader_told_by(broker, 1) == (1, ErrorCode.NONE)
         await until(lambda: not broker.local_node(2).node.following.finds_nobody(1))
         assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
-        peers._dial = dial
+        peers._way = way
         await until_equal(broker, "t", 1, 2)
 
 

@@ -11,6 +11,7 @@ import trio
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import Cluster
+from kbroker.cluster.peers import Way
 from kbroker.cluster.store import MetadataStore
 from kbroker.config import BrokerConfig
 from kbroker.handlers.context import Peer
@@ -199,7 +200,7 @@ class Machine:
             SimulatedClock(),
             in_memory=False,
             in_thread=self.disk.in_thread,
-            dial=partial(self._network.dial, self.name),
+            way=Way(partial(self._network.dial, self.name)),
         )
         node.fetch_sessions = FetchSessions(
             node.config.fetch_sessions_max,

@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,8 @@ from .turns import Contest, Machine, Record
 BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka, "kfake": Kfake}
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = ROOT / "docs/benchmarks.md"
-SECTION = "<!-- what follows is written by benchmarks.replicated -->"
+MAIN = "benchmarks"
+_MARK = re.compile("<!-- what follows is written by (.*) -->\n")
 WARM_SECONDS, WARM_SECONDS_AGAINST = 60, 2
 """For how long there is load before anything counts: a JVM compiles all through its first minute,
 Python never does."""
@@ -56,7 +58,7 @@ kfake has a data folder, and `SyncWrites` where records are synced before the ac
 
 
 def main() -> None:
-    parser = arguments("benchmarks", __doc__, BROKERS)
+    parser = arguments(MAIN, __doc__, BROKERS)
     parser.add_argument("--against", metavar="REF", help="a commit: which rows were faster there")
     options = parser.parse_args()
     if options.against:
@@ -67,7 +69,7 @@ def main() -> None:
     text = document(report)
     print(text)
     if options.write:
-        write_section(text, is_first=True)
+        write_section(text, MAIN)
         draw(report, DOCUMENT.parent)
 
 
@@ -129,11 +131,16 @@ def _contests(
             contest.stop()
 
 
-def write_section(text: str, *, is_first: bool) -> None:
-    """Replace what one program wrote into the page: that with the marks, or all before it."""
-    first, _, second = DOCUMENT.read_text().partition(SECTION)
-    parts = (text, second) if is_first else (first, "\n" + text)
-    DOCUMENT.write_text(f"{parts[0].rstrip()}\n\n{SECTION}{parts[1]}")
+def write_section(text: str, program: str) -> None:
+    """Replace what a program wrote into the page, or put it at the end."""
+    parts = _MARK.split(DOCUMENT.read_text())
+    sections = {MAIN: parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True)), program: text}
+    marked = (f"{_mark(name)}{each.strip()}\n" for name, each in sections.items())
+    DOCUMENT.write_text("\n".join(marked))
+
+
+def _mark(program: str) -> str:
+    return "" if program == MAIN else f"<!-- what follows is written by {program} -->\n"
 
 
 def about(repeat: int) -> dict[str, str]:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.ports import free_ports
 
@@ -20,6 +21,7 @@ from .rows import CONNECTIONS
 ROOT = Path(__file__).resolve().parent.parent
 KFAKE = ROOT / ".work/kfake"
 """The program, once it is compiled."""
+HERE = ("--host", "127.0.0.1")
 START_SECONDS = 60
 STOP_SECONDS = 30
 LISTENER_PROPERTIES = """\
@@ -106,6 +108,8 @@ class Broker:
 
     name: str
     nodes = 1
+    client: Mapping[str, str] = MappingProxyType({})
+    """What librdkafka is told besides the address."""
     root = ROOT
 
     def __init__(
@@ -207,11 +211,11 @@ class Kbroker(Broker):
     name = "kbroker"
 
     def _commands(self) -> list[list[str]]:
-        return [self._command(*("--port", str(self.ports[0])))]
+        return [self._command(*HERE, "--port", str(self.ports[0]))]
 
     def _command(self, *options: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "kbroker", "serve", "--host", "127.0.0.1", *options),
+            *(sys.executable, "-m", "kbroker", "serve", *options),
             *("--data-dir", str(self.folder / "data")),
             *("-o", f"flush.policy={'fsync' if self.durable else 'os'}"),
             *("-o", f"max.connections.per.ip={2 * max(CONNECTIONS)}"),  # all come from here

@@ -73,7 +73,12 @@ class PythonClient:
         self.broker = broker
         self.scale = scale
         self._tag = tag
-        self._admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
+        self._common: dict[str, Any] = {
+            "bootstrap.servers": broker.address,
+            **broker.client,
+            **QUIET,
+        }
+        self._admin = AdminClient(self._common)
 
     def warm_up(self, seconds: float) -> None:
         """The load of the rows for so long, so that a JVM compiles what they use."""
@@ -271,17 +276,15 @@ class PythonClient:
         raise BenchmarkFailed(f"{self.broker.name}: {topic} has not {partitions} leaders")
 
     def _producer(self, **settings: Any) -> Producer:
-        servers = {"bootstrap.servers": self.broker.address}
-        return Producer({**servers, **QUIET, "acks": "all", "linger.ms": 0, **settings})
+        return Producer({**self._common, "acks": "all", "linger.ms": 0, **settings})
 
     def _consumer(self, group: str, **settings: Any) -> Consumer:
         return Consumer(
             {
-                "bootstrap.servers": self.broker.address,
+                **self._common,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                **QUIET,
                 **settings,
             }
         )

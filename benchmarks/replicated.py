@@ -22,7 +22,7 @@ from kbroker.cli.control import Control, ask
 from tests.ports import free_ports
 
 from .__main__ import arguments, document, run, write_section
-from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker, free_port
+from .brokers import HERE, BenchmarkFailed, Broker, Kafka, Kbroker, free_port
 from .rows import Sample
 from .turns import Record, recorded, say
 
@@ -66,7 +66,7 @@ class ThreeKbroker(Kbroker):
     nodes = 3
 
     def _commands(self) -> list[list[str]]:
-        return [self._command("--nodes", "3", "--port", str(self.ports[0]))]
+        return [self._command(*HERE, "--nodes", "3", "--port", str(self.ports[0]))]
 
 
 class ThreeKafka(Kafka):
@@ -107,7 +107,7 @@ class CrashingKbroker(ThreeKbroker):
         port, token = free_port(), str(self.folder / "control.token")
         self._control = Control(f"127.0.0.1:{port}", token)
         ports = ("--port", str(self.ports[0]), "--control-port", str(port))
-        return [self._command("--nodes", "3", *ports, "--control-token-file", token)]
+        return [self._command(*HERE, "--nodes", "3", *ports, "--control-token-file", token)]
 
     def crash(self, node: int) -> None:
         self._order("crash_node", node)
@@ -242,7 +242,7 @@ def main() -> None:
     text = document(report, TITLE, INTRODUCTION)
     print(text)
     if options.write:
-        write_section(text, is_first=False)
+        write_section(text, "benchmarks.replicated")
 
 
 if __name__ == "__main__":

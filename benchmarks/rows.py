@@ -111,6 +111,7 @@ def _rows() -> dict[str, Row]:
     rows["spark"] = Row(title, "k records/s", True, "s/GB")
     title = "start with 1 GB and 10,000 partitions: to a leader of each"
     rows["restart"] = Row(title, "s", False)
+    rows["handshakes"] = Row("TLS handshakes, one request each", "/s", True, "ms/handshake")
     rows["failover"] = Row("leader killed: to the first ack of the next one", "s", False)
     title = "the same with a session timeout of 0.6 s"
     rows["failover short"] = Row(title, "s", False)

@@ -1,0 +1,270 @@
+"""kbroker with TLS beside Apache Kafka with TLS: `python -m benchmarks.secured --write`.
+
+With `--acls` it is kbroker where ACLs rule beside kbroker where they do not; clients log in at both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from kbroker.config.broker_table import STANDARD_AUTHORIZER
+
+from .__main__ import OUR_HEADINGS, arguments, document, run, write_section
+from .brokers import METADATA_REQUEST, BenchmarkFailed, Broker, Kafka, Kbroker, free_port
+from .python_client import timed
+from .rows import Sample
+from .turns import Record, recorded
+
+PROGRAM = "benchmarks.secured"
+ROWS = ["bulk", "ping", "pipelined", "produce at rate"]
+SHAKING = 4
+"""Threads that shake hands at the same time."""
+SHAKE_SECONDS = 5.0
+WAIT_SECONDS = 60
+HOST = "localhost"
+TITLE = "## With TLS"
+INTRODUCTION = """\
+Made by `python -m benchmarks.secured`: all records come and go over TLS, with a certificate of an elliptic curve and the
+cipher that OpenSSL and Java agree upon. Handshakes are made by four threads of one Python process, which is the limit
+where the broker is not busy.
+"""
+USER, PASSWORD = "bench", "secret"
+OTHERS = 200
+"""ACLs that are of others than the user of the benchmark."""
+ACLS_TITLE = "## With ACLs"
+
+
+class Stores(NamedTuple):
+    """A certificate with its key, and what trusts it."""
+
+    own: Path
+    trusted: Path
+
+
+def stores(folder: Path) -> Stores:
+    """New ones, as files that OpenSSL and Java read."""
+    authority = trustme.CA()
+    leaf = authority.issue_cert(HOST)
+    key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
+    own, trusted = folder / "own.pem", folder / "trusted.pem"
+    # Java reads keys in this form only.
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    own.write_bytes(pem + b"".join(each.bytes() for each in leaf.cert_chain_pems))
+    authority.cert_pem.write_to_path(trusted)
+    return Stores(own, trusted)
+
+
+class Encrypted(Broker):
+    """A broker with a second listener, that speaks TLS: clients come in by that one."""
+
+    def _make_stores(self) -> Mapping[str, str]:
+        """Settings of TLS, for certificates that are made now."""
+        made = stores(self.folder)
+        self.secure_port = free_port()
+        self.trusted = made.trusted
+        self.client = {"security.protocol": "SSL", "ssl.ca.location": str(made.trusted)}
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(made.own)}
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.secure_port}"
+
+
+class EncryptedKbroker(Encrypted, Kbroker):
+    """`kbroker serve` with TLS."""
+
+    def _commands(self) -> list[list[str]]:
+        both = f"PLAINTEXT://127.0.0.1:{self.ports[0]},SSL://{HOST}:"
+        self.settings = {**self.settings, **self._make_stores()}
+        return [self._command("-o", f"listeners={both}{self.secure_port}")]
+
+
+class EncryptedKafka(Encrypted, Kafka):
+    """Apache Kafka with TLS."""
+
+    def _write_properties(self, name: str, text: str) -> Path:
+        protocols = "SSL:SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+        own = {"listener.security.protocol.map": protocols, **self._make_stores()}
+        self.settings = {**self.settings, **own}
+        for key in ("listeners", "advertised.listeners"):
+            text = text.replace(f"\n{key}=", f"\n{key}=SSL://{HOST}:{self.secure_port},")
+        return super()._write_properties(name, text)
+
+
+BROKERS: Mapping[str, type[Encrypted]] = {"kbroker": EncryptedKbroker, "kafka": EncryptedKafka}
+
+
+# -- handshakes
+
+
+def handshakes(options: argparse.Namespace) -> Iterator[Record]:
+    """How many clients come in, in turns; nothing of it is ever synced."""
+    durable = options.durable[0]
+    brokers: dict[str, Encrypted] = {}
+    try:
+        for name in options.brokers:
+            kind = BROKERS[name]
+            folder = options.folder / f"{kind.name}-handshakes"
+            brokers[name] = kind(folder, durable=durable)
+            _shake(brokers[name], options.warm)
+        for repeat in range(options.repeat):
+            for broker in brokers.values():
+                with timed(broker) as watch:
+                    count = _shake(broker, SHAKE_SECONDS * options.scale)
+                cpu = watch.cpu_seconds / count * 1e3
+                sample = Sample("handshakes", count / watch.seconds, cpu)
+                yield recorded(sample, broker.name, durable, repeat)
+    finally:
+        for broker in brokers.values():
+            broker.stop()
+
+
+def _shake(broker: Encrypted, seconds: float) -> int:
+    """Come in again and again for so long; returns how often."""
+    context = ssl.create_default_context(cafile=str(broker.trusted))
+    counts = [0] * SHAKING
+    ends = time.monotonic() + seconds
+
+    def come_in(number: int) -> None:
+        while time.monotonic() < ends:
+            _come_in(broker.secure_port, context)
+            counts[number] += 1
+
+    threads = [threading.Thread(target=come_in, args=(number,)) for number in range(SHAKING)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    if not all(counts):
+        raise BenchmarkFailed(f"{broker.name} does not let clients in by TLS")
+    return sum(counts)
+
+
+def _come_in(port: int, context: ssl.SSLContext) -> None:
+    with (
+        socket.create_connection((HOST, port), WAIT_SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname=HOST) as secured,
+    ):
+        secured.sendall(METADATA_REQUEST)
+        if not secured.recv(4096):
+            raise BenchmarkFailed("a broker closed a connection")
+
+
+# -- ACLs
+
+
+class LoggedIn(Kbroker):
+    """`kbroker serve` where clients log in, and may do everything."""
+
+    client: Mapping[str, str] = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
+    }
+
+    def _commands(self) -> list[list[str]]:
+        both = f"PLAINTEXT://127.0.0.1:{self.ports[0]},SASL_PLAINTEXT://{HOST}:"
+        self.secure_port = free_port()
+        self.settings = {
+            **self.settings,
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.jaas.config": f'PlainLoginModule required user_{USER}="{PASSWORD}";',
+        }
+        return [self._command("-o", f"listeners={both}{self.secure_port}")]
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.secure_port}"
+
+
+class Ruled(LoggedIn):
+    """The same where ACLs rule, most of which are of others."""
+
+    def _commands(self) -> list[list[str]]:
+        rules = {
+            "authorizer.class.name": STANDARD_AUTHORIZER,
+            "super.users": "User:ANONYMOUS",
+        }
+        self.settings = {**self.settings, **rules}
+        return super()._commands()
+
+    def start(self) -> None:
+        super().start()
+        _give_rights(f"127.0.0.1:{self.ports[0]}")
+
+
+class Unruled(LoggedIn):
+    """As what stands beside it."""
+
+    name = "kbroker without ACLs"
+
+
+def _give_rights(address: str) -> None:
+    """ACLs for the user of the benchmark, and for many others."""
+    from confluent_kafka.admin import (
+        AclBinding,
+        AclOperation,
+        AclPermissionType,
+        AdminClient,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    def acl(kind: ResourceType, name: str, pattern: ResourcePatternType, user: str) -> AclBinding:
+        allow = AclPermissionType.ALLOW
+        return AclBinding(kind, name, pattern, f"User:{user}", "*", AclOperation.ALL, allow)
+
+    every, begins = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+    own = [
+        acl(ResourceType.TOPIC, "*", every, USER),
+        acl(ResourceType.GROUP, "*", every, USER),
+        acl(ResourceType.BROKER, "kafka-cluster", every, USER),
+    ]
+    others = [
+        acl(ResourceType.TOPIC, f"topic-{number}", begins, f"other-{number}")
+        for number in range(OTHERS)
+    ]
+    admin = AdminClient({"bootstrap.servers": address})
+    for made in admin.create_acls([*own, *others]).values():
+        made.result(WAIT_SECONDS)
+
+
+ACL_BROKERS: Mapping[str, type[Broker]] = {"kbroker": Ruled, "without": Unruled}
+
+
+def main() -> None:
+    parser = arguments(PROGRAM, __doc__, BROKERS)
+    parser.set_defaults(rows=ROWS)
+    parser.add_argument("--acls", action="store_true", help="what ACLs cost")
+    options = parser.parse_args()
+    if options.acls:
+        if options.write:
+            parser.error("--write is for the figures with TLS")
+        options.brokers = [*ACL_BROKERS]
+        report = run(options, ACL_BROKERS)
+        print(document(report, ACLS_TITLE, "", OUR_HEADINGS, [Unruled.name]))
+        return
+    text = document(run(options, BROKERS, None, handshakes(options)), TITLE, INTRODUCTION)
+    print(text)
+    if options.write:
+        write_section(text, PROGRAM)
+
+
+if __name__ == "__main__":
+    main()

@@ -33,7 +33,19 @@ class Authorizer:
         self.acls = acls
         self.rules = rules
         self._kept: dict[tuple[Client, AclOperation, Resource | AclResourceType], bool] = {}
+        self._topics: set[tuple[Client, AclOperation, str]] = set()
+        """What was allowed of topics: each Produce and Fetch asks, and a `Resource` costs as much as the
+        answer."""
         self._version = acls.version
+
+    def has_allowed(self, client: Client, operation: AclOperation, topic: str) -> bool:
+        """Whether it is known that somebody may do something with a topic, and nobody logs that.
+
+        If not, ask `allows`.
+        """
+        if self._version != self.acls.version or audit_logger.isEnabledFor(logging.DEBUG):
+            return False
+        return (client, operation, topic) in self._topics
 
     def allows(self, client: Client, operation: AclOperation, resource: Resource) -> bool:
         """Whether somebody may do something with a resource, be there such a one or not."""
@@ -44,6 +56,8 @@ class Authorizer:
             allowed = self.verdict(client, operation, resource).allowed
             if len(resource.name) <= KEPT_CHARACTERS_MAX:
                 self._kept[asked] = allowed
+                if allowed and resource.type is AclResourceType.TOPIC:
+                    self._topics.add((client, operation, resource.name))
         return allowed
 
     def allows_any(
@@ -78,6 +92,7 @@ class Authorizer:
         """Keep no answer that may not be true any more, nor too many of them."""
         if self._version != self.acls.version or len(self._kept) >= KEPT_MAX:
             self._kept.clear()
+            self._topics.clear()
             self._version = self.acls.version
 
     def verdict(self, client: Client, operation: AclOperation, resource: Resource) -> Verdict:

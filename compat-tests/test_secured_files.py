@@ -1,0 +1,390 @@
+"""One `server.properties` that secures Apache Kafka secures kbroker as it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trustme
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+from harness.brokers import ApacheBroker, KbrokerBroker, free_port
+from harness.clients import eventually
+from harness.java import java
+
+STORE_PASSWORD = "store pass"
+WAIT_SECONDS = 30
+QUIET = {"log_level": 0}
+CLUSTER = "kBrokerSecuredFiles001"
+TOPIC, GROUP = "orders", "readers"
+FILE = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=CONTROLLER://127.0.0.1:{controller},NODES://127.0.0.1:{nodes},\\
+  LOGINS://127.0.0.1:{logins}, CERTIFICATES://127.0.0.1:{certificates}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,NODES:SASL_SSL,LOGINS:SASL_SSL,CERTIFICATES:SSL
+inter.broker.listener.name=NODES
+log.dirs={data}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+
+# Who shows what
+listener.name.nodes.ssl.keystore.type=PKCS12
+listener.name.nodes.ssl.keystore.location={store}
+listener.name.nodes.ssl.keystore.password={password}
+listener.name.logins.ssl.keystore.type=PKCS12
+listener.name.logins.ssl.keystore.location={store}
+listener.name.logins.ssl.keystore.password={password}
+ssl.truststore.type=PEM
+ssl.truststore.location={trusted}
+ssl.client.auth=required
+listener.name.certificates.ssl.keystore.type=PEM
+listener.name.certificates.ssl.keystore.key={key}
+listener.name.certificates.ssl.keystore.certificate.chain={chain}
+ssl.principal.mapping.rules=RULE:^CN=([^,]+),OU=People,.*$/$1/L,\\
+  DEFAULT
+
+# Who logs in
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
+listener.name.nodes.sasl.enabled.mechanisms=PLAIN
+sasl.mechanism.inter.broker.protocol=PLAIN
+listener.name.nodes.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \\
+    required username="node" password="n s=;c" user_node="n s=;c";
+listener.name.logins.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
+   user_admin="a-secret" \\
+   user_bob="b\\\\"secret" ;
+listener.name.logins.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+
+# Who may do what
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:admin;User:node;User:CN=root,OU=Ops,O=Acme\\\\, Inc.;User:ANONYMOUS
+allow.everyone.if.no.acl.found=false
+connections.max.reauth.ms=3600000
+principal.builder.class=org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
+"""
+
+
+class Place(NamedTuple):
+    """A broker's file, and where clients find it."""
+
+    file: Path
+    logins: str
+    certificates: str
+
+
+class Authority:
+    """Issues certificates to all who take part."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self._ca = trustme.CA()
+        self.folder = folder
+        self.trusted = folder / "trusted.pem"
+        self._ca.cert_pem.write_to_path(self.trusted)
+
+    def server(self) -> tuple[bytes, bytes]:
+        """A key as PKCS#8, the only form that Java reads, and certificates."""
+        leaf = self._ca.issue_cert("localhost", "127.0.0.1")
+        key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
+        chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
+        return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), chain
+
+    def store(self) -> Path:
+        """The same as PKCS#12."""
+        key, chain = self.server()
+        own, *others = x509.load_pem_x509_certificates(chain)
+        path = self.folder / "server.p12"
+        loaded: Any = load_pem_private_key(key, None)
+        lock = BestAvailableEncryption(STORE_PASSWORD.encode())
+        path.write_bytes(serialize_key_and_certificates(b"server", loaded, own, others, lock))
+        return path
+
+    def client(self, name: str, **more: str) -> dict[str, Any]:
+        """How librdkafka shows a certificate of that common name."""
+        leaf = self._ca.issue_cert("anybody.test", common_name=name, **more)
+        path = self.folder / f"{name}.pem"
+        leaf.private_key_and_cert_chain_pem.write_to_path(path)
+        return {
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.trusted),
+            "ssl.key.location": str(path),
+            "ssl.certificate.location": str(path),
+        }
+
+    def login(self, mechanism: str, name: str, password: str) -> dict[str, Any]:
+        """How it logs in."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.trusted),
+            "sasl.mechanism": mechanism,
+            "sasl.username": name,
+            "sasl.password": password,
+        }
+
+
+def as_value(pem: bytes) -> str:
+    """A text of several lines as one value of a file of properties."""
+    return pem.decode().strip().replace("\n", "\\n\\\n    ")
+
+
+class Filed:
+    """A broker that is started by a file alone."""
+
+    place: Place
+
+
+class FiledKafka(Filed, ApacheBroker):
+    """Apache Kafka 4.3."""
+
+    def _prepare(self) -> None:
+        self.port = int(self.place.logins.rpartition(":")[2])
+        file = str(self.place.file)
+        java("kafka-4.3", "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", file)
+
+    def _command(self) -> list[str]:
+        *command, _ = super()._command()
+        return [*command, str(self.place.file)]
+
+
+class FiledKbroker(Filed, KbrokerBroker):
+    """`kbroker serve --config`."""
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "kbroker", "serve", "--config", str(self.place.file)]
+        return [*command, "--port-file", str(self._port_file), "--exit-with-parent"]
+
+
+KINDS: Mapping[str, type[FiledKafka | FiledKbroker]] = {
+    "kafka": FiledKafka,
+    "kbroker": FiledKbroker,
+}
+
+
+def write_file(folder: Path, authority: Authority) -> Place:
+    key, chain = authority.server()
+    controller, nodes, logins, certificates = (free_port() for _ in range(4))
+    text = FILE.format(
+        controller=controller,
+        nodes=nodes,
+        logins=logins,
+        certificates=certificates,
+        data=folder / "data",
+        store=authority.store(),
+        password=STORE_PASSWORD,
+        trusted=authority.trusted,
+        key=as_value(key),
+        chain=as_value(chain),
+    )
+    path = folder / "server.properties"
+    path.write_text(text)
+    return Place(path, f"127.0.0.1:{logins}", f"127.0.0.1:{certificates}")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@contextmanager
+def running(kind: str, folder: Path, authority: Authority) -> Iterator[Place]:
+    folder.mkdir()
+    broker = KINDS[kind](folder)
+    broker.place = write_file(folder, authority)
+    broker.start()
+    try:
+        yield broker.place
+    except BaseException:
+        print(broker.log_tail())
+        raise
+    finally:
+        broker.kill()
+
+
+def test_the_same_file_asks_the_same_of_the_same_clients(
+    authority: Authority, tmp_path: Path
+) -> None:
+    seen = {}
+    for kind in KINDS:
+        with running(kind, tmp_path / kind, authority) as place:
+            seen[kind] = story(place, authority)
+    assert seen["kbroker"] == seen["kafka"]
+    first, later = seen["kbroker"]["at first"], seen["kbroker"]["with rights"]
+    assert first["alice"]["write"] == "TOPIC_AUTHORIZATION_FAILED"
+    assert later["alice"] == {
+        "topics": [TOPIC],
+        "make": "TOPIC_AUTHORIZATION_FAILED",
+        "write": "",
+        "read": "",
+    }
+    assert later["bob"]["read"] == ""
+    assert first["root"] == {"topics": [TOPIC], "make": "", "write": "", "read": ""}
+    assert seen["kbroker"]["wrong"] == {
+        "password": "_AUTHENTICATION",
+        "no certificate": "_TRANSPORT",
+        "stranger": "_TRANSPORT",
+    }
+
+
+def story(place: Place, authority: Authority) -> dict[str, Any]:
+    """What each of many clients gets, before and after some of them are given rights."""
+    admin = authority.login("PLAIN", "admin", "a-secret") | at(place.logins)
+    make(AdminClient(admin | QUIET), TOPIC)
+    people = {
+        "alice": authority.client("Alice", organization_unit_name="People")
+        | at(place.certificates),
+        "carol": authority.client("carol", organization_unit_name="Machines")
+        | at(place.certificates),
+        "root": authority.client(
+            "root", organization_unit_name="Ops", organization_name="Acme, Inc."
+        )
+        | at(place.certificates),
+        "bob": authority.login("PLAIN", "bob", 'b"secret') | at(place.logins),
+        "dave": authority.login("SCRAM-SHA-512", "dave", "d-secret") | at(place.logins),
+    }
+    new_user(admin, "dave", "d-secret")
+    at_first = {name: ask(each) for name, each in people.items()}
+    allow(
+        admin,
+        *acls(ResourceType.TOPIC, TOPIC, "alice", AclOperation.WRITE, AclOperation.READ),
+        *acls(ResourceType.GROUP, GROUP, "alice", AclOperation.READ),
+        *acls(ResourceType.TOPIC, TOPIC, "bob", AclOperation.READ),
+        *acls(ResourceType.GROUP, GROUP, "bob", AclOperation.READ),
+        *acls(ResourceType.TOPIC, TOPIC, "dave", AclOperation.WRITE),
+        *acls(ResourceType.TOPIC, TOPIC, "CN=carol,OU=Machines,O=Acme", AclOperation.ALL),
+    )
+    with_rights = {name: ask(each) for name, each in people.items()}
+    return {"at first": at_first, "with rights": with_rights, "wrong": wrong(place, authority)}
+
+
+def wrong(place: Place, authority: Authority) -> dict[str, str]:
+    """What those hear who are not to come in: as librdkafka names it."""
+    stranger = Authority(authority.folder.parent / f"{authority.folder.name}-stranger")
+    no_certificate = {"security.protocol": "SSL", "ssl.ca.location": str(authority.trusted)}
+    mallory = stranger.client("Alice", organization_unit_name="People")
+    mallory["ssl.ca.location"] = str(authority.trusted)
+    return {
+        "password": why_not(authority.login("PLAIN", "bob", "guess") | at(place.logins)),
+        "no certificate": why_not(no_certificate | at(place.certificates)),
+        "stranger": why_not(mallory | at(place.certificates)),
+    }
+
+
+def why_not(settings: Mapping[str, Any]) -> str:
+    """The first error that a client is told, before it gives up."""
+    told: list[KafkaError] = []
+    admin = AdminClient({**settings, **QUIET, "error_cb": told.append})
+    with suppress(KafkaException):
+        admin.list_topics(timeout=0.5)
+        return ""
+    while not told:
+        admin.poll(1)
+    return told[0].name()
+
+
+def at(address: str) -> dict[str, str]:
+    return {"bootstrap.servers": address}
+
+
+def ask(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What somebody gets: the error of each attempt, or nothing."""
+    given = {**settings, **QUIET}
+    admin = AdminClient(given)
+    try:
+        names = admin.list_topics(timeout=WAIT_SECONDS).topics
+    except KafkaException as error:
+        return {"topics": None, "error": name_of(error.args[0])}
+    return {
+        "topics": sorted(each for each in names if not each.startswith("__")),
+        "make": failure_of(admin.create_topics([NewTopic("new", 1)], validate_only=True)["new"]),
+        "write": write(given),
+        "read": read(given),
+    }
+
+
+def write(given: Mapping[str, Any]) -> str:
+    told: list[KafkaError | None] = []
+    producer = Producer(given)
+    producer.produce(TOPIC, b"x", on_delivery=lambda error, _: told.append(error))
+    assert not producer.flush(WAIT_SECONDS)
+    return name_of(told[0])
+
+
+def read(given: Mapping[str, Any]) -> str:
+    consumer = Consumer(
+        {**given, "group.id": GROUP, "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )
+    consumer.subscribe([TOPIC])
+    try:
+        found = consumer.poll(WAIT_SECONDS)
+        assert found is not None, "nothing came"
+        return name_of(found.error())
+    finally:
+        consumer.close()
+
+
+def name_of(error: KafkaError | None) -> str:
+    return "" if error is None else str(error.name())
+
+
+def failure_of(future: Future[Any]) -> str:
+    try:
+        future.result(WAIT_SECONDS)
+    except KafkaException as error:
+        return name_of(error.args[0])
+    return ""
+
+
+def make(admin: AdminClient, topic: str) -> None:
+    admin.list_topics(timeout=WAIT_SECONDS)
+    assert failure_of(admin.create_topics([NewTopic(topic, 1)])[topic]) == ""
+    eventually(lambda: admin.list_topics(timeout=5).topics, lambda names: topic in names, topic)
+
+
+def new_user(admin: Mapping[str, Any], name: str, password: str) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    row = UserScramCredentialUpsertion(name, info, password.encode())
+    client = AdminClient({**admin, **QUIET})
+    assert failure_of(client.alter_user_scram_credentials([row])[name]) == ""
+
+
+def acls(kind: ResourceType, name: str, who: str, *operations: AclOperation) -> list[AclBinding]:
+    literal, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    return [
+        AclBinding(kind, name, literal, f"User:{who}", "*", each, allowed) for each in operations
+    ]
+
+
+def allow(admin: Mapping[str, Any], *bindings: AclBinding) -> None:
+    client = AdminClient({**admin, **QUIET})
+    for made in client.create_acls(list(bindings)).values():
+        assert failure_of(made) == ""

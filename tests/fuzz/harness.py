@@ -22,6 +22,7 @@ from trio.testing import wait_all_tasks_blocked
 from kbroker.broker import Broker, open_broker
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
+from kbroker.config.broker_table import STANDARD_AUTHORIZER
 from kbroker.handlers.context import Context, Peer
 from kbroker.handlers.registry import Api, load_apis
 from kbroker.net.connection import Connection
@@ -31,6 +32,7 @@ from kbroker.node.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.headers import decode_response, encode_response
+from kbroker.security.principals import ANONYMOUS, Principal
 
 from ..wire import batch, connected, create_topic, fetch, frame, produce, request, values_of
 from .mutate import Frame, mutated
@@ -39,6 +41,8 @@ from .world import World, make_world
 FRAMES_PER_BROKER = 1000
 """Then a new broker: what frames create is theirs to create, and must not pile up."""
 
+RULES = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": str(ANONYMOUS)}
+"""Nobody but who makes the world may do anything."""
 RSS_GROWTH_MAX = 200_000_000
 FRAME_SECONDS_MAX = 2.0
 SECONDS_PER_BYTE_MAX = 1e-6
@@ -114,11 +118,18 @@ class Report:
 class Fuzzer:
     """One run: `frames` frames drawn from `seed`.
 
-    `apis` stands for the broker's own, for tests that plant a defect.
+    `apis` stands for the broker's own, for tests that plant a defect. Where ACLs rule the frames are of
+    `denied`, who may do nothing: they change nothing then, but the sentinel's broker may be asked.
     """
 
-    def __init__(self, seed: int, apis: Mapping[int, Api] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        apis: Mapping[int, Api] | None = None,
+        denied: Principal | None = None,
+    ) -> None:
         self.report = Report(seed)
+        self._denied = denied
         self.alarm = Alarm()
         self._came_through = False
         served = load_apis() if apis is None else apis
@@ -156,14 +167,20 @@ class Fuzzer:
 
     @contextlib.asynccontextmanager
     async def _broker(self) -> AsyncIterator[tuple[Broker, World]]:
+        options = {"memory.limit.bytes": "100000000"} | (RULES if self._denied else {})
         async with open_broker(
-            BrokerConfig.load(options={"memory.limit.bytes": "100000000"}),
+            BrokerConfig.load(options=options),
             data_dir=None,
             listeners=[Listener("PLAINTEXT", "127.0.0.1", 0)],
         ) as broker:
             async with connected(broker.endpoint) as wire:
                 world = await make_world(wire)
+            before = state_of(broker.node)
             yield broker, world
+            if self._denied and state_of(broker.node) != before:
+                self.report.failures.append(
+                    f"who may do nothing has changed something, up to frame {self.report.frames - 1}"
+                )
             await self._check_serves(broker)
 
     async def _check_serves(self, broker: Broker) -> None:
@@ -192,7 +209,7 @@ class Fuzzer:
         errors = node.troubles.unhandled_errors
         began_at = time.process_time()
         try:
-            sent, cut_off = await exchange(node, self._apis, frame.data)
+            sent, cut_off = await exchange(node, self._apis, frame.data, self._denied)
             took = time.process_time() - began_at
             problem = self._judge(frame, sent, cut_off) or self._too_slow(frame, took, index)
         except Exception as error:  # noqa: BLE001  # what this is for
@@ -230,17 +247,37 @@ class Fuzzer:
         return check_answer(frame.data, answers[0]) if answers else ""
 
 
-async def exchange(node: Node, apis: Mapping[int, Api], data: bytes) -> tuple[bytes, bool]:
+def state_of(node: Node) -> object:
+    """What requests can change: the metadata, and the logs."""
+    ends = {
+        (topic.name, index): node.partitions.hosted(topic, index).log.log_end_offset
+        for topic in node.cluster.topics.values()
+        for index in range(len(topic.partitions))
+    }
+    starts = {
+        (topic.name, index): node.partitions.hosted(topic, index).log.log_start_offset
+        for topic in node.cluster.topics.values()
+        for index in range(len(topic.partitions))
+    }
+    return node.cluster.revision, ends, starts
+
+
+async def exchange(
+    node: Node, apis: Mapping[int, Api], data: bytes, who: Principal | None = None
+) -> tuple[bytes, bool]:
     """Send a frame (without its length) and a request that works.
 
     Returns what was answered, and whether the broker closed the connection of itself.
     """
     client, server = trio.socket.socketpair()
+    peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
+    if who is not None:
+        peer.shows(who)
     connection = Connection(
         node,
         apis,
         PlainTransport(server),
-        Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None),
+        peer,
         frame_bytes_max=FRAME_BYTES_MAX,
     )
     sent = bytearray()

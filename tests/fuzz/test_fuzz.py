@@ -19,6 +19,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatResponse
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
+from kbroker.security.principals import Principal
 
 from ..brokers import started
 from ..wire import (
@@ -39,6 +40,9 @@ from .mutate import ITEMS_MAX, change_value, mutated
 from .tokens import tokens
 from .world import VALID, World, make_world
 
+DENIED_PART = 4
+"""Of all frames one in so many is also sent by who may do nothing."""
+
 
 @pytest.mark.slow
 async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
@@ -52,6 +56,17 @@ async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
     served = {api.key.name for api in load_apis().values()}
     assert set(report.hits) == served
     assert min(report.hits.values()) > frames / len(served) / 5
+
+
+@pytest.mark.slow
+async def test_mutated_frames_of_who_may_do_nothing(request: pytest.FixtureRequest) -> None:
+    """They are answered as well, and change nothing: each API asks for rights before it works."""
+    seed = request.config.getoption("--seed")
+    frames = request.config.getoption("--frames") // DENIED_PART
+    report = await Fuzzer(seed, denied=Principal("User", "mallory")).run(frames)
+    print("\n" + report.text())
+    assert not report.failures, "\n\n".join(report.failures[:5])
+    assert report.reached >= frames / 2
 
 
 @pytest.mark.slow

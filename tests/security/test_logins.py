@@ -40,6 +40,8 @@ SCRAM_USERS = (
 )
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 NO_TOPICS = request(ApiKey.METADATA, topics=[])
+FRAMES_TOGETHER = 4
+"""How many of the mutated ones go over one connection."""
 VERSIONS = request(ApiKey.API_VERSIONS)
 
 
@@ -344,13 +346,18 @@ def test_settings_of_a_client() -> None:
 
 
 @pytest.mark.slow
-async def test_mutated_frames_before_and_in_a_login() -> None:
+async def test_mutated_frames_before_and_in_a_login(pytestconfig: pytest.Config) -> None:
     """No unhandled error, and nobody comes in by them (`guarded` looks)."""
-    chance = random.Random(11)
+    frames, seed = pytestconfig.getoption("--frames"), pytestconfig.getoption("--seed")
+    chance = random.Random(seed)
     hello = request(ApiKey.SASL_HANDSHAKE, mechanism="SCRAM-SHA-256")
     first = request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"n,,n=alice,r=abc")
-    async with guarded("connection.failed.authentication.delay.ms=0") as broker:
-        for number in range(1500):
+    settings = (
+        "connection.failed.authentication.delay.ms=0",
+        f"max.connection.creation.rate={2**31 - 1}",
+    )
+    async with guarded(*settings) as broker:
+        for number in range(frames // FRAMES_TOGETHER):
             async with connected(broker.endpoint) as wire:
                 frames = bytearray(
                     wire.frame(ApiKey.API_VERSIONS, 3, versions())
@@ -371,3 +378,4 @@ async def test_mutated_frames_before_and_in_a_login() -> None:
             await log_in(wire)
             told = await wire.ask(ApiKey.METADATA, 2, NO_TOPICS)
             assert told.cluster_id == broker.node.cluster.id
+    print(f"\nfigures: seed {seed}, {frames} frames before and in a login, nobody came in")

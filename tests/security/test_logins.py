@@ -348,7 +348,7 @@ def test_settings_of_a_client() -> None:
 @pytest.mark.slow
 async def test_mutated_frames_before_and_in_a_login(pytestconfig: pytest.Config) -> None:
     """No unhandled error, and nobody comes in by them (`guarded` looks)."""
-    frames, seed = pytestconfig.getoption("--frames"), pytestconfig.getoption("--seed")
+    count, seed = pytestconfig.getoption("--frames"), pytestconfig.getoption("--seed")
     chance = random.Random(seed)
     hello = request(ApiKey.SASL_HANDSHAKE, mechanism="SCRAM-SHA-256")
     first = request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"n,,n=alice,r=abc")
@@ -357,7 +357,7 @@ async def test_mutated_frames_before_and_in_a_login(pytestconfig: pytest.Config)
         f"max.connection.creation.rate={2**31 - 1}",
     )
     async with guarded(*settings) as broker:
-        for number in range(frames // FRAMES_TOGETHER):
+        for number in range(count // FRAMES_TOGETHER):
             async with connected(broker.endpoint) as wire:
                 frames = bytearray(
                     wire.frame(ApiKey.API_VERSIONS, 3, versions())
@@ -378,4 +378,4 @@ async def test_mutated_frames_before_and_in_a_login(pytestconfig: pytest.Config)
             await log_in(wire)
             told = await wire.ask(ApiKey.METADATA, 2, NO_TOPICS)
             assert told.cluster_id == broker.node.cluster.id
-    print(f"\nfigures: seed {seed}, {frames} frames before and in a login, nobody came in")
+    print(f"\nfigures: seed {seed}, {count} frames before and in a login, nobody came in")

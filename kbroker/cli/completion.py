@@ -71,6 +71,19 @@ def complete_users(
     return _names(context, names, incomplete)
 
 
+def complete_tokens(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """The delegation tokens whose ids begin with what is typed."""
+
+    async def names(cluster: ClusterClient) -> list[str]:
+        from kbroker.client.delegation_tokens import describe_delegation_tokens
+
+        return [token.id for token in await describe_delegation_tokens(cluster)]
+
+    return _names(context, names, incomplete)
+
+
 def _names(
     context: click.Context,
     ask: Callable[[ClusterClient], Awaitable[list[str]]],

@@ -1,4 +1,4 @@
-"""`kbroker security user`: who may log in by SCRAM, at any Kafka."""
+"""`kbroker security`: who may log in by SCRAM, or by a delegation token, at any Kafka."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from .completion import complete_users
 from .output import Column, format_options, say, show, table
+from .security_token import token
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @click.group()
 def security() -> None:
-    """Show, make and remove users."""
+    """Show, make and remove users and delegation tokens."""
+
+
+security.add_command(token)
 
 
 @security.group()

@@ -11,12 +11,16 @@ if TYPE_CHECKING:
 
 
 class Credentials(NamedTuple):
-    """Who logs in, and by which mechanism: with a name and a password, or with `tokens`."""
+    """Who logs in, and by which mechanism: with a name and a password, or with `tokens`.
+
+    With `is_delegation_token` they are the id and the HMAC of one (KIP-48).
+    """
 
     mechanism: str
     name: str
     password: str
     tokens: TokenSource | None = None
+    is_delegation_token: bool = False
 
 
 class Security(NamedTuple):

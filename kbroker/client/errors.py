@@ -77,6 +77,16 @@ class NoSuchUser(ClientError):
         )
 
 
+class NoSuchToken(ClientError):
+    """A delegation token that was named does not exist, or may not be seen."""
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(
+            f"there is no token {token_id!r} that this user may see; `kbroker security token list` shows "
+            "those"
+        )
+
+
 class TimedOut(ClientError):
     """What was waited for did not happen in time."""
 
@@ -98,6 +108,12 @@ _NEXT_ACTIONS: Mapping[ErrorCode, str] = MappingProxyType(
         ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log says what is wrong with its disk",
         ErrorCode.REQUEST_TIMED_OUT: "`kbroker cluster health` shows whether all brokers are there",
         ErrorCode.UNSUPPORTED_VERSION: "Apache Kafka 3.0 is the oldest one that serves them all",
+        ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key on all brokers",
+        ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "log in as a user first, or show a certificate, "
+        "not by a token",
+        ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "it takes an ACL for CREATE_TOKENS on that user",
+        ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "its owner can, and who was made a renewer of it",
+        ErrorCode.DELEGATION_TOKEN_EXPIRED: "`kbroker security token create` makes another one",
         ErrorCode.OFFSET_OUT_OF_RANGE: "`kbroker topic describe TOPIC` shows what there is",
     }
 )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .connection import Ask, Connection
 
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
+TOKENAUTH = "tokenauth"
+"""The option that says that username and password are a delegation token's id and HMAC (KIP-48)."""
 _DEFAULTS = {PROTOCOL: "PLAINTEXT", "ssl.endpoint.identification.algorithm": "https"}
 
 RENEW_AT = 0.85
@@ -60,7 +62,12 @@ def credentials_of(given: Mapping[str, str]) -> Credentials:
     name, password = options.get("username"), options.get("password")
     if not name or not password:
         raise BadSecurity(f"{JAAS}: username=... and password=... are missing in it")
-    return Credentials(mechanism, name, password)
+    is_token = options.get(TOKENAUTH, "").lower() == "true"
+    if is_token and mechanism == PLAIN:
+        raise BadSecurity(
+            f"{JAAS}: {TOKENAUTH}=true needs {MECHANISM}={' or '.join(ScramMechanism)}"
+        )
+    return Credentials(mechanism, name, password, is_delegation_token=is_token)
 
 
 def _with_tokens(given: Mapping[str, str]) -> Credentials:
@@ -95,7 +102,7 @@ async def log_in(connection: Connection, credentials: Credentials) -> None:
 
 async def _log_in(ask: Ask, credentials: Credentials) -> int:
     """How long the login is good in ms; 0: as long as the connection lives."""
-    mechanism, name, password, tokens = credentials
+    mechanism, name, password, tokens, is_token = credentials
     token = None if tokens is None else await tokens.token()
     hello = await ask(SaslHandshakeRequest(mechanism=mechanism), oldest=1)
     if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
@@ -111,7 +118,7 @@ async def _log_in(ask: Ask, credentials: Credentials) -> int:
         elif mechanism == PLAIN:
             answer = await _tell(ask, f"\0{name}\0{password}".encode())
         else:
-            client = ScramClient(ScramMechanism(mechanism), name, password)
+            client = ScramClient(ScramMechanism(mechanism), name, password, is_token=is_token)
             first = await _tell(ask, client.first())
             answer = await _tell(ask, client.final(bytes(first.auth_bytes)))
             client.check(bytes(answer.auth_bytes))

@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
+from kbroker.security.delegation import DelegationToken
 from kbroker.storage.errors import StorageError
 
+from .delegation_tokens import document_of
 from .election import (
     after_isr_change,
     elect,
@@ -31,6 +33,7 @@ from .election import (
 from .features import INITIAL, check_levels
 from .keys import (
     CONFIGS,
+    DELEGATION_TOKENS,
     FEATURES,
     LEAVING,
     META,
@@ -353,9 +356,29 @@ class Cluster(ClusterView):
             key = SCRAM_USERS + name
             puts[key] = to_document(credentials) if credentials else None
             compares[key] = known.revision(name)
-        if not known.secret:
+        return await self._put_credentials(puts, compares, cause=cause)
+
+    async def _put_credentials(
+        self, puts: dict[str, Document | None], compares: dict[str, int], *, cause: str
+    ) -> bool:
+        """With the first of them comes what those are pretended with whom there are not."""
+        if not self.scram_users.secret:
             puts[SCRAM_SECRET], compares[SCRAM_SECRET] = new_secret(), ABSENT
         return await self._transact(puts, compares=compares, cause=cause)
+
+    async def put_delegation_token(self, token: DelegationToken, *, cause: str) -> bool:
+        """Make a delegation token, or put it in the place of itself; False when it changed in between."""
+        key = DELEGATION_TOKENS + token.id
+        revision = self.delegation_tokens.revision(token.id)
+        return await self._put_credentials({key: document_of(token)}, {key: revision}, cause=cause)
+
+    async def remove_delegation_tokens(self, revisions: Mapping[str, int], *, cause: str) -> bool:
+        """Remove delegation tokens; False, and none is gone, when one of them changed in between.
+
+        Parameters: `revisions` are those of their entries, by id, of `OPERATIONS_MAX` at most.
+        """
+        compares = {DELEGATION_TOKENS + each: known for each, known in revisions.items()}
+        return await self._transact(dict.fromkeys(compares), compares=compares, cause=cause)
 
     async def elect_leader(self, name: str, index: int, *, unclean: bool, cause: str) -> None:
         """Hand a partition to its preferred leader; with `unclean` only when it has none at all.

@@ -16,6 +16,7 @@ SCRAM_USERS = "scram/"
 SCRAM_SECRET = "scram_secret"
 """What pretended SCRAM users are made with: all nodes pretend alike."""
 ACLS = "acls/"
+DELEGATION_TOKENS = "tokens/"
 
 NODES = "nodes/"
 """What outlives a node's runs: its data folders, and whether its last run ended well."""

@@ -71,7 +71,7 @@ class ScramUsers:
         if entry is None:
             self._known.pop(name, None)
             return
-        credentials = _from_document(entry.value)
+        credentials = credentials_from(entry.value)
         self._known[name] = credentials, entry.revision
         self._shapes.update((each, credential.shape) for each, credential in credentials.items())
 
@@ -86,7 +86,7 @@ def new_secret() -> Document:
 
 
 def to_document(credentials: Credentials) -> Document:
-    """A user's entry."""
+    """A user's entry; a token has the like."""
     return {
         mechanism.value: {
             "salt": _text(each.salt),
@@ -98,7 +98,8 @@ def to_document(credentials: Credentials) -> Document:
     }
 
 
-def _from_document(document: Document) -> Credentials:
+def credentials_from(document: Document) -> Credentials:
+    """Those of an entry."""
     return {
         ScramMechanism(mechanism): ScramCredential(
             base64.b64decode(each["salt"]),

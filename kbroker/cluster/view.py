@@ -13,10 +13,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Acls
 
 from .acls import read_acl
+from .delegation_tokens import DelegationTokens
 from .features import UNSAID
 from .keys import (
     ACLS,
     CONFIGS,
+    DELEGATION_TOKENS,
     FEATURES,
     PARTITIONS,
     PRODUCER_IDS,
@@ -85,6 +87,7 @@ class ClusterView:
         self.acls = Acls()
         self.registrations = Registrations()
         self.scram_users = ScramUsers()
+        self.delegation_tokens = DelegationTokens()
         self.default_min_in_sync = 1
         """The min.insync.replicas of topics that have none of their own: what a node says."""
         self.features = {name: levels[-1] for name, levels in UNSAID.items()}
@@ -310,6 +313,8 @@ class ClusterView:
             self.scram_users.put(key.removeprefix(SCRAM_USERS), entry)
         elif entry is not None and key == SCRAM_SECRET:
             self.scram_users.put_secret(entry)
+        elif key.startswith(DELEGATION_TOKENS):
+            self.delegation_tokens.put(key.removeprefix(DELEGATION_TOKENS), entry)
         elif key.startswith(ACLS):
             self._put_acl(key, entry)
         elif entry is not None and key == PRODUCER_IDS:

@@ -1173,6 +1173,44 @@ _TOKENS = (
     ),
 )
 
+_DELEGATION_TOKENS = (
+    Property(
+        "delegation.token.secret.key",
+        Type.PASSWORD,
+        None,
+        "What delegation tokens are made with, the same on all nodes; without it there are none. "
+        "With another one all tokens are void.",
+        dynamic=False,
+    ),
+    Property(
+        "delegation.token.max.lifetime.ms",
+        Type.LONG,
+        "604800000",
+        "Greatest age of a delegation token, however often it is renewed.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+    ),
+    Property(
+        "delegation.token.expiry.time.ms",
+        Type.LONG,
+        "86400000",
+        "How long a delegation token is good until it has to be renewed.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+    ),
+    Property(
+        "delegation.token.expiry.check.interval.ms",
+        Type.LONG,
+        "3600000",
+        "How often delegation tokens that have ended are removed.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+    ),
+)
+
 _SECURITY = (
     Property(
         "authorizer.class.name",
@@ -1214,6 +1252,7 @@ _SECURITY = (
         "SASL mechanisms by which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
     ),
     *_TOKENS,
+    *_DELEGATION_TOKENS,
     Property(
         "sasl.jaas.config",
         Type.PASSWORD,

@@ -21,10 +21,6 @@ class Elsewhere(NamedTuple):
 
 _LATER = """
 client.quota.callback.class
-delegation.token.expiry.check.interval.ms
-delegation.token.expiry.time.ms
-delegation.token.max.lifetime.ms
-delegation.token.secret.key
 early.start.listeners
 group.coordinator.rebalance.protocols
 replica.high.watermark.checkpoint.interval.ms

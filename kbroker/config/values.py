@@ -337,6 +337,12 @@ class BrokerConfig(Settings):
     connections_max_idle_ms = _Integer("connections.max.idle.ms")
     controlled_shutdown_enable = _Boolean("controlled.shutdown.enable")
     decompressed_batch_max_bytes = _Integer("decompressed.batch.max.bytes")
+    delegation_token_expiry_check_interval_ms = _Integer(
+        "delegation.token.expiry.check.interval.ms"
+    )
+    delegation_token_expiry_time_ms = _Integer("delegation.token.expiry.time.ms")
+    delegation_token_max_lifetime_ms = _Integer("delegation.token.max.lifetime.ms")
+    delegation_token_secret_key = _Text("delegation.token.secret.key")
     default_replication_factor = _Integer("default.replication.factor")
     fetch_max_bytes = _Integer("fetch.max.bytes")
     fetch_sessions_max = _Integer("max.incremental.fetch.session.cache.slots")

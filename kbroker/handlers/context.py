@@ -32,6 +32,8 @@ EVERY_INTERFACE = ("0.0.0.0", "::")
 """Addresses of nodes that are reached wherever this one is."""
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
+USER = AclResourceType.USER
+"""Whom tokens are made for; its name is that of a principal, as ``User:alice`` (KIP-373)."""
 OPERATIONS = {TOPIC: 0xDF8, GROUP: 0xD48, AclResourceType.CLUSTER: 0x1FA0}
 """All operations that there are for resources of a type, as bits (KIP-430)."""
 _DENIED = {
@@ -39,6 +41,7 @@ _DENIED = {
     GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     AclResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kbroker.client.credentials import Credentials
     from kbroker.runtime.threads import InThread
     from kbroker.security.certificate_names import MappingRules
+    from kbroker.security.delegation import TokenUsers
     from kbroker.security.login import Login
     from kbroker.security.tls import Certificates
     from kbroker.security.users import StoredUsers, Users
@@ -55,6 +56,8 @@ class Gate:
         self._credentials: Credentials | None = None
         self.stored_users: StoredUsers | None = None
         """Those of the cluster of its node, once there is one."""
+        self.delegation: TokenUsers | None = None
+        """Its delegation tokens, likewise."""
         self._protocol = protocol
         self._is_exposed = is_exposed
         self._coming: Users | None = None
@@ -189,7 +192,7 @@ class Gate:
         known = self._newest_users
         if known is not None and known.asked == asked(setting):
             return known
-        users = Users(setting, lambda: self.stored_users)
+        users = Users(setting, lambda: self.stored_users, lambda: self.delegation)
         if self._is_exposed and not self._protocol.is_encrypted:
             for mechanism, secret in ((PLAIN, "passwords"), (OAUTHBEARER, "tokens")):
                 if mechanism in users.mechanisms:

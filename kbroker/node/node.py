@@ -50,6 +50,7 @@ from kbroker.security.authorizer import Authorizer
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
+from .delegation import Delegation
 from .fetch_sessions import FetchSessions
 from .gate import Gate
 from .request_memory import RequestMemory
@@ -127,9 +128,11 @@ class Node:
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
+        self.delegation = Delegation(cluster, config, clock, in_thread)
         self.gates = gates
         for gate in gates:
             gate.stored_users = cluster.scram_users
+            gate.delegation = self.delegation
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
@@ -232,6 +235,7 @@ class Node:
                 nursery.start_soon(self.cleaner.run)
             if not partitions.in_memory:
                 nursery.start_soon(self.scrubber.run)
+            nursery.start_soon(self.delegation.remove_regularly)
             for gate in self.gates:
                 nursery.start_soon(gate.run, partitions.in_thread)
 

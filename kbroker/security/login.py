@@ -44,6 +44,11 @@ class Exchange(Protocol):
         """How long what was shown is good; None: as long as the connection lives."""
         ...
 
+    @property
+    def is_delegated(self) -> bool:
+        """Whether it was shown by a delegation token, which somebody else has made (KIP-48)."""
+        ...
+
 
 class Mechanisms(Protocol):
     """What a listener offers."""
@@ -77,6 +82,8 @@ class Login:
         self.principal = ANONYMOUS
         self.has_session = False
         """Whether somebody has logged in, if only for some time."""
+        self.is_delegated = False
+        """Whether that was by a delegation token, which lets nobody make others (KIP-48)."""
         self.ends_at = math.inf
         """When another login is due."""
         self.lifetime_ms = 0
@@ -173,4 +180,5 @@ class Login:
             0 if math.isinf(seconds) else max(int(min(seconds, LIFETIME_SECONDS_MAX) * 1000), 1)
         )
         self.principal, self.has_session = principal, True
+        self.is_delegated = exchange.is_delegated
         self._exchange, self.takes_raw_messages = None, False

@@ -30,6 +30,8 @@ _CREDENTIALS = re.compile(r"bearer +(?P<token>[-._~+/A-Za-z0-9]+=*)", re.IGNOREC
 class OAuthServer:
     """One exchange with one client: `answer` its message. `tokens` is what the listener asks of it."""
 
+    is_delegated = False
+
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._has_looked = False

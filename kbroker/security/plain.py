@@ -14,6 +14,7 @@ class PlainServer:
 
     lifetime_seconds: float | None = None
     """A password is good as long as it is one."""
+    is_delegated = False
 
     def __init__(self, knows: Callable[[str, str], bool]) -> None:
         self._knows = knows

@@ -123,9 +123,6 @@ class ScramServer:
     `shapes` are those of the users that there are.
     """
 
-    lifetime_seconds: float | None = None
-    """A password is good as long as it is one."""
-
     def __init__(
         self,
         mechanism: ScramMechanism,
@@ -147,11 +144,6 @@ class ScramServer:
         self.user: ScramUser | None = None
         """Who it is, once that is shown."""
 
-    @property
-    def name(self) -> str | None:
-        """The name of `user`."""
-        return None if self.user is None else self.user.name
-
     def answer(self, message: bytes) -> bytes:
         """The answer to the client's next message. Raises LoginFailed."""
         if len(message) > MESSAGE_BYTES_MAX or self.user is not None:
@@ -172,7 +164,7 @@ class ScramServer:
         extensions = dict(part.split("=", 1) for part in match["extensions"].split(",") if part)
         self._claimed = ScramUser(name, extensions.get("tokenauth", "").lower() == "true")
         self._credential = self._find(self._claimed)
-        pretended = self._pretended(name)  # always: the time that it takes tells something
+        pretended = self._pretended(self._claimed)  # always: the time that it takes tells something
         known = self._credential or pretended
         self._nonce = match["nonce"] + self._new_nonce()
         salt = base64.b64encode(known.salt).decode()
@@ -181,18 +173,20 @@ class ScramServer:
         self._first_messages = f"{match['bare']},{answer}".encode()
         return answer.encode()
 
-    def _pretended(self, name: str) -> ScramCredential:
+    def _pretended(self, user: ScramUser) -> ScramCredential:
         """As that of a user whom there is: the same for each time that somebody asks.
 
         It has one of the `shapes`, another one only when that which it has is gone, or a new one is
-        nearer to the name.
+        nearer to the name. Tokens have one shape.
         """
+        name = user.name
 
         def nearness(shape: Shape) -> bytes:
             text = f"{shape.iterations},{shape.salt_bytes},{name}"
             return _mac(ScramMechanism.SHA_256, self._secret, text.encode())
 
-        shape = max(islice(self._shapes, SHAPES_MAX), key=nearness, default=Shape())
+        shapes = () if user.is_token else islice(self._shapes, SHAPES_MAX)
+        shape = max(shapes, key=nearness, default=Shape())
         salt = hashlib.shake_256(self._secret + name.encode()).digest(shape.salt_bytes)
         return ScramCredential(salt, b"", b"", shape.iterations)
 
@@ -224,14 +218,19 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's side of one exchange: send `first`, then `final`, then `check` the last answer."""
+    """The client's side of one exchange: send `first`, then `final`, then `check` the last answer.
 
-    def __init__(self, mechanism: ScramMechanism, name: str, password: str) -> None:
+    Parameters: `is_token` where the name is the id of a delegation token (KIP-48).
+    """
+
+    def __init__(
+        self, mechanism: ScramMechanism, name: str, password: str, *, is_token: bool = False
+    ) -> None:
         self._mechanism = mechanism
         self._password = password
         self._nonce = secrets.token_urlsafe(24)
         escaped = name.replace("=", "=3D").replace(",", "=2C")
-        self._bare = f"n={escaped},r={self._nonce}"
+        self._bare = f"n={escaped},r={self._nonce}" + (",tokenauth=true" if is_token else "")
         self._signature = b""
 
     def first(self) -> bytes:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from .delegation import ScramLogin, TokenUsers
 from .errors import BadSettings
 from .jaas import BadJaas, LoginModule, Lookup, parse_jaas
 from .login import Exchange
@@ -102,16 +103,21 @@ class Users:
     """Who may log in at one listener. Raises BadSettings.
 
     Parameters: `setting` finds the listener's settings; `stored` are users beside those of them, who
-    come first, once there are nodes that could know them.
+    come first, and `delegation` those who show delegation tokens, once there are nodes that could know
+    them.
 
     Nobody of the settings can before `prepare`, which takes some milliseconds for each user and may run in a thread.
     """
 
     def __init__(
-        self, setting: Lookup, stored: Callable[[], StoredUsers | None] = lambda: None
+        self,
+        setting: Lookup,
+        stored: Callable[[], StoredUsers | None] = lambda: None,
+        delegation: Callable[[], TokenUsers | None] = lambda: None,
     ) -> None:
         self.asked = asked(setting)
         self._stored = stored
+        self._delegation = delegation
         wanted = [each.strip() for each in setting("sasl.enabled.mechanisms", None).split(",")]
         self.mechanisms = tuple(each for each in SERVED if each in wanted)
         if not self.mechanisms:
@@ -159,12 +165,17 @@ class Users:
         if mechanism == OAUTHBEARER:
             assert self.tokens is not None
             return OAuthServer(self.tokens)
-        return self._scram_server(ScramMechanism(mechanism), self._stored())
+        tokens = self._delegation()
+        server = self._scram_server(ScramMechanism(mechanism), self._stored(), tokens)
+        return ScramLogin(server, tokens)
 
-    def _scram_server(self, mechanism: ScramMechanism, stored: StoredUsers | None) -> ScramServer:
+    def _scram_server(
+        self, mechanism: ScramMechanism, stored: StoredUsers | None, tokens: TokenUsers | None
+    ) -> ScramServer:
         def find(user: ScramUser) -> ScramCredential | None:
             if user.is_token:
-                return None
+                token = tokens.shown(user.name) if tokens else None
+                return None if token is None else token.credentials.get(mechanism)
             known = stored.find(mechanism, user.name) if stored else None
             return known or self._credentials.get((mechanism, user.name))
 

@@ -1,0 +1,204 @@
+"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken (KIP-48)."""
+
+from __future__ import annotations
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.security import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from kbroker.security.acls import AclOperation, AclResourceType, Resource
+from kbroker.security.delegation import DelegationKey, DelegationToken
+from kbroker.security.principals import ANONYMOUS, Principal
+
+from .context import USER, Context
+from .registry import handles
+
+UNKNOWN_TIME = -1
+
+
+def _check_way_in(ctx: Context) -> None:
+    """Raise DELEGATION_TOKEN_REQUEST_NOT_ALLOWED for who has not shown who he is, or by a token only."""
+    login = ctx.peer.login
+    if login is None and ctx.peer.client.principal == ANONYMOUS:
+        reason = "log in first, or show a certificate"
+    elif login is not None and login.is_delegated:
+        reason = "who has logged in by a token makes, changes and sees none"
+    else:
+        return
+    raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, reason)
+
+
+def _cause(ctx: Context) -> str:
+    return f"{ApiKey(ctx.key).api_name} by {ctx.client_id}"
+
+
+@handles(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3")
+async def create_delegation_token(
+    ctx: Context, request: CreateDelegationTokenRequest
+) -> CreateDelegationTokenResponse:
+    """Behaviour: makes a token of who asks, by which others log in as he.
+
+    Versions: 3 names another owner, who lets him (CREATE_TOKENS on the user: KIP-373).
+
+    Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    INVALID_PRINCIPAL_TYPE, DELEGATION_TOKEN_AUTH_DISABLED; POLICY_VIOLATION for more tokens or names
+    than there may be.
+
+    Differs from Kafka: an owner can be a user only, because who logs in is one.
+    """
+    requester = owner = ctx.peer.client.principal
+    if request.owner_principal_name:
+        owner = Principal(request.owner_principal_type or "", request.owner_principal_name)
+    answer = CreateDelegationTokenResponse(
+        principal_type=owner.type,
+        principal_name=owner.name,
+        token_requester_principal_type=requester.type,
+        token_requester_principal_name=requester.name,
+        issue_timestamp_ms=UNKNOWN_TIME,
+        expiry_timestamp_ms=UNKNOWN_TIME,
+        max_timestamp_ms=UNKNOWN_TIME,
+    )
+    try:
+        _check_way_in(ctx)
+        if owner != requester:
+            ctx.require(AclOperation.CREATE_TOKENS, Resource(USER, str(owner)))
+        renewers = [
+            Principal(each.principal_type, each.principal_name)
+            async for each in ctx.turn.each(request.renewers)
+        ]
+        delegation = ctx.node.delegation
+        token = await delegation.create(
+            owner, requester, renewers, request.max_lifetime_ms, cause=_cause(ctx)
+        )
+    except KafkaError as error:
+        answer.error_code = error.code
+        return answer
+    answer.issue_timestamp_ms = token.issued_ms
+    answer.expiry_timestamp_ms = token.expires_ms
+    answer.max_timestamp_ms = token.max_ms
+    answer.token_id = token.id
+    answer.hmac = delegation.key.hmac(token.id)
+    return answer
+
+
+@handles(ApiKey.RENEW_DELEGATION_TOKEN, versions="1-2")
+async def renew_delegation_token(
+    ctx: Context, request: RenewDelegationTokenRequest
+) -> RenewDelegationTokenResponse:
+    """Behaviour: lets a token be good for longer, up to its greatest age.
+
+    Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED,
+    DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED; DELEGATION_TOKEN_OWNER_MISMATCH for who is
+    neither its owner nor one of its renewers.
+    """
+    cls = RenewDelegationTokenResponse
+    try:
+        _check_way_in(ctx)
+        expires_ms = await ctx.node.delegation.renew(
+            bytes(request.hmac),
+            ctx.peer.client.principal,
+            request.renew_period_ms,
+            cause=_cause(ctx),
+        )
+    except KafkaError as error:
+        return cls(error_code=error.code, expiry_timestamp_ms=UNKNOWN_TIME)
+    return cls(expiry_timestamp_ms=expires_ms)
+
+
+@handles(ApiKey.EXPIRE_DELEGATION_TOKEN, versions="1-2")
+async def expire_delegation_token(
+    ctx: Context, request: ExpireDelegationTokenRequest
+) -> ExpireDelegationTokenResponse:
+    """Behaviour: lets a token end sooner, at once with a negative period. Who has logged in by it
+    stays so until the login is over.
+
+    Errors: as for RenewDelegationToken.
+    """
+    cls = ExpireDelegationTokenResponse
+    try:
+        _check_way_in(ctx)
+        expires_ms = await ctx.node.delegation.end(
+            bytes(request.hmac),
+            ctx.peer.client.principal,
+            request.expiry_time_period_ms,
+            cause=_cause(ctx),
+        )
+    except KafkaError as error:
+        return cls(error_code=error.code, expiry_timestamp_ms=UNKNOWN_TIME)
+    # Kafka tells for one that has ended what was asked for.
+    return cls(
+        expiry_timestamp_ms=request.expiry_time_period_ms if expires_ms is None else expires_ms
+    )
+
+
+@handles(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3")
+async def describe_delegation_token(
+    ctx: Context, request: DescribeDelegationTokenRequest
+) -> DescribeDelegationTokenResponse:
+    """Behaviour: the tokens of some owners, or of all, that who asks may see, with their HMACs: those
+    that he owns, has made or may renew, those with an ACL for DESCRIBE, and those of owners with one
+    for DESCRIBE_TOKENS (KIP-373).
+
+    Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED.
+    """
+    cls = DescribeDelegationTokenResponse
+    try:
+        _check_way_in(ctx)
+        key = ctx.node.delegation.key
+    except KafkaError as error:
+        return cls(error_code=error.code)
+    wanted: set[Principal] | None = None
+    if request.owners is not None:
+        owners = ctx.turn.each(request.owners)
+        wanted = {Principal(each.principal_type, each.principal_name) async for each in owners}
+    tokens = ctx.node.cluster.delegation_tokens if wanted is None or wanted else ()
+    return cls(
+        tokens=[
+            _described(token, key)
+            async for token in ctx.turn.each(tokens)
+            if _is_wanted(token, wanted) and _may_see(ctx, token) and key.made(token)
+        ]
+    )
+
+
+def _is_wanted(token: DelegationToken, wanted: set[Principal] | None) -> bool:
+    if wanted is None:
+        return True
+    return not wanted.isdisjoint((token.owner, token.requester, *token.renewers))
+
+
+def _may_see(ctx: Context, token: DelegationToken) -> bool:
+    if token.concerns(ctx.peer.client.principal):
+        return True
+    rights = (
+        (AclOperation.DESCRIBE, Resource(AclResourceType.DELEGATION_TOKEN, token.id)),
+        (AclOperation.DESCRIBE_TOKENS, Resource(USER, str(token.owner))),
+    )
+    return any(ctx.allows(*right, is_looked_for=True) for right in rights)
+
+
+def _described(token: DelegationToken, key: DelegationKey) -> DescribeDelegationTokenResponse.Token:
+    cls = DescribeDelegationTokenResponse
+    return cls.Token(
+        principal_type=token.owner.type,
+        principal_name=token.owner.name,
+        token_requester_principal_type=token.requester.type,
+        token_requester_principal_name=token.requester.name,
+        issue_timestamp=token.issued_ms,
+        expiry_timestamp=token.expires_ms,
+        max_timestamp=token.max_ms,
+        token_id=token.id,
+        hmac=key.hmac(token.id),
+        renewers=[
+            cls.Renewer(principal_type=each.type, principal_name=each.name)
+            for each in token.renewers
+        ],
+    )

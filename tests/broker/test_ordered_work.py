@@ -591,6 +591,7 @@ LOOKS = {
     ApiKey.API_VERSIONS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.DESCRIBE_ACLS,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_LOG_DIRS,
@@ -613,6 +614,9 @@ NOT_SEEN = {
     ApiKey.REMOVE_RAFT_VOTER: "is always refused",
     ApiKey.CREATE_ACLS: "is refused where everybody may do everything: tests/security/test_access.py",
     ApiKey.DELETE_ACLS: "is refused where everybody may do everything: tests/security/test_access.py",
+    ApiKey.CREATE_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
+    ApiKey.RENEW_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
     ApiKey.SASL_HANDSHAKE: "changes the connection alone",
     ApiKey.SASL_AUTHENTICATE: "changes the connection alone",
 }

@@ -46,7 +46,9 @@ from kbroker.protocol.messages.quorum import AddRaftVoterRequest, DescribeQuorum
 from kbroker.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     CreateAclsRequest,
+    CreateDelegationTokenRequest,
     DeleteAclsRequest,
+    DescribeDelegationTokenRequest,
     DescribeUserScramCredentialsRequest,
 )
 from kbroker.protocol.messages.topics import (
@@ -706,6 +708,33 @@ def _alter_scram_users(world: World, rng: random.Random) -> Any:
     return cls(deletions=[deletion], upsertions=[upsertion])
 
 
+def _create_token(world: World, rng: random.Random) -> Any:
+    cls = CreateDelegationTokenRequest
+    rows = [cls.Renewer(principal_type="User", principal_name=f"user{rng.randrange(5)}")]
+    return cls(
+        owner_principal_type="User",
+        owner_principal_name=f"user{rng.randrange(5)}",
+        renewers=rows,
+        max_lifetime_ms=rng.choice((-1, 1000)),
+    )
+
+
+def _renew_token(world: World, rng: random.Random) -> Any:
+    hmac, period_ms = rng.randbytes(64), rng.choice((-1, 1000))
+    return request(ApiKey.RENEW_DELEGATION_TOKEN, hmac=hmac, renew_period_ms=period_ms)
+
+
+def _expire_token(world: World, rng: random.Random) -> Any:
+    hmac, period_ms = rng.randbytes(64), rng.choice((-1, 1000))
+    return request(ApiKey.EXPIRE_DELEGATION_TOKEN, hmac=hmac, expiry_time_period_ms=period_ms)
+
+
+def _describe_tokens(world: World, rng: random.Random) -> Any:
+    cls = DescribeDelegationTokenRequest
+    rows = [cls.Owner(principal_type="User", principal_name=f"user{rng.randrange(5)}")]
+    return cls(owners=rng.choice((None, rows)))
+
+
 VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.DESCRIBE_ACLS: _describe_acls,
@@ -752,6 +781,10 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
+    ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: _renew_token,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _expire_token,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: _describe_tokens,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram_users,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_users,
     ApiKey.DESCRIBE_QUORUM: _describe_quorum,

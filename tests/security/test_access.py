@@ -67,6 +67,7 @@ DENIED = {
     GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    AclResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.PRODUCE: {TOPIC: (WRITE,)},
@@ -112,6 +113,7 @@ NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: {CLUSTER: (ALTER,)},
     ApiKey.LIST_PARTITION_REASSIGNMENTS: {CLUSTER: (DESCRIBE,)},
     ApiKey.OFFSET_DELETE: {GROUP: (DELETE,), TOPIC: (READ,)},
+    ApiKey.CREATE_DELEGATION_TOKEN: {AclResourceType.USER: (AclOperation.CREATE_TOKENS,)},
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {CLUSTER: (DESCRIBE,)},
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {CLUSTER: (ALTER,)},
     ApiKey.DESCRIBE_QUORUM: {CLUSTER: (DESCRIBE,)},
@@ -127,6 +129,12 @@ NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
 """The rights with which nothing of an API is denied."""
 HIDES = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER}
 """What tells only of what one may know, and is no error."""
+OWNED = {
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
+}
+"""What looks at whose a token is: tests/security/test_delegation.py."""
 FREE = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 SEEDS = 8
 PATIENCE_SECONDS = 0.3
@@ -204,7 +212,7 @@ async def denials(wire: Wire, world: World, key: ApiKey, version: int) -> set[in
 
 
 def test_every_api_says_what_it_needs() -> None:
-    assert NEEDS.keys() | HIDES | FREE == set(load_apis())
+    assert NEEDS.keys() | HIDES | OWNED | FREE == set(load_apis())
 
 
 @pytest.mark.parametrize("key", NEEDS, ids=lambda key: key.api_name)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("token"),
-    Column("hmac", optional=True),
+    Column("hmac"),
     Column("owner"),
     Column("requester", wide=True),
     Column("renewers", wide=True),
@@ -153,7 +153,8 @@ def _ms(seconds: float) -> int:
 
 def _show(output: str, tokens: list[DelegationToken], *, hmac: bool) -> None:
     rows = [_row(each, hmac=hmac) for each in tokens]
-    show(output, rows, lambda wide: table(COLUMNS, rows, wide=wide))
+    columns = [each for each in COLUMNS if hmac or each.key != "hmac"]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
 
 
 def _row(token: DelegationToken, *, hmac: bool) -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""`kbroker security token`: create, list, renew, expire."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.client.cluster import open_cluster
+from kbroker.client.credentials import Credentials, Security
+from kbroker.client.delegation_tokens import (
+    DelegationToken,
+    create_delegation_token,
+    delegation_token,
+    describe_delegation_tokens,
+    expire_delegation_token,
+    renew_delegation_token,
+)
+from kbroker.client.errors import NoSuchToken
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.security.principals import USER, Principal
+
+from ..security.test_delegation import KEY
+from ..security.test_logins import guarded
+from .conftest import Cli, ReadJson
+from .test_completion import proposed
+from .test_printing import EVIL
+
+ALICE = Security(None, Credentials("PLAIN", "alice", "pencil"))
+
+
+def login(name: str, password: str) -> tuple[str, ...]:
+    settings = (
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=PLAIN",
+        f'sasl.jaas.config=a.PlainLoginModule required username="{name}" password="{password}";',
+    )
+    return tuple(word for each in settings for word in ("-X", each))
+
+
+ADMIN, AS_ALICE = login("admin", "hush"), login("alice", "pencil")
+
+
+def with_token(token_id: str, hmac: str) -> tuple[str, ...]:
+    module = f'ScramLoginModule required username="{token_id}" password="{hmac}" tokenauth="true";'
+    settings = (
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=SCRAM-SHA-512",
+        f"sasl.jaas.config={module}",
+    )
+    return tuple(word for each in settings for word in ("-X", each))
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """One where everybody has to log in, and may do so by a token."""
+    async with guarded(f"delegation.token.secret.key={KEY}") as broker:
+        yield broker
+
+
+async def test_a_token_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
+    words = ("--renewer", "User:alice", "--renewer", "bob", "--max-lifetime", "2d")
+    (made,) = await read_json("security", "token", "create", *words, *ADMIN)
+    token_id, hmac = made["token"], made.pop("hmac")
+    assert (made["owner"], made["requester"]) == ("User:admin", "User:admin")
+    assert made["renewers"] == ["User:alice", "User:bob"]
+    assert made["issued"] < made["expires"] < made["latest"]
+    assert await read_json("security", "token", "list", *ADMIN) == [made]
+    assert await read_json("security", "token", "list", "--hmac", *AS_ALICE) == [
+        made | {"hmac": hmac}
+    ]
+    assert await read_json("security", "token", "list", "bob", *ADMIN) == [made]
+    assert await read_json("security", "token", "list", "User:carol", *ADMIN) == []
+    table = (await cli("security", "token", "list", *ADMIN)).stdout.splitlines()
+    assert table[0].split() == ["TOKEN", "OWNER", "EXPIRES", "LATEST"]
+    assert table[1].split()[:2] == [token_id, "User:admin"]
+    assert hmac not in "".join(table)
+    own = with_token(token_id, hmac)
+    assert (await cli("topic", "create", "orders", *own)).exit_code == 0
+    renewed = await cli("security", "token", "renew", token_id, "--for", "1h", *AS_ALICE)
+    (row,) = await read_json("security", "token", "list", *ADMIN)
+    assert renewed.stdout == f"token {token_id} is good until {row['expires']}\n"
+    assert row["expires"] < made["expires"]
+    ended = await cli("security", "token", "expire", token_id, *ADMIN)
+    assert ended.stdout == f"nobody can log in by token {token_id} any more\n"
+    assert await read_json("security", "token", "list", *ADMIN) == []
+    refused = await cli("topic", "list", *own, status=1)
+    assert "does not let" in refused.stderr
+
+
+async def test_what_is_wrong_says_what_to_do(broker: Broker, cli: Cli) -> None:
+    unknown = await cli("security", "token", "renew", "some-id", *ADMIN, status=1)
+    assert "`kbroker security token list` shows" in unknown.stderr
+    made = await cli("security", "token", "create", "--json", *ADMIN)
+    token_id, hmac = made.stdout.split('"')[3], made.stdout.split('"')[7]
+    refused = await cli("security", "token", "create", *with_token(token_id, hmac), status=1)
+    assert "log in as a user first" in refused.stderr
+    async with guarded() as other:
+        where = ("-b", str(other.endpoint))
+        disabled = await cli("security", "token", "create", *where, *ADMIN, status=1)
+    assert "set delegation.token.secret.key on all brokers" in disabled.stderr
+
+
+async def test_names_of_others_stay_in_their_lines(
+    broker: Broker, cli: Cli, read_json: ReadJson
+) -> None:
+    (made,) = await read_json("security", "token", "create", "--renewer", EVIL, *ADMIN)
+    assert made["renewers"] == [f"User:{EVIL}"]
+    wide = await cli("security", "token", "list", "-o", "wide", *ADMIN)
+    assert all(line.isprintable() for line in wide.stdout.splitlines())
+    assert len(wide.stdout.splitlines()) == 2
+
+
+async def test_ids_are_completed(broker: Broker, cli: Cli) -> None:
+    settings = (f"brokers={broker.endpoint}", *AS_ALICE[1::2])
+    await cli("profile", "create", "p", *(word for each in settings for word in ("-X", each)))
+    async with open_cluster([broker.endpoint], security=ALICE) as cluster:
+        token = await create_delegation_token(cluster)
+    for verb in ("renew", "expire"):
+        words = ("security", "token", verb)
+        ask = functools.partial(proposed, *words, incomplete=token.id[:4])
+        assert await trio.to_thread.run_sync(ask) == [token.id]
+
+
+async def test_from_python(broker: Broker) -> None:
+    bob = Principal(USER, "bob")
+    async with open_cluster([broker.endpoint], security=ALICE) as cluster:
+        first = await create_delegation_token(cluster, [bob], lifetime_ms=60_000)
+        second = await create_delegation_token(cluster, owner=bob)
+        assert first.max_ms - first.issued_ms == 60_000
+        assert (first.owner, second.owner) == (Principal(USER, "alice"), bob)
+        assert second.requester == Principal(USER, "alice")
+        assert await describe_delegation_tokens(cluster) == [first, second]
+        assert first.password not in repr(first)
+        assert repr(first.hmac) not in repr(first)
+        assert await renew_delegation_token(cluster, first.hmac, 30_000) <= first.expires_ms
+        with pytest.raises(KafkaError) as caught:
+            await expire_delegation_token(cluster, second.hmac)
+        assert caught.value.code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+        await expire_delegation_token(cluster, first.hmac)
+        with pytest.raises(NoSuchToken):
+            await delegation_token(cluster, first.id)
+        named = Credentials("SCRAM-SHA-256", second.id, second.password, is_delegation_token=True)
+    async with open_cluster([broker.endpoint], security=Security(None, named)) as cluster:
+        assert (await cluster.metadata([])).cluster_id == broker.node.cluster.id
+    assert isinstance(second, DelegationToken)

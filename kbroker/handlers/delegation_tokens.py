@@ -15,7 +15,7 @@ from kbroker.protocol.messages.security import (
     RenewDelegationTokenResponse,
 )
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
-from kbroker.security.delegation import DelegationKey, DelegationToken
+from kbroker.security.delegation import DelegationKey, DelegationToken, check_principals
 from kbroker.security.principals import ANONYMOUS, Principal
 
 from .context import USER, Context
@@ -24,16 +24,12 @@ from .registry import handles
 UNKNOWN_TIME = -1
 
 
-def _check_way_in(ctx: Context) -> None:
-    """Raise DELEGATION_TOKEN_REQUEST_NOT_ALLOWED for who has not shown who he is, or by a token only."""
+def _may_ask(ctx: Context) -> bool:
+    """Whether who asks has shown who he is, and by more than a token."""
     login = ctx.peer.login
-    if login is None and ctx.peer.client.principal == ANONYMOUS:
-        reason = "log in first, or show a certificate"
-    elif login is not None and login.is_delegated:
-        reason = "who has logged in by a token makes, changes and sees none"
-    else:
-        return
-    raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, reason)
+    if login is None:
+        return ctx.peer.client.principal != ANONYMOUS
+    return not login.is_delegated
 
 
 def _cause(ctx: Context) -> str:
@@ -62,19 +58,16 @@ async def create_delegation_token(
         principal_name=owner.name,
         token_requester_principal_type=requester.type,
         token_requester_principal_name=requester.name,
-        issue_timestamp_ms=UNKNOWN_TIME,
-        expiry_timestamp_ms=UNKNOWN_TIME,
-        max_timestamp_ms=UNKNOWN_TIME,
     )
     try:
-        _check_way_in(ctx)
-        if owner != requester:
-            ctx.require(AclOperation.CREATE_TOKENS, Resource(USER, str(owner)))
-        renewers = [
-            Principal(each.principal_type, each.principal_name)
-            async for each in ctx.turn.each(request.renewers)
-        ]
-        delegation = ctx.node.delegation
+        renewers = await _checked_renewers(ctx, request, owner)
+    except KafkaError as error:
+        answer.error_code = error.code
+        answer.issue_timestamp_ms = answer.expiry_timestamp_ms = UNKNOWN_TIME
+        answer.max_timestamp_ms = UNKNOWN_TIME
+        return answer
+    delegation = ctx.node.delegation
+    try:
         token = await delegation.create(
             owner, requester, renewers, request.max_lifetime_ms, cause=_cause(ctx)
         )
@@ -89,6 +82,20 @@ async def create_delegation_token(
     return answer
 
 
+async def _checked_renewers(
+    ctx: Context, request: CreateDelegationTokenRequest, owner: Principal
+) -> list[Principal]:
+    """Who may renew a token of this owner, if who asks may make it. Raises KafkaError."""
+    if not _may_ask(ctx):
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+    if owner != ctx.peer.client.principal:
+        ctx.require(AclOperation.CREATE_TOKENS, Resource(USER, str(owner)))
+    rows = ctx.turn.each(request.renewers)
+    renewers = [Principal(each.principal_type, each.principal_name) async for each in rows]
+    check_principals(owner, renewers)
+    return renewers
+
+
 @handles(ApiKey.RENEW_DELEGATION_TOKEN, versions="1-2")
 async def renew_delegation_token(
     ctx: Context, request: RenewDelegationTokenRequest
@@ -100,8 +107,10 @@ async def renew_delegation_token(
     neither its owner nor one of its renewers.
     """
     cls = RenewDelegationTokenResponse
+    if not _may_ask(ctx):
+        code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        return cls(error_code=code, expiry_timestamp_ms=UNKNOWN_TIME)
     try:
-        _check_way_in(ctx)
         expires_ms = await ctx.node.delegation.renew(
             bytes(request.hmac),
             ctx.peer.client.principal,
@@ -109,7 +118,7 @@ async def renew_delegation_token(
             cause=_cause(ctx),
         )
     except KafkaError as error:
-        return cls(error_code=error.code, expiry_timestamp_ms=UNKNOWN_TIME)
+        return cls(error_code=error.code)
     return cls(expiry_timestamp_ms=expires_ms)
 
 
@@ -123,8 +132,10 @@ async def expire_delegation_token(
     Errors: as for RenewDelegationToken.
     """
     cls = ExpireDelegationTokenResponse
+    if not _may_ask(ctx):
+        code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        return cls(error_code=code, expiry_timestamp_ms=UNKNOWN_TIME)
     try:
-        _check_way_in(ctx)
         expires_ms = await ctx.node.delegation.end(
             bytes(request.hmac),
             ctx.peer.client.principal,
@@ -132,11 +143,8 @@ async def expire_delegation_token(
             cause=_cause(ctx),
         )
     except KafkaError as error:
-        return cls(error_code=error.code, expiry_timestamp_ms=UNKNOWN_TIME)
-    # Kafka tells for one that has ended what was asked for.
-    return cls(
-        expiry_timestamp_ms=request.expiry_time_period_ms if expires_ms is None else expires_ms
-    )
+        return cls(error_code=error.code)
+    return cls(expiry_timestamp_ms=expires_ms)
 
 
 @handles(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3")
@@ -150,8 +158,9 @@ async def describe_delegation_token(
     Errors: DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED.
     """
     cls = DescribeDelegationTokenResponse
+    if not _may_ask(ctx):
+        return cls(error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     try:
-        _check_way_in(ctx)
         key = ctx.node.delegation.key
     except KafkaError as error:
         return cls(error_code=error.code)

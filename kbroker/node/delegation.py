@@ -19,7 +19,6 @@ from kbroker.security.delegation import (
     DelegationToken,
     Lifetimes,
     ShownToken,
-    check_principals,
     ended,
     new_token,
     renewed,
@@ -80,9 +79,8 @@ class Delegation:
         *,
         cause: str,
     ) -> DelegationToken:
-        """Make a token. Raises KafkaError; for the parameters see `new_token`."""
+        """Make a token for principals that are checked. Raises KafkaError; see `new_token`."""
         tokens, key = self._cluster.delegation_tokens, self.key
-        check_principals(owner, renewers)
         tokens.check_room(requester)
         make = partial(new_token, key, owner, requester, renewers, lifetime_ms, self._lifetimes)
         token = await self._in_thread(partial(make, self._clock.log_ms()))
@@ -101,11 +99,15 @@ class Delegation:
                 logger.info("%s: token %s of %s", cause, token.id, token.owner)
                 return token.expires_ms
 
-    async def end(self, hmac: bytes, by: Principal, period_ms: int, *, cause: str) -> int | None:
-        """Let a token end sooner; returns when it ends, None for now. Raises KafkaError."""
+    async def end(self, hmac: bytes, by: Principal, period_ms: int, *, cause: str) -> int:
+        """Let a token end sooner, and at once with a negative period; returns when it ends.
+
+        Raises KafkaError.
+        """
         while True:
             before = self._with_hmac(hmac)
-            token = ended(before, by, period_ms, self._clock.log_ms())
+            now_ms = self._clock.log_ms()
+            token = ended(before, by, period_ms, now_ms)
             if token is None:
                 revisions = {before.id: self._cluster.delegation_tokens.revision(before.id)}
                 is_done = await self._cluster.remove_delegation_tokens(revisions, cause=cause)
@@ -113,7 +115,7 @@ class Delegation:
                 is_done = await self._cluster.put_delegation_token(token, cause=cause)
             if is_done:
                 logger.info("%s: token %s of %s", cause, before.id, before.owner)
-                return None if token is None else token.expires_ms
+                return now_ms if token is None else token.expires_ms
 
     def _with_hmac(self, hmac: bytes) -> DelegationToken:
         """Raises KafkaError: DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_NOT_FOUND."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import uuid
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -121,7 +121,7 @@ def new_token(
     Parameters: `lifetime_ms` is its greatest age, at most that of `lifetimes`; without a positive one
     it is that.
     """
-    token_id = str(uuid.uuid4())
+    token_id = _new_id()
     made = key.hmac(token_id)
     max_ms = min(now_ms + _at_most(lifetimes.max_ms, lifetime_ms), TIME_MAX)
     return DelegationToken(
@@ -137,6 +137,13 @@ def new_token(
     )
 
 
+def _new_id() -> str:
+    """As Kafka makes them: 16 random bytes in base64, which do not look like an option."""
+    while (made := secrets.token_urlsafe(16)).startswith("-"):
+        pass
+    return made
+
+
 def renewed(
     token: DelegationToken, by: Principal, period_ms: int, lifetimes: Lifetimes, now_ms: int
 ) -> DelegationToken:
@@ -145,7 +152,8 @@ def renewed(
     Parameters: `period_ms` is how long it is good from now on, at most as `lifetimes` says; without a
     positive one it is that.
     """
-    _check_change(token, by, now_ms)
+    _check_is_good(token, now_ms)
+    _check_may_change(token, by)
     return _until(token, now_ms + _at_most(lifetimes.renewed_ms, period_ms))
 
 
@@ -154,17 +162,23 @@ def ended(
 ) -> DelegationToken | None:
     """A token that ends in `period_ms`; None for one that ends at once, which a negative one says.
 
-    Raises KafkaError for the first cause that Kafka sees.
+    Raises KafkaError for the first cause that Kafka sees. One that has ended can end at once.
     """
-    _check_change(token, by, now_ms)
-    return None if period_ms < 0 else _until(token, now_ms + period_ms)
+    _check_may_change(token, by)
+    if period_ms < 0:
+        return None
+    _check_is_good(token, now_ms)
+    return _until(token, now_ms + period_ms)
 
 
-def _check_change(token: DelegationToken, by: Principal, now_ms: int) -> None:
+def _check_is_good(token: DelegationToken, now_ms: int) -> None:
     if token.is_over(now_ms):
         raise KafkaError(
             ErrorCode.DELEGATION_TOKEN_EXPIRED, "the token has ended; make another one"
         )
+
+
+def _check_may_change(token: DelegationToken, by: Principal) -> None:
     if by != token.owner and by not in token.renewers:
         raise KafkaError(
             ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH,

@@ -130,9 +130,6 @@ class Node:
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
         self.gates = gates
-        for gate in gates:
-            gate.stored_users = cluster.scram_users
-            gate.delegation = self.delegation
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
@@ -149,6 +146,8 @@ class Node:
         self.folder_watch.give_away_one = partial(in_sync.give_away, eligible=True)
         self.folder_watch.when_refused = self.following.leave_out_refused
         cluster = self.cluster
+        for gate in self.gates:
+            gate.stored_users, gate.delegation = cluster.scram_users, self.delegation
         cluster.subscribe_nodes(self.membership.nodes_changed)
         cluster.subscribe_nodes(self.controller.nodes_changed)
         cluster.subscribe_nodes(lambda _: in_sync.look_at_all())

@@ -442,8 +442,7 @@ async def test_who_has_logged_in_by_a_token_gets_no_others() -> None:
         assert await ids(alice) == [token.token_id]
 
 
-async def test_who_shows_nothing_of_himself_gets_none(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+async def test_who_shows_nothing_of_himself_gets_none(authority: Authority) -> None:
     safe = (
         "listeners=OPEN://127.0.0.1:0,INSIDE://127.0.0.1:0,SAFE://127.0.0.1:0",
         "listener.security.protocol.map=OPEN:PLAINTEXT,INSIDE:SASL_PLAINTEXT,SAFE:SSL",
@@ -463,6 +462,27 @@ async def test_who_shows_nothing_of_himself_gets_none(tmp_path: Path) -> None:
                 for answer in (await renew(wire, hmac), await expire(wire, hmac)):
                     assert (answer.error_code, answer.expiry_timestamp_ms) == (NOT_ALLOWED, -1)
                 assert (await describe(wire)).error_code == NOT_ALLOWED
+
+
+async def test_who_shows_a_certificate_gets_one(authority: Authority) -> None:
+    """Of the owner whom it names; where certificates are only requested, nobody else does."""
+    safe = (
+        "listeners=OPEN://127.0.0.1:0,INSIDE://127.0.0.1:0,SAFE://127.0.0.1:0",
+        "listener.security.protocol.map=OPEN:PLAINTEXT,INSIDE:SASL_PLAINTEXT,SAFE:SSL",
+        f"listener.name.safe.ssl.keystore.location={authority.pem('server')}",
+        f"listener.name.safe.ssl.truststore.location={authority.trusted}",
+        "listener.name.safe.ssl.client.auth=requested",
+        "ssl.principal.mapping.rules=RULE:^CN=([a-z]+),.*$/$1/",
+    )
+    async with guarded(*safe) as broker:
+        endpoint = broker.nodes[0].endpoints()["SAFE"]
+        async with encrypted(endpoint, authority.context(authority.pem("alice"))) as wire:
+            token = await create(wire)
+            assert (token.error_code, token.principal_name) == (0, "alice")
+            assert await ids(wire) == [token.token_id]
+        assert await logs_in(broker, token)
+        async with encrypted(endpoint, authority.context()) as wire:
+            assert (await create(wire)).error_code == NOT_ALLOWED
 
 
 async def test_without_a_key_there_are_none(tmp_path: Path) -> None:

@@ -888,6 +888,24 @@ def logins() -> Iterator[Call]:
     yield ask("login: a message of it", ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pencil")
 
 
+# --- delegation tokens
+
+
+def delegation_tokens() -> Iterator[Call]:
+    """Of a client that has shown nothing of itself; of others: test_delegation_tokens.py."""
+    key = ApiKey.CREATE_DELEGATION_TOKEN
+    renewer = of(key, "Renewer", principal_type="User", principal_name="bob")
+    yield change("tokens: one", key, renewers=[], max_lifetime_ms=-1)
+    yield change("tokens: with a renewer", key, renewers=[renewer], max_lifetime_ms=1000)
+    owner = {"owner_principal_type": "User", "owner_principal_name": "bob"}
+    yield change("tokens: of bob", key, renewers=[], max_lifetime_ms=-1, **owner)
+    yield change("tokens: renewed", ApiKey.RENEW_DELEGATION_TOKEN, hmac=b"x", renew_period_ms=-1)
+    end = ApiKey.EXPIRE_DELEGATION_TOKEN
+    yield change("tokens: ended", end, hmac=b"x", expiry_time_period_ms=-1)
+    yield ask("tokens: all", ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=None)
+    yield ask("tokens: of nobody", ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=[])
+
+
 # --- SCRAM users
 
 
@@ -1056,6 +1074,7 @@ def admin_calls() -> Iterator[Call]:
     yield from features()
     yield from settings()
     yield from log_dirs()
+    yield from delegation_tokens()
     yield from scram_users()
     yield from cordons()
     yield from logins()

@@ -325,6 +325,9 @@ NOT_COMPARED: dict[ApiKey, dict[str, str]] = {
         "topics.partitions.observers.*": "One node is a voter, and there is nobody to observe.",
         "nodes.listeners.*": "Only Kafka has a listener for controllers.",
     },
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: {
+        "tokens.*": "Nobody logs in there: test_delegation_tokens.py.",
+    },
 }
 """Fields that no call can make appear on one node, and why."""
 

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "kafka-console-producer": f"{TOOLS}.ConsoleProducer",
     "kafka-consumer-groups": f"{TOOLS}.consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": f"{TOOLS}.ConsumerPerformance",
+    "kafka-delegation-tokens": f"{TOOLS}.DelegationTokenCommand",
     "kafka-delete-records": f"{TOOLS}.DeleteRecordsCommand",
     "kafka-dump-log": f"{TOOLS}.DumpLogSegments",
     "kafka-e2e-latency": f"{TOOLS}.EndToEndLatency",

@@ -9,7 +9,9 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from session import open_session
@@ -24,9 +26,15 @@ STREAM_SECONDS = 120
 class Driver:
     """The verbs; `options` are the Kafka source's own, without the bootstrap servers."""
 
-    def __init__(self, environment: Path, bootstrap: str, jars: Path | None) -> None:
+    def __init__(
+        self,
+        environment: Path,
+        bootstrap: str,
+        jars: Path | None,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.bootstrap = bootstrap
-        self.spark = open_session(environment, jars)
+        self.spark = open_session(environment, jars, more)
 
     def do_version(self) -> str:
         return str(self.spark.version)

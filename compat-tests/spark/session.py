@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,11 +15,16 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 
 
-def open_session(environment: Path, jars: Path | None = None) -> SparkSession:
+def open_session(
+    environment: Path,
+    jars: Path | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> SparkSession:
     """Open a session on two cores.
 
     environment: the folder of the virtual environment; the connector's Ivy cache lies in it.
     jars: a folder of jars to use instead of `spark.jars.packages`.
+    more: further settings.
     """
     os.environ.update(
         PYSPARK_PYTHON=sys.executable,
@@ -47,6 +54,6 @@ def open_session(environment: Path, jars: Path | None = None) -> SparkSession:
     else:
         settings["spark.jars"] = ",".join(str(jar) for jar in sorted(jars.glob("*.jar")))
     builder = SparkSession.builder.appName("kbroker-compat")
-    for key, value in settings.items():
+    for key, value in {**settings, **more}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -1,0 +1,48 @@
+"""A Spark session as `driver.py` has it, whose Kafka clients log in by a delegation token."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from driver import Driver
+
+CLUSTER = "spark.kafka.clusters.guarded"
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required {};"
+
+
+def settings(bootstrap: str, user: str, password: str) -> dict[str, str]:
+    """Who makes the token, and by which mechanism it is shown."""
+    return {
+        f"{CLUSTER}.auth.bootstrap.servers": bootstrap,
+        f"{CLUSTER}.target.bootstrap.servers.regex": ".*",
+        f"{CLUSTER}.security.protocol": "SASL_PLAINTEXT",
+        f"{CLUSTER}.sasl.token.mechanism": "SCRAM-SHA-512",
+        f"{CLUSTER}.kafka.sasl.mechanism": "PLAIN",
+        f"{CLUSTER}.kafka.sasl.jaas.config": LOGIN.format(
+            f'username="{user}" password="{password}"'
+        ),
+    }
+
+
+class DelegationDriver(Driver):
+    """The verbs of `Driver`, and one that gets a token."""
+
+    def do_obtain(self) -> list[str]:
+        """What Spark's scheduler does where Hadoop is secured; the ids of the tokens."""
+        context, jvm = self.spark.sparkContext, self.spark._jvm
+        user = jvm.org.apache.hadoop.security.UserGroupInformation.getCurrentUser()
+        credentials = user.getCredentials()
+        provider = jvm.org.apache.spark.kafka010.KafkaDelegationTokenProvider()
+        java_context = context._jsc
+        provider.obtainDelegationTokens(
+            java_context.hadoopConfiguration(), java_context.sc().conf(), credentials
+        )
+        user.addCredentials(credentials)
+        tokens = credentials.getAllTokens().toArray()
+        return [bytes(each.getIdentifier()).decode() for each in tokens]
+
+
+if __name__ == "__main__":
+    folder, address, name, secret = sys.argv[1:]
+    DelegationDriver(Path(folder), address, None, settings(address, name, secret)).serve()

@@ -1,0 +1,468 @@
+"""Delegation tokens: answers beside Apache Kafka's, and who makes and shows them: Kafka's own tool,
+Java's client, Spark's token provider, and `kbroker security token` at both brokers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from harness.brokers import ApacheBroker, Broker, KbrokerBroker, free_port
+from harness.clients import ClientError, ScriptProcess
+from harness.java import java
+from harness.places import COMPAT, WORK, environment_python
+from harness.raw import RawConnection
+from harness.tools import COMMANDS, Tools
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.security import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from kbroker.security.scram import ScramClient, ScramMechanism
+
+CLIENT = "delegation tokens"
+ENVIRONMENT = "spark-4.0"
+PACKAGE = "org.apache.kafka.common.security"
+USERS = ("admin", "alice", "bob", "carol")
+PASSWORD = "hush"
+DAY = 86_400_000
+SETTLE_SECONDS = 2.0
+"""Within this a token that one node of Kafka has made is known to what describes it."""
+
+
+class Guarded(NamedTuple):
+    """A broker, and the address at which clients log in."""
+
+    broker: Broker
+    inside: str
+
+
+def settings(inside: str, key: str = "only nodes know it") -> dict[str, str]:
+    users = " ".join(f'user_{name}="{PASSWORD}"' for name in USERS)
+    listener = "listener.name.inside"
+    return {
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,INSIDE:SASL_PLAINTEXT"
+        ),
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        f"{listener}.plain.sasl.jaas.config": f"{PACKAGE}.plain.PlainLoginModule required {users};",
+        **{
+            f"{listener}.scram-sha-{bits}.sasl.jaas.config": (
+                f"{PACKAGE}.scram.ScramLoginModule required;"
+            )
+            for bits in (256, 512)
+        },
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:alice;User:ANONYMOUS",
+        **({"delegation.token.secret.key": key} if key else {}),
+    }
+
+
+def kbroker(folder: Path, **more: str) -> Guarded:
+    inside = f"127.0.0.1:{free_port()}"
+    own = {"listeners": f"PLAINTEXT://127.0.0.1:0,INSIDE://{inside}"}
+    broker = KbrokerBroker(folder, settings(inside, **more) | own)
+    broker.start()
+    return Guarded(broker, inside)
+
+
+def apache(folder: Path, **more: str) -> Guarded:
+    inside = f"127.0.0.1:{free_port()}"
+    broker = ApacheBroker(folder, settings(inside, **more))
+    broker.listener_port, broker.controller_port = free_port(), free_port()
+    open_address = f"127.0.0.1:{broker.listener_port}"
+    listeners = f"PLAINTEXT://{open_address},INSIDE://{inside}"
+    broker.properties["listeners"] = f"{listeners},CONTROLLER://127.0.0.1:{broker.controller_port}"
+    broker.properties["advertised.listeners"] = listeners
+    broker.start()
+    return Guarded(broker, inside)
+
+
+START: Mapping[str, Callable[..., Guarded]] = {"kbroker": kbroker, "apache": apache}
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Guarded]]:
+    """Both brokers."""
+    started: dict[str, Guarded] = {}
+    try:
+        for name, start in START.items():
+            started[name] = start(tmp_path_factory.mktemp(name))
+        yield started
+    finally:
+        for each in started.values():
+            each.broker.kill()
+
+
+@pytest.fixture(scope="module")
+def guarded(sides: dict[str, Guarded]) -> Guarded:
+    return sides["kbroker"]
+
+
+# -- answers side by side
+
+
+def logged_in(address: str, name: str) -> RawConnection:
+    connection = RawConnection(address)
+    connection.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
+    message = SaslAuthenticateRequest(auth_bytes=f"\0{name}\0{PASSWORD}".encode())
+    assert not connection.ask(ApiKey.SASL_AUTHENTICATE, 2, message).error_code
+    return connection
+
+
+def by_token(address: str, token_id: str, password: str) -> tuple[RawConnection, Any]:
+    """A connection, and how the login on it has ended."""
+    connection = RawConnection(address)
+    mechanism = ScramMechanism.SHA_256
+    connection.ask(ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism=mechanism))
+    client = ScramClient(mechanism, token_id, password, is_token=True)
+    key = ApiKey.SASL_AUTHENTICATE
+    answer: Any = connection.ask(key, 2, SaslAuthenticateRequest(auth_bytes=client.first()))
+    if not answer.error_code:
+        message = client.final(bytes(answer.auth_bytes))
+        answer = connection.ask(key, 2, SaslAuthenticateRequest(auth_bytes=message))
+    if not answer.error_code:
+        client.check(bytes(answer.auth_bytes))
+    return connection, answer
+
+
+def span(ms: int) -> int:
+    """A moment that is real as the seconds from now, rounded; any other number as it is."""
+    return ms if ms < 10**9 else round((ms / 1000 - time.time()) / 10)
+
+
+class Story:
+    """What one broker answers to a number of requests, without what is its own in each run."""
+
+    def __init__(self, side: Guarded) -> None:
+        self.inside = side.inside
+        self.open = RawConnection(side.broker.address)
+        self.users = {name: logged_in(side.inside, name) for name in USERS}
+        self.told: list[Any] = []
+
+    def close(self) -> None:
+        for each in (self.open, *self.users.values()):
+            each.close()
+
+    def create(self, who: RawConnection, version: int = 3, **values: Any) -> Any:
+        asked = {"max_lifetime_ms": -1} | values
+        key = ApiKey.CREATE_DELEGATION_TOKEN
+        answer = who.ask(key, version, CreateDelegationTokenRequest(**asked))
+        self.told.append(
+            (
+                "create",
+                values,
+                answer.error_code,
+                (answer.principal_type, answer.principal_name),
+                (answer.token_requester_principal_type, answer.token_requester_principal_name),
+                span(answer.issue_timestamp_ms),
+                answer.expiry_timestamp_ms - answer.issue_timestamp_ms,
+                answer.max_timestamp_ms - answer.issue_timestamp_ms,
+                len(answer.token_id),
+                len(answer.hmac),
+            )
+        )
+        return answer
+
+    def renew(self, who: RawConnection, hmac: bytes, period_ms: int = -1) -> None:
+        ask = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period_ms)
+        answer = who.ask(ApiKey.RENEW_DELEGATION_TOKEN, 2, ask)
+        seen = answer.error_code, span(answer.expiry_timestamp_ms)
+        self.told.append(("renew", period_ms, *seen))
+
+    def expire(self, who: RawConnection, hmac: bytes, period_ms: int = -1) -> None:
+        ask = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period_ms)
+        answer = who.ask(ApiKey.EXPIRE_DELEGATION_TOKEN, 2, ask)
+        seen = answer.error_code, span(answer.expiry_timestamp_ms)
+        self.told.append(("expire", period_ms, *seen))
+
+    def describe(self, who: RawConnection, *owners: str, version: int = 3) -> None:
+        cls = DescribeDelegationTokenRequest
+        rows = [cls.Owner(principal_type="User", principal_name=each) for each in owners]
+        ask = cls(owners=rows or None)
+        if owners == ("",):
+            ask = cls(owners=[])
+        answer = who.ask(ApiKey.DESCRIBE_DELEGATION_TOKEN, version, ask)
+        found = sorted(
+            (
+                (row.principal_type, row.principal_name, row.token_requester_principal_name),
+                row.max_timestamp - row.issue_timestamp,
+                [(each.principal_type, each.principal_name) for each in row.renewers],
+                len(row.hmac),
+            )
+            for row in answer.tokens
+        )
+        self.told.append(("describe", owners, answer.error_code, found))
+
+    def tell(self) -> list[Any]:
+        """All that is compared."""
+        alice, bob, carol = (self.users[name] for name in ("alice", "bob", "carol"))
+        admin = self.users["admin"]
+        cls = CreateDelegationTokenRequest
+        of_bob = {"owner_principal_type": "User", "owner_principal_name": "bob"}
+        wrong = [cls.Renewer(principal_type="Group", principal_name="staff")]
+        for version in (1, 2, 3):
+            self.create(alice, version)
+        for lifetime_ms in (0, 5000, 8 * DAY, 2**63 - 1):
+            self.create(carol, max_lifetime_ms=lifetime_ms)
+        self.create(bob, owner_principal_type="User", owner_principal_name="bob")
+        self.create(bob, owner_principal_type="User", owner_principal_name="")
+        self.create(bob, owner_principal_type="User", owner_principal_name="carol")
+        self.create(bob, renewers=wrong)
+        self.create(carol, renewers=wrong, **of_bob)
+        given = self.create(admin, **of_bob)
+        renewers = [cls.Renewer(principal_type="User", principal_name="bob")]
+        token = self.create(alice, renewers=renewers)
+        hmac = bytes(token.hmac)
+        time.sleep(SETTLE_SECONDS)
+        for period_ms in (-1, 0, 100_000, 2**62):
+            self.renew(bob, hmac, period_ms)
+        for who in (admin, carol):
+            self.renew(who, hmac)
+            self.expire(who, hmac)
+        for who in (admin, bob):
+            self.renew(who, bytes(given.hmac))
+        for nothing in (b"", b"x"):
+            self.renew(alice, nothing)
+            self.expire(alice, nothing)
+        for version in (1, 2, 3):
+            self.describe(alice, version=version)
+        for owners in ((), ("",), ("alice",), ("carol",), ("admin", "bob")):
+            for who in (alice, bob, carol, admin):
+                self.describe(who, *owners)
+        self.shown(token)
+        for period_ms in (50_000, 0):
+            self.expire(alice, hmac, period_ms)
+        time.sleep(SETTLE_SECONDS)
+        self.renew(carol, hmac)
+        for period_ms in (5, -1):
+            self.expire(carol, hmac, period_ms)
+        self.expire(bob, hmac, 5)
+        self.expire(bob, hmac, -7)
+        self.expire(bob, hmac, -7)
+        self.refused(self.open)
+        return self.told
+
+    def shown(self, token: Any) -> None:
+        """A login by a token, and what may not be done then."""
+        password = base64.b64encode(bytes(token.hmac)).decode()
+        bearer, answer = by_token(self.inside, token.token_id, password)
+        self.told.append(("login", answer.error_code, answer.session_lifetime_ms // 100_000))
+        self.refused(bearer)
+        bearer.close()
+        for name, secret in ((token.token_id, "wrong"), ("nothing", password), ("alice", "hush")):
+            stranger, answer = by_token(self.inside, name, secret)
+            stranger.close()
+            self.told.append(("no login", answer.error_code))
+
+    def refused(self, who: RawConnection) -> None:
+        """All four requests."""
+        wrong = [CreateDelegationTokenRequest.Renewer(principal_type="Group")]
+        self.create(who, renewers=wrong)
+        self.renew(who, b"x")
+        self.expire(who, b"x")
+        self.describe(who)
+
+
+def test_answers_are_apache_kafkas(sides: dict[str, Guarded]) -> None:
+    told = []
+    for name in START:
+        with closing(Story(sides[name])) as story:
+            told.append(story.tell())
+    ours, theirs = told
+    assert len(ours) > 60
+    different = [pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]]
+    assert not different, "\n".join(map(str, different))
+
+
+def test_answers_without_a_key(tmp_path: Path) -> None:
+    told: list[list[Any]] = []
+    for name, start in START.items():
+        side = start(tmp_path / name, key="")
+        try:
+            with closing(Story(side)) as story:
+                alice = story.users["alice"]
+                story.create(alice)
+                story.refused(alice)
+                story.refused(story.open)
+                told.append(story.told)
+        finally:
+            side.broker.kill()
+    assert told[0] == told[1]
+
+
+# -- who makes them, and who shows them
+
+
+def as_user(folder: Path, name: str) -> Path:
+    """Settings of Java's client for a login by a password."""
+    path = folder / f"{name}.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f"sasl.jaas.config={PACKAGE}.plain.PlainLoginModule required "
+        f'username="{name}" password="{PASSWORD}";\n'
+    )
+    return path
+
+
+def with_token(folder: Path, token_id: str, hmac: str, mechanism: str = "SCRAM-SHA-256") -> Path:
+    """The same for a login by a token."""
+    path = folder / "token.properties"
+    path.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+        f"sasl.jaas.config={PACKAGE}.scram.ScramLoginModule required "
+        f'username="{token_id}" password="{hmac}" tokenauth="true";\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize("broker", START)
+def test_kafkas_own_tool(
+    sides: dict[str, Guarded], broker: str, tools: Tools, tmp_path: Path
+) -> None:
+    """kafka-delegation-tokens makes, lists, renews and ends one; another tool shows it."""
+    guarded = sides[broker]
+
+    def run(*words: str, name: str = "bob") -> str:
+        there = ("--bootstrap-server", guarded.inside)
+        config = ("--command-config", str(as_user(tmp_path, name)))
+        said = tools.run("kafka-delegation-tokens", *there, *config, *words)
+        assert said.status == 0, said
+        return said.stdout
+
+    made = run("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:carol")
+    (row,) = re.findall(
+        r"^(\S{22})\s+(\S{80,})\s+User:bob\s+User:bob\s+\[User:carol\]", made, re.MULTILINE
+    )
+    token_id, hmac = row
+    assert len(base64.b64decode(hmac)) == 64
+    time.sleep(SETTLE_SECONDS)
+    for name in ("bob", "carol", "admin"):
+        assert "Total number of tokens : 0" in run("--describe", name=name)  # it asks for nobody's
+        assert token_id in run("--describe", "--owner-principal", "User:bob", name=name)
+    assert token_id not in run("--describe", "--owner-principal", "User:admin", name="admin")
+    assert "Completed renew operation" in run(
+        "--renew", "--hmac", hmac, "--renew-time-period", "60000", name="carol"
+    )
+    config = ("--command-config", str(with_token(tmp_path, token_id, hmac)))
+    listed = tools.run("kafka-topics", "--bootstrap-server", guarded.inside, *config, "--list")
+    assert listed.status == 0, listed
+    there = ("--bootstrap-server", guarded.inside)
+    refused = tools.run("kafka-delegation-tokens", *there, *config, "--describe")
+    assert "DelegationTokenDisabledException" not in refused.stdout + refused.stderr
+    assert "Delegation Token requests are not allowed" in refused.stdout + refused.stderr
+    assert "Completed expire operation" in run(
+        "--expire", "--hmac", hmac, "--expiry-time-period", "-1"
+    )
+    time.sleep(SETTLE_SECONDS)
+    assert token_id not in run("--describe", "--owner-principal", "User:bob")
+    refused = tools.run("kafka-topics", *there, *config, "--list")
+    assert refused.status == 1, refused
+    assert "SaslAuthenticationException: Authentication failed" in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize("jar_set", ["kafka-4.3", "kafka-3.9"])
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_java_client_logs_in_by_a_token(
+    guarded: Guarded, tmp_path: Path, jar_set: str, mechanism: str
+) -> None:
+    with closing(logged_in(guarded.inside, "alice")) as alice:
+        ask = CreateDelegationTokenRequest(max_lifetime_ms=-1)
+        token = alice.ask(ApiKey.CREATE_DELEGATION_TOKEN, 3, ask)
+    hmac = base64.b64encode(bytes(token.hmac)).decode()
+    config = with_token(tmp_path, token.token_id, hmac, mechanism)
+    rate, seconds = 100, 5
+    count = rate * seconds
+    said = java(
+        jar_set,
+        COMMANDS["kafka-producer-perf-test"],
+        *("--topic", f"by-token-{jar_set}-{mechanism}", "--record-size", "100"),
+        *("--num-records", str(count), "--throughput", str(rate)),
+        *("--producer-props", f"bootstrap.servers={guarded.inside}"),
+        *("--producer.config", str(config)),
+    )
+    assert f"{count} records sent" in said, said
+
+
+@pytest.mark.parametrize("broker", START)
+def test_our_own_command_line(sides: dict[str, Guarded], broker: str) -> None:
+    """At both brokers: a token is made, shown, renewed and ended."""
+    inside = sides[broker].inside
+
+    def run(*words: str, name: str = "bob", ok: bool = True, login: str = "") -> str:
+        jaas = login or f'PlainLoginModule required username="{name}" password="{PASSWORD}";'
+        mechanism = "SCRAM-SHA-512" if login else "PLAIN"
+        options = (
+            "security.protocol=SASL_PLAINTEXT",
+            f"sasl.mechanism={mechanism}",
+            f"sasl.jaas.config={jaas}",
+        )
+        command = [sys.executable, "-m", "kbroker", *words, "-b", inside]
+        command += [word for each in options for word in ("-X", each)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode == 0) is ok, done
+        return done.stdout + done.stderr
+
+    made = run("security", "token", "create", "--json", "--renewer", "carol")
+    token = json.loads(made)
+    time.sleep(SETTLE_SECONDS)
+    token_id = token["token"]
+    login = (
+        f'ScramLoginModule required username="{token_id}" password="{token["hmac"]}" '
+        'tokenauth="true";'
+    )
+    run("topic", "list", login=login)
+    refused = run("security", "token", "list", login=login, ok=False)
+    assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in refused
+    rows = run("security", "token", "list", "bob", "--json", name="carol").splitlines()
+    assert token_id in [json.loads(each)["token"] for each in rows]
+    said = run("security", "token", "renew", token_id, "--for", "1h", name="carol")
+    assert f"token {token_id} is good until" in said
+    run("security", "token", "expire", token_id)
+    time.sleep(SETTLE_SECONDS)
+    assert token_id not in run("security", "token", "list", name="admin")
+    assert "does not let" in run("topic", "list", login=login, ok=False)
+
+
+def test_spark_makes_a_token_and_logs_in_by_it(guarded: Guarded, tmp_path: Path) -> None:
+    """Its token provider gets one (`spark.kafka.clusters.*`), and its source and sink show that.
+
+    Spark's scheduler asks the provider only where Hadoop is secured by Kerberos, so that the script
+    does it in the scheduler's place.
+    """
+    environment = WORK / ENVIRONMENT
+    script = str(COMPAT / "spark" / "delegation.py")
+    who = ("alice", PASSWORD)
+    command = [str(environment_python(ENVIRONMENT)), script, str(environment), guarded.inside, *who]
+    spark = ScriptProcess("spark", command, tmp_path / "spark.err")
+    alice = logged_in(guarded.inside, "alice")
+    try:
+        (token_id,) = spark("obtain")
+        describe = DescribeDelegationTokenRequest(owners=None)
+        answer = alice.ask(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, describe)
+        (token,) = (each for each in answer.tokens if each.token_id == token_id)
+        topic = "spark-by-token"
+        values = [str(number) for number in range(100)]
+        spark("write", rows=[{"topic": topic, "value": each} for each in values], options={})
+        rows = spark("read", options={"subscribe": topic})
+        assert sorted((row["value"] for row in rows), key=int) == values
+        end = ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=-1)
+        assert not alice.ask(ApiKey.EXPIRE_DELEGATION_TOKEN, 2, end).error_code
+        with pytest.raises(ClientError, match="SaslAuthenticationException"):
+            spark("read", options={"subscribe": topic})
+    finally:
+        alice.close()
+        spark.close()

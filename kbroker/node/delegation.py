@@ -84,6 +84,7 @@ class Delegation:
         tokens.check_room(requester)
         make = partial(new_token, key, owner, requester, renewers, lifetime_ms, self._lifetimes)
         token = await self._in_thread(partial(make, self._clock.log_ms()))
+        tokens.check_room(requester)  # others were making some as well
         while not await self._cluster.put_delegation_token(token, cause=cause):
             pass  # somebody else made the first credential of the cluster
         logger.info("%s: token %s of %s, made by %s", cause, token.id, owner, requester)

@@ -837,6 +837,46 @@ async def test_an_unknown_token_looks_like_a_wrong_password() -> None:
         }
 
 
+async def test_as_much_is_worked_for_a_token_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time of an answer tells nothing: what takes it is the HMAC, and what SCRAM always does."""
+    inner = DelegationKey.hmac
+    counted: list[str] = []
+
+    def counting(key: DelegationKey, token_id: str) -> bytes:
+        counted.append(token_id)
+        return inner(key, token_id)
+
+    time = Time()
+    async with guarded(clock=time) as broker, user(broker, "alice") as alice:
+        known, over = await create(alice), await create(alice, lifetime_ms=1000)
+        time.added_ms += 2000
+        monkeypatch.setattr(DelegationKey, "hmac", counting)
+        for token_id in (known.token_id, over.token_id, "nothing"):
+            counted.clear()
+            async with connected(broker.nodes[0].endpoints()["INSIDE"]) as wire:
+                assert (await show_token(wire, token_id, "wrong")).error_code
+            assert counted == [token_id]
+
+
+async def test_many_who_make_tokens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not make more than there may be."""
+    monkeypatch.setattr(delegation_tokens, "OF_ONE_MAX", 3)
+    async with guarded() as broker:
+        codes: list[int] = []
+
+        async def one() -> None:
+            async with user(broker, "alice") as wire:
+                codes.append((await create(wire)).error_code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(one)
+        assert sorted(codes) == [0] * 3 + [ErrorCode.POLICY_VIOLATION] * 7
+        assert len(broker.node.cluster.delegation_tokens) == 3
+
+
 async def test_a_login_that_was_heard_does_not_work_again() -> None:
     """Its messages belong to another exchange."""
     async with guarded() as broker, user(broker, "alice") as alice:

@@ -374,8 +374,9 @@ def test_kafkas_own_tool(
     assert "SaslAuthenticationException: Authentication failed" in refused.stdout + refused.stderr
 
 
-@pytest.mark.parametrize("jar_set", ["kafka-4.3", "kafka-3.9"])
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(
+    ("jar_set", "mechanism"), [("kafka-4.3", "SCRAM-SHA-256"), ("kafka-3.9", "SCRAM-SHA-512")]
+)
 def test_a_java_client_logs_in_by_a_token(
     guarded: Guarded, tmp_path: Path, jar_set: str, mechanism: str
 ) -> None:

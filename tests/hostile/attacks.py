@@ -6,8 +6,10 @@ what it must not do, the round raises `Spoilt`.
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, suppress
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -46,6 +48,8 @@ FRAME_BYTES = 10 << 20
 ROWS = 90_000
 """Below `request.max.rows`."""
 TOO_MANY_ROWS = 200_000
+HANDSHAKES = 100
+"""Of each who makes some."""
 GROUP, PARTITION = 32, 2
 GZIP = 1
 _CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT, _COUNT_AT, _RECORDS_AT = 17, 21, 23, 57, 61
@@ -56,12 +60,13 @@ class Spoilt(Exception):
 
 
 class Target(NamedTuple):
-    """Where attacks go: the broker, and its port for orders if it has one."""
+    """Where attacks go: the broker, its port for orders and its listener with TLS if it has such."""
 
     bootstrap: tuple[str, int]
     hold_seconds: float
     """How long attacks keep what they hold."""
     control: tuple[str, int] | None = None
+    secured: tuple[str, int] | None = None
 
 
 Attack: TypeAlias = Callable[[Target], Awaitable[None]]
@@ -373,6 +378,44 @@ async def web_pages(target: Target) -> None:
             raise Spoilt("the control port obeyed a web page")
 
 
+# -- TLS
+
+
+@cache
+def client_hello() -> bytes:
+    """With what a client begins to speak TLS."""
+    outgoing = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    side = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        side.do_handshake()
+    return outgoing.read()
+
+
+async def handshakes_that_end_halfway(target: Target) -> None:
+    """The broker has answered each of them, which costs it some milliseconds, and hears no more."""
+    await _begin_handshakes(target, client_hello())
+
+
+async def handshakes_that_hardly_begin(target: Target) -> None:
+    await _begin_handshakes(target, client_hello()[:100])
+
+
+async def _begin_handshakes(target: Target, data: bytes) -> None:
+    assert target.secured is not None
+    async with AsyncExitStack() as stack:
+        for _ in range(HANDSHAKES):
+            stream = await trio.open_tcp_stream(*target.secured)
+            await stack.enter_async_context(stream)
+            await stream.send_all(data)
+        await trio.sleep(target.hold_seconds)
+
+
+ATTACKS_ON_TLS: dict[Attack, int] = {
+    handshakes_that_end_halfway: 10,
+    handshakes_that_hardly_begin: 10,
+}
+"""As `ATTACKS`, where there is a listener with TLS."""
 ATTACKS: dict[Attack, int] = {
     answers_that_nobody_takes: 3,
     answers_behind_a_long_poll: 3,

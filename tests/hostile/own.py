@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+
+import trustme
 
 from .attacks import FRAME_BYTES, Target
 from .run import Run, told_by
 
 SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+    "max.connections.per.ip": "10000",
     "queued.max.request.bytes": str(64 << 20),
     "socket.request.max.bytes": str(2 * FRAME_BYTES),
     "first.request.timeout.ms": "10000",
@@ -22,15 +27,19 @@ MEMORY_BYTES_MAX = 400 << 20
 async def attack_own_broker(
     data_dir: str, seconds: float, hold_seconds: float, *, tries: int = 1
 ) -> Run:
-    """Do everything to a broker in a process of its own that keeps its data in `data_dir`.
+    """Do everything to a broker in a process of its own that keeps its data below `data_dir`.
 
     Parameters: each attack goes on for `seconds`, and keeps what it holds for `hold_seconds`; see
     `Run` for `tries`.
     """
-    command = (sys.executable, "-m", "tests.hostile.server", data_dir, json.dumps(SETTINGS))
+    own = Path(data_dir, "server.pem")
+    issued = trustme.CA().issue_cert("localhost")
+    issued.private_key_and_cert_chain_pem.write_to_path(own)
+    settings = json.dumps({**SETTINGS, "ssl.keystore.location": str(own)})
+    command = (sys.executable, "-m", "tests.hostile.server", f"{data_dir}/data", settings)
     async with told_by(command) as (server, first, ask):
-        port = (await first())["port"]
-        target = Target(("127.0.0.1", port), hold_seconds)
+        bootstrap, secured = (("127.0.0.1", port) for port in (await first())["ports"])
+        target = Target(bootstrap, hold_seconds, secured=secured)
         run = Run(target, pid=server.pid, loop=ask, tries=tries)
         await run.attack(seconds)
     return run

@@ -15,8 +15,8 @@ import trio
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
 from kbroker.process.interpreter import set_up_interpreter
+from kbroker.process.listeners import configured_listeners
 
-from ..brokers import LOOPBACK
 from ..turns import ThreadTime
 
 
@@ -59,13 +59,13 @@ def say(values: dict[str, object]) -> None:
 
 
 async def serve(passes: Passes, data_dir: str, options: dict[str, str]) -> None:
-    async with open_broker(
-        BrokerConfig.load(options=options), data_dir=data_dir, listeners=[LOOPBACK]
-    ) as broker:
+    config = BrokerConfig.load(options=options)
+    listeners = configured_listeners(config)
+    async with open_broker(config, data_dir=data_dir, listeners=listeners) as broker:
         gc.collect()  # as `kbroker serve` does
         gc.freeze()
         set_up_interpreter()
-        say({"port": broker.endpoint.port})
+        say({"ports": [each.port for each in broker.local_node(1).listeners]})
         orders = trio.lowlevel.FdStream(0)
         while await orders.receive_some(1):
             say(passes.report())

@@ -163,6 +163,14 @@ class LocalNode:
         """Where a client on this machine connects."""
         return _here(self.listeners[0])
 
+    def insider(self, endpoint: Endpoint) -> trio.SocketStream | None:
+        """A connection of this process itself, see `Server.insider`; None where this node is not the one
+        that clients reach at that address, or is down. Raises OSError."""
+        if not self.is_running:
+            return None
+        is_here = endpoint == self.endpoint or endpoint in self.server.advertised().values()
+        return self.server.insider(self.endpoint) if is_here else None
+
     @property
     def _marked(self) -> AbstractContextManager[None]:
         """Where lines of the log say that they are of this node."""

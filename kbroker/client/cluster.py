@@ -13,7 +13,7 @@ from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.primitives import DecodeError
 
-from .connection import CLIENT_ID, Connection, open_connection
+from .connection import CLIENT_ID, Connection, Dial, dial_tcp, open_connection
 from .credentials import OPEN, Security
 from .endpoint import Endpoint
 from .errors import (
@@ -51,10 +51,12 @@ class ClusterClient:
         *,
         direct: bool,
         security: Security = OPEN,
+        dial: Dial = dial_tcp,
     ) -> None:
         self.bootstrap = list(bootstrap)
         self._direct = direct
         self._security = security
+        self._dial = dial
         self.client_id = client_id
         self._any: Connection | None = None
         self._nodes: dict[int, Connection] = {}
@@ -87,7 +89,9 @@ class ClusterClient:
         raise CannotConnect("; ".join(reasons))
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
-        connection = await open_connection(*endpoint, self.client_id, tls=self._security.tls)
+        connection = await open_connection(
+            *endpoint, self.client_id, tls=self._security.tls, dial=self._dial
+        )
         self._open.append(connection)
         with trio.move_on_after(HELLO_SECONDS):
             try:
@@ -233,13 +237,14 @@ async def open_cluster(
     *,
     direct: bool = False,
     security: Security = OPEN,
+    dial: Dial = dial_tcp,
 ) -> AsyncIterator[ClusterClient]:
     """A client of the cluster behind any of these addresses. Connects when first asked.
 
     With `direct` the one broker is reached at its bootstrap address, whatever it advertises;
-    `security` is how connections are encrypted, and who logs in.
+    `security` is how connections are encrypted, and who logs in; `dial` makes them.
     """
-    cluster = ClusterClient(bootstrap, client_id, direct=direct, security=security)
+    cluster = ClusterClient(bootstrap, client_id, direct=direct, security=security, dial=dial)
     try:
         yield cluster
     finally:

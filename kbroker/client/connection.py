@@ -27,6 +27,8 @@ CONNECT_SECONDS = 5
 
 Ask: TypeAlias = Callable[..., Awaitable[Any]]
 """As `Connection.ask`."""
+Dial: TypeAlias = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
+"""Connects to an address. Raises OSError."""
 
 
 class Connection:
@@ -190,20 +192,26 @@ def _broken(error: Exception) -> OSError:
     return ConnectionResetError(f"the connection broke: {error.__cause__ or error}")
 
 
+async def dial_tcp(endpoint: Endpoint) -> trio.abc.Stream:
+    """Connect over TCP. Raises OSError."""
+    return await trio.open_tcp_stream(*endpoint)
+
+
 async def open_connection(
     host: str,
     port: int,
     client_id: str = CLIENT_ID,
     patience_seconds: float = CONNECT_SECONDS,
     tls: ssl.SSLContext | None = None,
+    dial: Dial = dial_tcp,
 ) -> Connection:
-    """Open a connection, encrypted with `tls`, to be closed by the caller.
+    """Open a connection by `dial`, encrypted with `tls`, to be closed by the caller.
 
     Raises OSError when that takes too long, or when the two sides do not come together.
     """
     stream: trio.abc.Stream
     with trio.move_on_after(patience_seconds) as scope:
-        stream = await trio.open_tcp_stream(host, port)
+        stream = await dial(Endpoint(host, port))
         if tls is not None:
             stream = await encrypted(stream, Endpoint(host, port), tls)
     if scope.cancelled_caught:

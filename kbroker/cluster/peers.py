@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import trio
 
-from kbroker.client.connection import CONNECT_SECONDS, Connection
+from kbroker.client.connection import CONNECT_SECONDS, Connection, Dial, dial_tcp
 from kbroker.client.endpoint import Endpoint
 from kbroker.client.errors import ClientError
 from kbroker.protocol.errors import KafkaError
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from . import Registration
     from .cluster import Cluster
     from .live_config import LiveConfig
-
-Dial: TypeAlias = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
-"""Connects to an address. Raises OSError."""
 
 
 LogIn: TypeAlias = Callable[[Connection], Awaitable[None]]
@@ -50,11 +47,6 @@ class Unreachable(OSError):
 
 class Gone(Unreachable):
     """The other side ended the connection, or takes none: its process is gone, as it seems."""
-
-
-async def dial_tcp(endpoint: Endpoint) -> trio.abc.Stream:
-    """Connect over TCP. Raises OSError."""
-    return await trio.open_tcp_stream(*endpoint)
 
 
 async def asked_for_nothing(connection: Connection) -> None:

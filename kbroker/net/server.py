@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from kbroker.handlers.registry import Api
 from kbroker.node.gate import Gate
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
+from kbroker.security.acls import INSIDER
 from kbroker.security.errors import LoginFailed
 
 from .connection import Connection
@@ -228,6 +230,8 @@ class Server:
         self._per_host: Counter[str] = Counter()
         self._connections_max = max(shares().connections // nodes, 1)
         self._next_accept = 0.0
+        self._serving: trio.Nursery | None = None
+        self._context = copy_context()
         self._accepting = trio.CancelScope()
         self._handshakes = trio.Lock()
         """Held by the one client that is in a step of its TLS handshake."""
@@ -254,6 +258,7 @@ class Server:
     async def run(self) -> None:
         """Accept until `stop_accepting`; serve until cancelled."""
         async with trio.open_nursery() as nursery:
+            self._serving, self._context = nursery, copy_context()
             nursery.start_soon(self._reap)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
@@ -270,7 +275,32 @@ class Server:
 
     def stop_accepting(self) -> None:
         """Close the door; connections that are open stay open."""
+        self._serving = None
         self._accepting.cancel()
+
+    def insider(self, local: Endpoint) -> trio.SocketStream:
+        """A connection of this process itself: without TLS and a login, and it may do everything.
+
+        Parameters: `local` is what it counts as having dialled. Raises OSError when nobody is served.
+        """
+        if self._serving is None:
+            raise ConnectionRefusedError(f"nobody is served at {local}")
+        ours, theirs = trio.socket.socketpair()
+        listener, _ = self._sockets[0]
+        peer = Peer(LOOPBACK[0], local, listener.name, listener.advertised)
+        peer.client = INSIDER
+        # In the server's own context, whoever calls: its log lines go where those of all clients go.
+        self._context.run(self._serving.start_soon, self._serve_insider, peer, theirs)
+        return trio.SocketStream(ours)
+
+    async def _serve_insider(self, peer: Peer, connected: trio.socket.SocketType) -> None:
+        async def transport() -> Transport:
+            return PlainTransport(connected)
+
+        try:
+            await self.serve(peer, transport)
+        finally:
+            connected.close()
 
     async def drain(self) -> None:
         """Wait until no client is owed an answer."""
@@ -285,6 +315,7 @@ class Server:
 
     def reset_connections(self) -> None:
         """End all connections as a process that is killed does: what is not sent yet never is."""
+        self._serving = None
         for connection in tuple(self.connections):
             connection.reset()
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from kbroker.broker import Broker
 from kbroker.client.cluster import ClusterClient, open_cluster
-from kbroker.client.credentials import Security
 from kbroker.client.errors import ClientError
 from kbroker.client.list_offsets import LATEST, offsets_at
 from kbroker.client.ndjson import BadLine, parse_line
@@ -34,15 +33,7 @@ async def write_seed(broker: Broker, path: str) -> int:
     restart does not write everything twice. Raises StartFailed.
     """
     # This process asks itself: what it advertises need not work from here.
-    listener = broker.nodes[0].listeners[0]
-    if listener.users is not None:
-        raise StartFailed(
-            f"--seed {path}: listener {listener.name} asks for a login; let the first of `listeners` "
-            "be one without, on localhost"
-        )
-    certificates = listener.certificates
-    tls = None if certificates is None else certificates.to_itself()
-    async with open_cluster([broker.endpoint], direct=True, security=Security(tls)) as cluster:
+    async with open_cluster([broker.endpoint], direct=True, dial=broker.dial_inside) as cluster:
         try:
             return await _Seeding(broker, cluster, path).run()
         except (OSError, BadLine, KafkaError, ClientError) as error:

@@ -344,7 +344,9 @@ async def run_broker(
     with log.collecting():
         async with (
             opened as broker,
-            open_cluster([each.endpoint for each in broker.nodes], CLIENT_ID) as cluster,
+            open_cluster(
+                [each.endpoint for each in broker.nodes], CLIENT_ID, dial=broker.dial_inside
+            ) as cluster,
         ):
             if earlier is None:
                 running = RunningBroker(broker, cluster, faults, clock, log, store)

@@ -73,6 +73,23 @@ def parse_jaas(text: str) -> LoginModule:
     return LoginModule(str(tokens[0]), options)
 
 
+def jaas_text(name: str, options: Mapping[str, str]) -> str:
+    """One login module, as `parse_jaas` and Java read it."""
+    words = [f"{_as_name(key)}={_quoted(value)}" for key, value in options.items()]
+    return " ".join([name, "required", *words]) + ";"
+
+
+def _as_name(text: str) -> str:
+    """Of an option: Java reads words only, and `parse_jaas` what is quoted as well."""
+    return text if re.fullmatch(r"\w+", text, re.ASCII) else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    for written, meant in (("\\", "\\"), ('"', '"'), *_CONTROLS.items()):
+        text = text.replace(meant, f"\\{written}")
+    return f'"{text}"'
+
+
 class _Sign(str):
     """A character that stands for itself, and is no value."""
 

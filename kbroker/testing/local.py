@@ -11,6 +11,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +19,13 @@ from typing import ParamSpec, Self, TypeVar
 
 from kbroker.client.groups import Group
 from kbroker.client.topics import Partition
+from kbroker.cluster.acl_changes import add_acls
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
+from kbroker.security.acls import Acl
 from kbroker.storage.crash_files import Mode
 
 from .async_broker import (
-    ANY_PORT,
     CRASHED,
     STOPPED,
     RunningBroker,
@@ -31,6 +33,7 @@ from .async_broker import (
     lately,
     run_broker,
 )
+from .client_settings import ClientSettings
 from .clock import MovableClock, milliseconds
 from .disk import Disk, DiskOrders, PowerCut
 from .expectation import Expectation
@@ -51,6 +54,7 @@ from .local_nodes import LocalNodes
 from .log_tail import LogTail
 from .names import api_key
 from .rules import Faults, Rule
+from .secured import HOST, Rights, Secured, Users, asked, merged
 from .snapshot import Snapshot, how_far, make_ready
 from .stores import BreakableStore, FolderStore, MemoryStore, Store, has_crashed
 
@@ -236,9 +240,11 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
     Parameters: `topics` to create, with their partitions, or their names; `config` are Kafka's
     properties; `data_dir` keeps the data in a folder or in several, None in memory; `load` is what
     it holds at the start, or the folder where that was saved; `disk` gives it a disk in memory that
-    fails on demand; `thread` is one that several brokers share, None makes one; `store` is where
-    the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
-    default one on 127.0.0.1; `nodes` is how many nodes it has, None for as many as the folder has, or
+    fails on demand; `tls` gives it a certificate of an authority of its own; `users` are who may log in,
+    with their passwords; `acls` is what they may do, which is nothing else then, and `super_users` are those
+    of them who may do everything; `thread` is one that several brokers share, None makes one; `store` is
+    where the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
+    default one on 127.0.0.1, and `secured` is what is asked there, instead of the words above; `nodes` is how many nodes it has, None for as many as the folder has, or
     one, and `racks` where they are; `cluster_id` and `grace_seconds` are as of
     `kbroker.broker.open_broker`. Raises ValueError for what cannot be meant.
 
@@ -256,9 +262,14 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         data_dir: str | Sequence[str] | None = None,
         load: Snapshot | str | Path | None = None,
         disk: bool = False,
+        tls: bool = False,
+        users: Users | None = None,
+        acls: Rights | None = None,
+        super_users: Sequence[str] = (),
         thread: BrokerThread | None = None,
         store: Store | None = None,
-        listeners: Sequence[Listener] = (ANY_PORT,),
+        listeners: Sequence[Listener] | None = None,
+        secured: Secured | None = None,
         nodes: int | None = None,
         racks: Sequence[str] = (),
         cluster_id: str | None = None,
@@ -270,13 +281,18 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         self.clock = BrokerClock(self)
         self.explain = BrokerExplain(self)
         self._log = LogTail()
-        if not isinstance(config, BrokerConfig):
-            config = BrokerConfig.load(options=broker_properties(config or {}))
-        self._config = config
         if disk and (nodes or 1) > 1:
             raise ValueError("disk=True is the disk of a broker with one node")
+        self._secured = secured or asked(
+            tls=tls, users=users, acls=acls, super_users=super_users, nodes=nodes or 1
+        )
+        rules = self._secured.rules(acls or {})
+        if not isinstance(config, BrokerConfig):
+            properties = merged(broker_properties(config or {}), self._secured.properties())
+            config = BrokerConfig.load(options=properties)
+        self._config = config
         self._store = store or self._new_store(data_dir, disk=disk)
-        self._listeners = listeners
+        self._listeners = listeners or [self._secured.listener(config)]
         self._nodes = nodes
         self._racks = racks
         self._listeners_of: dict[int, Sequence[Listener]] = {}
@@ -297,6 +313,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
                 self._begin()
             for name, partitions in wanted.items():
                 self.create_topic(name, partitions)
+            self._add_acls(rules)
         except BaseException:
             self.close()
             raise
@@ -473,6 +490,35 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
     def bootstrap_servers(self) -> str:
         return self._bootstrap
 
+    # -- who may do what
+
+    def client(
+        self, user: str | None = None, *, password: str | None = None, mechanism: str | None = None
+    ) -> ClientSettings:
+        """What a client needs to come in, for each library: `client("alice").kafka_python`.
+
+        Parameters: `user` is who logs in, by default the first one; `password` is another than the
+        user's own, to see a login fail; `mechanism` is SCRAM-SHA-512, unless it is SCRAM-SHA-256 or PLAIN.
+        Raises ValueError for a user whom there is not.
+        """
+        return self._secured.settings(self.bootstrap_servers, user, password, mechanism)
+
+    def allow(self, user: str, *rights: str) -> None:
+        """Let a user do something from now on: `allow("alice", "READ topic orders")`.
+
+        A right that begins with DENY takes it away. "*" is everybody. Raises ValueError for what is no
+        right, and for a broker that was made without ACLs.
+        """
+        if not self._secured.has_acls:
+            raise ValueError("everybody may do everything here; make the broker with acls={}")
+        self._add_acls(self._secured.rules({user: rights}))
+
+    def _add_acls(self, rules: Sequence[Acl]) -> None:
+        if rules:
+            self.run_in_broker(
+                lambda running: add_acls(running.broker.running().cluster, rules, cause="the test")
+            )
+
     def connections(self) -> int:
         """How many clients are connected; nobody is to a broker that is stopped."""
         return self._held.value.broker.connections() if self._held else 0
@@ -611,6 +657,10 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
             load=snapshot or self.snapshot(),
             thread=None if self._own_thread else self._thread,
             store=self._store.fresh(),
+            listeners=[
+                replace(each, host=HOST, port=0, advertised=None) for each in self._listeners
+            ],
+            secured=self._secured,
         )
 
     # -- faults

@@ -14,7 +14,7 @@ def api_key(name: str) -> ApiKey:
     for key in ApiKey:
         if key.api_name.lower() == plain:
             return key
-    raise ValueError(f"there is no API {name!r}{_close(name, [key.api_name for key in ApiKey])}")
+    raise ValueError(f"there is no API {name!r}{close(name, [key.api_name for key in ApiKey])}")
 
 
 def error_named(name: str | int) -> ErrorCode:
@@ -27,11 +27,11 @@ def error_named(name: str | int) -> ErrorCode:
 
 def _error_called(name: str) -> ErrorCode:
     if name not in ErrorCode.__members__:
-        raise ValueError(f"there is no error {name!r}{_close(name, list(ErrorCode.__members__))}")
+        raise ValueError(f"there is no error {name!r}{close(name, list(ErrorCode.__members__))}")
     return ErrorCode[name]
 
 
-def _close(name: str, known: list[str]) -> str:
+def close(name: str, known: list[str]) -> str:
     found = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {found[0]}?" if found else ""
 

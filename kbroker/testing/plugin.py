@@ -33,6 +33,8 @@ SESSION_KAFKA = "_kbroker_session_kafka"
 """The same where that broker runs elsewhere."""
 BOOTSTRAP_VARIABLE = "KBROKER_TEST_BOOTSTRAP"
 QUIET_VARIABLE = "KBROKER_TEST_QUIET"
+OF_ITS_OWN = ("config", "persist", "disk", "nodes", "tls", "users", "acls", "super_users")
+"""What a marker can ask for that only a broker of one's own has."""
 
 
 class NoKafka(Exception):
@@ -81,9 +83,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "kbroker(topics=None, config=None, persist=False, disk=False, nodes=1): what the broker of "
-        "this test has: topics as NAME: PARTITIONS, Kafka's properties, data in tmp_path, a disk that "
-        "fails on demand, so many nodes",
+        "kbroker(topics=None, config=None, persist=False, disk=False, nodes=1, tls=False, users=None, "
+        "acls=None, super_users=()): what the broker of this test has: topics as NAME: PARTITIONS, "
+        "Kafka's properties, data in tmp_path, a disk that fails on demand, so many nodes, a "
+        "certificate, who logs in, who may do what, and who may do everything",
     )
     if config.getoption("kbroker_bootstrap"):
         # Where KafkaTestCase finds them.
@@ -110,7 +113,7 @@ def kbroker_thread() -> Iterator[BrokerThread]:
 def kbroker_factory(
     request: pytest.FixtureRequest, kbroker_thread: BrokerThread
 ) -> Iterator[Callable[..., LocalBroker]]:
-    """Makes brokers: `kbroker_factory(topics={"orders": 3}, config={...})`."""
+    """Makes brokers: `kbroker_factory(topics={"orders": 3}, config={...})`; see `LocalBroker`."""
     if request.config.getoption("kbroker_bootstrap"):
         _skip_with_external()
     from .local import LocalBroker
@@ -270,11 +273,10 @@ def _wanted(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def _check_marker(marker: pytest.Mark) -> None:
-    unknown = sorted(set(marker.kwargs) - {"topics", "config", "persist", "disk", "nodes"})
+    unknown = sorted(set(marker.kwargs) - {"topics", *OF_ITS_OWN})
     if marker.args or unknown:
         raise pytest.UsageError(
-            "@pytest.mark.kbroker takes topics, config, persist, disk and nodes, "
-            f"not {unknown or marker.args}"
+            f"@pytest.mark.kbroker takes topics, {', '.join(OF_ITS_OWN)}, not {unknown or marker.args}"
         )
 
 
@@ -282,7 +284,7 @@ def _prepare_external(
     broker: ExternalKafka, wanted: dict[str, Any], stack: contextlib.ExitStack
 ) -> None:
     """A test that began is ended by `stack`."""
-    if any(wanted.get(name) for name in ("config", "persist", "disk", "nodes")):
+    if any(wanted.get(name) for name in OF_ITS_OWN) or wanted.get("acls") is not None:
         _skip_with_external()
     stack.enter_context(broker.one_test())
     for name, partitions in wanted.get("topics", {}).items():

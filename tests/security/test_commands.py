@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from ..broker.test_serve import refused, serving
 from .certificates import PASSWORD, Authority
 
@@ -128,22 +126,26 @@ def test_commands_that_log_in() -> None:
         assert healthy.returncode == 0, healthy.stderr
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--nodes", "3"), "Set sasl.mechanism.inter.broker.protocol, and username=..."),
-        (("--seed", "{seed}"), "let the first of `listeners` be one without"),
-    ],
-)
-def test_what_cannot_log_in_is_refused(
-    flags: tuple[str, str], message: str, tmp_path: Path
-) -> None:
+def test_nodes_that_cannot_log_in_are_refused() -> None:
+    settings = [word for each in LOGIN for word in ("-o", each)]
+    ended = refused("--memory", *settings, "--nodes", "3")
+    assert ended.returncode == 3
+    assert "Set sasl.mechanism.inter.broker.protocol, and username=..." in ended.stderr
+
+
+def test_seeds_go_in_where_clients_log_in_and_have_rights(tmp_path: Path) -> None:
+    """The process itself needs neither."""
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "orders", "value": "first"}\n')
-    settings = [word for each in LOGIN for word in ("-o", each)]
-    ended = refused("--memory", *settings, *(each.format(seed=seed) for each in flags))
-    assert ended.returncode == 3
-    assert message in ended.stderr
+    rights = (
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users=User:alice",
+    )
+    with secured(*LOGIN, *rights, flags=("--seed", str(seed))) as address:
+        alice = 'sasl.jaas.config=a.ScramLoginModule required username="alice" password="pencil";'
+        login = given("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", alice)
+        read = kbroker("topic", "consume", "orders", "-b", address, "-o", "start:end", *login)
+        assert "first" in read.stdout, read.stderr
 
 
 def test_nodes_that_nobody_knows_are_refused_where_acls_rule() -> None:

@@ -292,3 +292,22 @@ async def test_nodes_that_reach_each_other_by_tls(authority: Authority) -> None:
                 await produce(wire, Topic("t"), batch([b"x"]), acks=-1)
                 got = await fetch(wire, Topic("t"))
                 assert values_of(got) == [b"x"]
+
+
+async def test_only_the_process_itself_comes_in_by_its_own_way(authority: Authority) -> None:
+    rights = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    async with secured(authority, None, rights) as broker:
+        inside = await broker.dial_inside(broker.endpoint)
+        wire = Wire(cast(Any, inside))
+        async with inside:
+            topic = await create_topic(wire, "t")
+            assert (await produce(wire, topic, batch([b"x"]))).error_code == 0
+        async with encrypted(broker.endpoint, authority.context()) as wire:
+            ask = request(ApiKey.METADATA, topics=None)
+            await wire.send(ApiKey.METADATA, 1, ask)
+            assert not (await wire.receive()).topics
+        with pytest.raises(ConnectionRefusedError):
+            await broker.dial_inside(broker.endpoint._replace(port=1))
+        await broker.nodes[0].stop()
+        with pytest.raises(ConnectionRefusedError):
+            await broker.dial_inside(broker.endpoint)

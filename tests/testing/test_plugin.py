@@ -62,6 +62,42 @@ def test_each_test_has_a_broker_of_its_own(run: Run) -> None:
     result.assert_outcomes(passed=5)
 
 
+def test_an_application_that_logs_in_over_tls(run: Run) -> None:
+    result = run("""
+        import pytest
+        from kafka import KafkaConsumer, KafkaProducer
+        from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
+
+        USERS = {"shop": "pencil", "billing": 'a "b" \\\\c;'}
+        ACLS = {"shop": ["WRITE topic orders"], "billing": ["READ topic ord*", "READ group *"]}
+        pytestmark = pytest.mark.kbroker(topics=["orders", "invoices"], tls=True, users=USERS)
+
+        @pytest.mark.kbroker(acls=ACLS)
+        def test_rights(kbroker):
+            producer = KafkaProducer(**kbroker.client("shop").kafka_python)
+            producer.send("orders", b"1").get(10)
+            with pytest.raises(TopicAuthorizationFailedError):
+                producer.send("invoices", b"1").get(10)
+            producer.close()
+            settings = kbroker.client("billing", mechanism="PLAIN").kafka_python
+            consumer = KafkaConsumer(
+                "orders", group_id="g", auto_offset_reset="earliest", **settings
+            )
+            assert next(consumer).value == b"1"
+            consumer.close()
+
+        def test_a_wrong_password(kbroker):
+            settings = kbroker.client("shop", password="pen").kafka_python
+            with pytest.raises(KafkaTimeoutError):
+                KafkaProducer(**settings, bootstrap_timeout_ms=500)
+
+        def test_what_is_refused_says_what_to_do(kbroker_factory):
+            with pytest.raises(ValueError, match="there is no user 'shopp'; did you mean shop"):
+                kbroker_factory(users=USERS).client("shopp")
+    """)
+    result.assert_outcomes(passed=3)
+
+
 def test_a_fault_that_never_fired_fails_the_test(run: Run) -> None:
     result = run("""
         def test_nothing_happens(kbroker):
@@ -200,7 +236,7 @@ def test_a_marker_that_means_nothing_is_an_error(run: Run) -> None:
     """)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
-        ["*@pytest.mark.kbroker takes topics, config, persist, disk and nodes*"]
+        ["*@pytest.mark.kbroker takes topics, config, persist, disk, nodes, tls, users, *"]
     )
 
 

@@ -1,0 +1,266 @@
+"""Brokers under test with TLS, users and ACLs."""
+
+from __future__ import annotations
+
+import builtins
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import trio
+from kafka import KafkaProducer
+from kafka.errors import TopicAuthorizationFailedError
+
+from kbroker.client import check_round_trip
+from kbroker.client.endpoint import Endpoint
+from kbroker.client.security import security_of
+from kbroker.security.jaas import jaas_text, parse_jaas
+from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker
+from kbroker.testing.secured import MECHANISMS, rule_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+USERS = {"alice": "pencil", "bob": "pen"}
+AWKWARD = {'a b"=;': "1\\2\n3 'x' \"y\"", "größe": "ключ"}
+
+
+@pytest.fixture(scope="module")
+def thread() -> Iterator[BrokerThread]:
+    thread = BrokerThread()
+    yield thread
+    thread.close()
+
+
+Make = Callable[..., LocalBroker]
+
+
+@pytest.fixture
+def make(thread: BrokerThread) -> Iterator[Make]:
+    made: list[LocalBroker] = []
+
+    def new(**settings: Any) -> LocalBroker:
+        made.append(LocalBroker(thread=thread, **settings))
+        return made[-1]
+
+    yield new
+    for broker in made:
+        broker.close()
+
+
+def sent(settings: dict[str, Any], topic: str = "orders") -> None:
+    """Send one record with kafka-python. Raises KafkaError."""
+    producer = KafkaProducer(**settings, max_block_ms=5000, retries=0)
+    try:
+        producer.send(topic, b"x").get(20)
+    finally:
+        producer.close(0)
+
+
+def asks(settings: dict[str, str]) -> None:
+    """Ask for metadata, with Kafka's settings. Raises OSError."""
+    endpoint = Endpoint.parse(settings["bootstrap.servers"])
+    security = security_of(settings)
+
+    async def ask() -> None:
+        await check_round_trip(*endpoint, security=security)
+
+    trio.run(ask)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("users", [None, USERS])
+def test_a_client_comes_in(make: Make, tls: bool, users: dict[str, str] | None) -> None:
+    broker = make(topics=["orders"], tls=tls, users=users)
+    sent(broker.client().kafka_python)
+    broker.produce("orders", "by the kit")
+    assert [record.value for record in broker.wait_for("orders", count=2)] == [b"x", b"by the kit"]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_users_log_in_by_each_mechanism(make: Make, mechanism: str) -> None:
+    broker = make(topics=["orders"], users=USERS | AWKWARD)
+    sent(broker.client("alice", mechanism=mechanism.lower()).kafka_python)
+    for name in USERS | AWKWARD:
+        asks(broker.client(name, mechanism=mechanism).java)
+        with pytest.raises(OSError, match="does not let"):
+            asks(broker.client(name, password="no", mechanism=mechanism).java)
+    with pytest.raises(OSError, match="does not let eve in"):
+        asks(broker.client("eve", password="no", mechanism=mechanism).java)
+
+
+def test_authorities_of_several_brokers_are_different(make: Make) -> None:
+    one, other = make(topics=["orders"], tls=True), make(topics=["orders"], tls=True)
+    sent(one.client().kafka_python)
+    sent(other.client().kafka_python)
+    mistaken = one.client().java | {"bootstrap.servers": other.bootstrap_servers}
+    with pytest.raises(OSError, match="is not accepted"):
+        asks(mistaken)
+    assert (len(one.records("orders")), len(other.records("orders"))) == (1, 1)
+
+
+def test_rights_decide_and_change(make: Make) -> None:
+    broker = make(
+        topics=["orders"],
+        users={**USERS, "root": "r"},
+        acls={"alice": ["WRITE topic ord*"], "*": ["DENY WRITE topic secrets"]},
+        super_users=["root"],
+    )
+    sent(broker.client("alice").kafka_python)
+    sent(broker.client("root").kafka_python)
+    with pytest.raises(TopicAuthorizationFailedError):
+        sent(broker.client("bob").kafka_python)
+    broker.allow("bob", "write TOPIC orders")
+    sent(broker.client("bob").kafka_python)
+    broker.allow("alice", "DENY WRITE topic orders")
+    with pytest.raises(TopicAuthorizationFailedError):
+        sent(broker.client("alice").kafka_python)
+    broker.create_topic("secrets")
+    with pytest.raises(TopicAuthorizationFailedError):
+        sent(broker.client("bob").kafka_python, "secrets")
+    assert len(broker.records("orders")) == 3
+
+
+def test_it_is_the_same_after_a_restart_and_in_a_fork(make: Make, tmp_path: Any) -> None:
+    broker = make(
+        topics=["orders"],
+        tls=True,
+        users=USERS,
+        acls={"alice": ["WRITE topic orders"]},
+        data_dir=str(tmp_path),
+    )
+    broker.restart()
+    sent(broker.client("alice").kafka_python)
+    with broker.fork() as fork:
+        sent(fork.client("alice").kafka_python)
+        with pytest.raises(TopicAuthorizationFailedError):
+            sent(fork.client("bob").kafka_python)
+        assert (len(broker.records("orders")), len(fork.records("orders"))) == (1, 2)
+
+
+def test_nodes_come_to_each_other(make: Make) -> None:
+    broker = make(
+        nodes=3,
+        config={"default.replication.factor": 3},
+        tls=True,
+        users=USERS,
+        acls={"alice": ["WRITE topic orders"]},
+    )
+    broker.create_topic("orders", 3)
+    for _ in range(5):
+        sent(broker.client("alice").kafka_python | {"acks": "all"})
+    broker.stop_node(1)
+    sent(broker.client("alice").kafka_python | {"acks": "all"})
+    assert len(broker.records("orders")) == 6
+
+
+def test_what_each_library_takes(make: Make) -> None:
+    broker = make(tls=True, users={"alice": 'a"b'})
+    settings = broker.client("alice")
+    assert isinstance(settings.aiokafka["ssl_context"], ssl.SSLContext)
+    assert settings.java["sasl.jaas.config"] == (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="alice" password="a\\"b";'
+    )
+    assert settings.java["ssl.truststore.type"] == "PEM"
+    assert settings.spark["kafka.security.protocol"] == "SASL_SSL"
+    assert settings.confluent_kafka == {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.pem": settings.authority,
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": 'a"b',
+    }
+    assert 'a"b' not in repr(settings)
+
+
+def test_nothing_is_told_of_secrets(make: Make) -> None:
+    broker = make(tls=True, users={"alice": "pencil"})
+    for shown in (repr(broker._secured), broker.report(), repr(broker.client())):
+        assert "pencil" not in shown
+        assert "PRIVATE" not in shown
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"users": {}}, 'users are passwords by name, as {"alice": "secret"}, not {}'),
+        ({"users": ["alice"]}, "users are passwords by name"),
+        ({"users": {"alice": ""}}, "a user has a name and a password"),
+        ({"users": {"kbroker-node": "x"}}, "call that user otherwise"),
+        ({"super_users": ["alice"]}, r"super_users need ACLs .*; add acls=\{\}"),
+        (
+            {"users": USERS, "acls": {}, "super_users": ["alise"]},
+            "'alise' is none of users; did you mean alice",
+        ),
+        ({"users": USERS, "acls": {"bobb": []}}, "'bobb' is nobody here; did you mean bob"),
+        ({"acls": {"alice": ["READ topic t"]}}, r"there are ANONYMOUS, \*"),
+        ({"users": USERS, "acls": {"bob": ["READ orders"]}}, 'write "READ topic orders"'),
+        (
+            {"users": USERS, "acls": {"bob": ["REED topic t"]}},
+            "what may be done is one of ALL, READ",
+        ),
+        ({"users": USERS, "acls": {"bob": ["READ topik t"]}}, "is one of topic, group, cluster"),
+        ({"acls": {}, "nodes": 3}, "add users, or leave out nodes"),
+        (
+            {"tls": True, "config": {"ssl.keystore.key": "x"}},
+            "set ssl.keystore.key; leave it out of config",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(make: Make, settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**settings)
+
+
+def test_what_a_broker_does_not_have(make: Make) -> None:
+    broker = make()
+    assert broker.client().kafka_python["security_protocol"] == "PLAINTEXT"
+    with pytest.raises(ValueError, match="nobody logs in"):
+        broker.client("alice")
+    with pytest.raises(ValueError, match="make the broker with acls="):
+        broker.allow("*", "READ topic t")
+    with pytest.raises(ValueError, match="mechanism is one of SCRAM-SHA-512"):
+        make(users=USERS).client("alice", mechanism="GSSAPI")
+
+
+def test_without_what_makes_certificates(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any) -> Any:
+        if name == "trustme":
+            raise ModuleNotFoundError(name)
+        return real(name, *args)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match=r"pip install 'kbroker\[testing\]'"):
+        make(tls=True)
+
+
+def test_a_kafka_elsewhere_has_none_of_it(make: Make, thread: BrokerThread) -> None:
+    kafka = ExternalKafka(make().bootstrap_servers, thread)
+    with pytest.raises(Exception, match="`client` needs a broker of its own"):
+        kafka.client("alice")
+    kafka.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("READ topic orders", "ALLOW User:a READ on topic orders from *"),
+        ("deny write Topic *", "DENY User:a WRITE on topic * from *"),
+        (
+            "allow ALL transactional_id pay-*",
+            "ALLOW User:a ALL on prefixed transactional id pay- from *",
+        ),
+        ("create cluster", "ALLOW User:a CREATE on cluster kafka-cluster from *"),
+    ],
+)
+def test_rights_as_texts(text: str, rule: str) -> None:
+    assert str(rule_of("a", text)) == rule
+
+
+def test_jaas_there_and_back() -> None:
+    options = {"username": "a", **{f"user_{name}": word for name, word in AWKWARD.items()}}
+    assert parse_jaas(jaas_text("a.B", options)).options == options

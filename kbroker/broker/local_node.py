@@ -311,7 +311,7 @@ class LocalNode:
             with self._work:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.node.run)
-                    nursery.start_soon(self.server.run)
+                    await nursery.start(self.server.run)
                     task_status.started()
         finally:
             self._ended.set()

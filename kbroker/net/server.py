@@ -255,10 +255,11 @@ class Server:
         """The address of the first listener."""
         return self.endpoints()[0][1]
 
-    async def run(self) -> None:
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Accept until `stop_accepting`; serve until cancelled."""
         async with trio.open_nursery() as nursery:
             self._serving, self._context = nursery, copy_context()
+            task_status.started()
             nursery.start_soon(self._reap)
             with self._accepting:
                 async with trio.open_nursery() as accepting:

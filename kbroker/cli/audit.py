@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from kbroker.text.times import iso_time
 
 from .completion import complete_topics
 from .output import Column, format_options, paragraphs, show, table
-from .target import BROKERS, Target, resolve, run, target_options
+from .target import Target, parse_addresses, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -106,7 +106,7 @@ def audit(target: Target, topic: str, output: str, **asked: Any) -> None:
 
     With --against or --against-lake: which records are missing, doubled or different there.
     """
-    choices = _choices(**asked)
+    choices = _choices(target, **asked)
 
     async def work(cluster: ClusterClient) -> TopicReport | PairReport:
         return await _audit(cluster, topic, choices)
@@ -133,7 +133,7 @@ class Choices:
     listed: int
 
 
-def _choices(**asked: Any) -> Choices:
+def _choices(target: Target, **asked: Any) -> Choices:
     against, bootstrap, lake = (
         asked[name] for name in ("against", "against_bootstrap", "against_lake")
     )
@@ -147,7 +147,9 @@ def _choices(**asked: Any) -> Choices:
         raise click.UsageError("--unique is for one topic; audit it without --against")
     return Choices(
         against,
-        None if bootstrap is None else resolve({BROKERS: bootstrap}),
+        None
+        if bootstrap is None
+        else replace(target, bootstrap=parse_addresses(bootstrap, "--against-bootstrap")),
         lake,
         None if asked["by"] == OFFSET else _identity(asked["by"], "--by"),
         asked["distinct"],

@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from .output import say
-from .target import parse_settings, security_of
+from .target import BROKERS, DEFAULTS, ENVIRONMENT, parse_settings, settings_of
 from .units import DURATION
 
 RETRY_SECONDS = 0.1
@@ -17,12 +17,10 @@ RETRY_SECONDS = 0.1
 
 @click.command()
 @click.option(
+    "-b",
     "--bootstrap",
-    envvar="KBROKER_BOOTSTRAP",
-    default="localhost:9092",
-    show_default=True,
     metavar="HOST:PORT",
-    help="Where the broker listens.",
+    help=f"Where the broker listens.  [env: {ENVIRONMENT}; default: {DEFAULTS[BROKERS]}]",
 )
 @click.option(
     "--wait",
@@ -39,7 +37,7 @@ RETRY_SECONDS = 0.1
     metavar="KEY=VALUE",
     help="Set security.protocol, ssl.truststore.location, ... as Kafka's clients have them.",
 )
-def health(bootstrap: str, wait_seconds: float, settings: tuple[str, ...]) -> None:
+def health(bootstrap: str | None, wait_seconds: float, settings: tuple[str, ...]) -> None:
     """Ask a broker whether it answers. Exit status 0 when it does, else 1."""
     import trio
 
@@ -47,8 +45,12 @@ def health(bootstrap: str, wait_seconds: float, settings: tuple[str, ...]) -> No
     from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.compile import DecodeError
 
-    security = security_of(parse_settings(settings))
+    given = (click.get_current_context().find_root().obj or {}) | parse_settings(settings)
+    if bootstrap is not None:
+        given[BROKERS] = bootstrap
     try:
+        found, security = settings_of(given)
+        bootstrap = found[BROKERS].partition(",")[0]
         endpoint = Endpoint.parse(bootstrap)
     except ValueError as error:
         # Not the usual 2 of a wrong option: containers reserve that status.

@@ -8,14 +8,14 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .output import say
-from .target import fail
+from .target import BROKERS, SECURITY_SETTINGS, Target, fail, target_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,15 +31,6 @@ def lake() -> None:
 @lake.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option(
-    "-b",
-    "--bootstrap",
-    envvar="KBROKER_BOOTSTRAP",
-    default="localhost:9092",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="A broker of the cluster.",
-)
 @click.option(
     "--format",
     "value_format",
@@ -84,7 +75,9 @@ def lake() -> None:
 )  # fmt: skip
 @click.option("--memory", default="1g", show_default=True, help="For Spark's JVM.")
 @click.option("--json", "as_json", is_flag=True, help="Print events, one line of JSON for each.")
+@target_options
 def archive(
+    target: Target,
     folder: Path,
     topics: tuple[str, ...],
     options: tuple[str, ...],
@@ -98,7 +91,7 @@ def archive(
     Goes on until Ctrl+C, or ends by itself with --once. Can be killed at any moment and started
     again: no record is lost or doubled. While no broker answers it waits.
     """
-    source_options = _parsed_options(options)
+    source_options = _security_options(target.settings) | _parsed_options(options)
     with _lake_errors():
         from kbroker.pipelines.lake.archiver import Conf
 
@@ -106,6 +99,7 @@ def archive(
             lake=folder,
             topic="",
             isolation="read_uncommitted" if uncommitted else "read_committed",
+            bootstrap=target.settings[BROKERS],
             options=source_options,
             **_renamed(more),
         )
@@ -260,12 +254,14 @@ def _lake_errors() -> Iterator[None]:
     """End the process with a message when the lake cannot be worked on."""
     try:
         from kbroker.pipelines.lake.commits import LakeError
+        from kbroker.security.errors import BadSettings
         from kbroker.spark.connector import ConnectorError
+        from kbroker.spark.source.options import OptionError
     except ModuleNotFoundError as error:
         fail(f"{error.name} is not installed: pip install 'kbroker[spark]'")
     try:
         yield
-    except (LakeError, ConnectorError) as error:
+    except (LakeError, ConnectorError, OptionError, BadSettings) as error:
         fail(str(error))
 
 
@@ -281,6 +277,20 @@ def _parsed_options(texts: tuple[str, ...]) -> dict[str, str]:
     if wrong := [key for key, separator, _ in pairs if not separator]:
         raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE", param_hint="--option")
     return {key: value for key, _, value in pairs}
+
+
+def _security_options(settings: Mapping[str, str]) -> dict[str, str]:
+    """What a profile, or `-X`, says of security, for Spark's source. Java is told what its files are."""
+    from kbroker.security.stores import PEM, type_of
+
+    found = {name: value for name, value in settings.items() if name in SECURITY_SETTINGS}
+    for kind in ("truststore", "keystore"):
+        location, text = f"ssl.{kind}.location", f"ssl.{kind}.certificates"
+        if location in found:
+            found[f"ssl.{kind}.type"] = type_of(location, found[location])
+        elif text in found or f"ssl.{kind}.key" in found:
+            found[f"ssl.{kind}.type"] = PEM
+    return {f"kafka.{name}": value for name, value in found.items()}
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:

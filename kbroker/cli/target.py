@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -38,9 +38,11 @@ SECURITY_SETTINGS = {
     "sasl.oauthbearer.client.credentials.client.id": "who asks there for a token",
     "sasl.oauthbearer.client.credentials.client.secret": "the secret of who asks there",
     "sasl.oauthbearer.scope": "what the token is for, as who issues it names that",
+    "ssl.truststore.type": "PEM or PKCS12; the file itself says it as well",
     "ssl.truststore.location": "file of the certificates that are trusted, PEM or PKCS#12",
     "ssl.truststore.certificates": "the same as PEM text",
     "ssl.truststore.password": "password of that file, if it is PKCS#12",
+    "ssl.keystore.type": "PEM or PKCS12; the file itself says it as well",
     "ssl.keystore.location": "file of this client's certificate and key, PEM or PKCS#12",
     "ssl.keystore.certificate.chain": "this client's certificate and its issuers as PEM text",
     "ssl.keystore.key": "the private key of that certificate as PEM text",
@@ -66,6 +68,8 @@ class Target:
     bootstrap: list[Endpoint]
     client_id: str
     security: Security
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """All of them, as they were given."""
 
     def opened(self) -> AbstractAsyncContextManager[ClusterClient]:
         """A client of the cluster."""
@@ -127,6 +131,12 @@ def check_setting(key: str) -> None:
 
 def resolve(given: Mapping[str, str]) -> Target:
     """What is given, else what the environment, the profile in use and the defaults say."""
+    settings, security = settings_of(given)
+    return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID], security, settings)
+
+
+def settings_of(given: Mapping[str, str]) -> tuple[dict[str, str], Security]:
+    """The same as settings, and how brokers are reached by them. Raises BadParameter."""
     from .profiles import current_settings
 
     environment = os.environ.get(ENVIRONMENT)
@@ -134,7 +144,7 @@ def resolve(given: Mapping[str, str]) -> Target:
     if environment:
         settings[BROKERS] = environment
     settings |= given
-    return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID], security_of(settings))
+    return settings, security_of(settings)
 
 
 def security_of(settings: Mapping[str, str]) -> Security:

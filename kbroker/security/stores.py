@@ -25,6 +25,7 @@ Lookup: TypeAlias = Callable[[str], str]
 
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
 _PEM = b"-----BEGIN "
+PEM, PKCS12 = "PEM", "PKCS12"
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 _FILE_BYTES_MAX = 1024 * 1024
 
@@ -78,6 +79,11 @@ def read_trusted(setting: Lookup) -> str:
     if not pem:
         raise BadSettings(f"ssl.truststore.location: {location} has no certificates")
     return pem.decode()
+
+
+def type_of(name: str, location: str) -> str:
+    """What Java is told that a file is: `PEM` or `PKCS12`. Raises BadSettings."""
+    return PEM if _PEM in read_file(name, location) else PKCS12
 
 
 def files_of(setting: Lookup) -> list[Path]:

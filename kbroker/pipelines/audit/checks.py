@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import trio
@@ -11,6 +12,7 @@ import trio
 from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
 from kbroker.client.errors import first_error
+from kbroker.client.security import security_of
 
 from .findings import AuditError, Findings
 from .identity import Identity
@@ -18,6 +20,8 @@ from .pair import PairReport, compare_contents, compare_offsets
 from .reader import Source
 from .topic import TopicReport, audit_topic
 
+Settings = Mapping[str, str]
+NO_SETTINGS: Settings = MappingProxyType({})
 Report = TypeVar("Report", TopicReport, PairReport)
 
 
@@ -25,11 +29,15 @@ def check_topic(
     bootstrap: str,
     topic: str,
     *,
+    settings: Settings = NO_SETTINGS,
     unique: str | None = None,
     committed: bool = True,
     partitions: Collection[int] = (),
 ) -> TopicReport:
-    """Audit a topic. `unique` is what identifies a record, as in `Identity.parse`.
+    """Audit a topic.
+
+    Parameters: `unique` is what identifies a record, as in `Identity.parse`; `settings` are Kafka's own
+    of a client about TLS and its login, such as ``security.protocol``.
 
     Raises AuditError when something is found, ClientError or KafkaError when it cannot be read.
     Not for use inside of trio: call it in a thread there.
@@ -39,7 +47,7 @@ def check_topic(
     async def work(source: Source) -> TopicReport:
         return await audit_topic(source, unique=identity)
 
-    return _checked(bootstrap, topic, committed, partitions, work)
+    return _checked(bootstrap, settings, topic, committed, partitions, work)
 
 
 def check_same(
@@ -47,6 +55,7 @@ def check_same(
     topic: str,
     other: str,
     *,
+    settings: Settings = NO_SETTINGS,
     by: str = "offset",
     distinct: bool = False,
     committed: bool = True,
@@ -62,11 +71,17 @@ def check_same(
             return await compare_offsets(source, right)
         return await compare_contents(source, right, Identity.parse(by), distinct=distinct)
 
-    return _checked(bootstrap, topic, committed, (), work)
+    return _checked(bootstrap, settings, topic, committed, (), work)
 
 
 def check_lake(
-    bootstrap: str, topic: str, lake: Path, *, committed: bool = True, may_lag: bool = False
+    bootstrap: str,
+    topic: str,
+    lake: Path,
+    *,
+    settings: Settings = NO_SETTINGS,
+    committed: bool = True,
+    may_lag: bool = False,
 ) -> PairReport:
     """Compare a topic with its lake. Raises as `check_topic`."""
     from .lake import compare_lake
@@ -74,21 +89,23 @@ def check_lake(
     async def work(source: Source) -> PairReport:
         return await compare_lake(source, lake, may_lag=may_lag)
 
-    return _checked(bootstrap, topic, committed, (), work)
+    return _checked(bootstrap, settings, topic, committed, (), work)
 
 
 def _checked(
     bootstrap: str,
+    settings: Settings,
     topic: str,
     committed: bool,
     partitions: Collection[int],
     work: Callable[[Source], Awaitable[Report]],
 ) -> Report:
-    """Run an audit; raises AuditError when something is found."""
+    """Run an audit; raises AuditError when something is found, BadSecurity for bad settings."""
+    security = security_of(settings)
     endpoints = [Endpoint.parse(address) for address in bootstrap.split(",")]
 
     async def main() -> Report:
-        async with open_cluster(endpoints) as cluster:
+        async with open_cluster(endpoints, security=security) as cluster:
             return await work(Source(cluster, topic, committed, partitions))
 
     try:

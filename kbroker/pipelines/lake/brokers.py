@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.spark.source.client import settings
+from kbroker.spark.source.options import SECURITY
+
 _TIMEOUT_S = 5.0
-_JAAS = re.compile(r'(username|password)="((?:[^"\\]|\\.)*)"')
 
 
 class BrokerAwayError(Exception):
@@ -32,10 +33,9 @@ class Brokers:
         from confluent_kafka.admin import AdminClient
 
         self._bootstrap = bootstrap
-        settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap}
-        settings |= client_settings(options)
+        chosen = {"bootstrap.servers": bootstrap, **client_settings(options)}
         # What it cannot reach is told by what it raises.
-        self._admin = AdminClient(settings, logger=_silent())
+        self._admin = AdminClient(chosen, logger=_silent())
 
     def close(self) -> None:
         """End the connections. Who holds this, as Spark does for ever, holds no client any more."""
@@ -84,18 +84,14 @@ def as_kafka_writes(topic_id: Any) -> str:
     return str(topic_id).replace("+", "-").replace("/", "_")
 
 
-def client_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """librdkafka's settings for a source's ``kafka.`` options about security.
-
-    Java clients have user and password in ``sasl.jaas.config``, librdkafka as settings of their own.
-    """
-    prefixes = ("security.", "sasl.mechanism", "ssl.endpoint")
-    names = {name.removeprefix("kafka."): name for name in options if name.startswith("kafka.")}
-    found = {name: options[key] for name, key in names.items() if name.startswith(prefixes)}
-    if "sasl.jaas.config" in names:
-        for what, value in _JAAS.findall(options[names["sasl.jaas.config"]]):
-            found[f"sasl.{what}"] = value
-    return found
+def client_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """librdkafka's settings for a source's ``kafka.`` options about security. Raises OptionError."""
+    kafka = {
+        name.removeprefix("kafka."): value
+        for name, value in options.items()
+        if name.startswith("kafka.")
+    }
+    return settings({name: value for name, value in kafka.items() if name.startswith(SECURITY)})
 
 
 def _silent() -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from kbroker.security.jaas import BadJaas, parse_jaas
 
 from .options import OptionError
 
@@ -18,6 +19,9 @@ _SAME_MEANING = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "max.request.size": "message.max.bytes",
     "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
 }
 """Java's name and librdkafka's; where both have one name, nothing is said here."""
 
@@ -68,12 +72,11 @@ _REFUSED = {
 }
 
 _FILES = {
-    "ssl.truststore.location": ("ssl.ca.location", "PEM"),
-    "ssl.keystore.location": ("ssl.keystore.location", "PKCS12"),
+    ("ssl.truststore.location", "PEM"): ("ssl.ca.location",),
+    ("ssl.keystore.location", "PKCS12"): ("ssl.keystore.location",),
+    ("ssl.keystore.location", "PEM"): ("ssl.certificate.location", "ssl.key.location"),
 }
-"""Java's key stores: librdkafka reads certificates of authorities as PEM, and keys as PKCS12."""
-
-_LOGIN = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;]+))")
+"""Java's key stores, by their types, where librdkafka reads such files."""
 
 
 def settings(kafka: Mapping[str, str]) -> Settings:
@@ -104,7 +107,7 @@ def _translated(name: str, value: str, kafka: Mapping[str, str]) -> Settings:
         return {"queue.buffering.max.kbytes": max(1, int(value) // 1024)}
     if name == "ssl.endpoint.identification.algorithm" and not value.strip():
         return {name: "none"}
-    if name in _FILES:
+    if name in ("ssl.truststore.location", "ssl.keystore.location"):
         return _store(name, value, kafka)
     if name == "ssl.truststore.password":
         return {}
@@ -113,30 +116,29 @@ def _translated(name: str, value: str, kafka: Mapping[str, str]) -> Settings:
 
 def _login(value: str) -> Settings:
     """Name and password out of Java's login configuration."""
-    fields = {
-        name: quoted or single or bare for name, quoted, single, bare in _LOGIN.findall(value)
-    }
+    try:
+        fields = parse_jaas(value).options
+    except BadJaas as error:
+        raise OptionError(f"Kafka option 'sasl.jaas.config': {error}") from None
     if "username" not in fields or "password" not in fields:
         raise OptionError(
             "Kafka option 'sasl.jaas.config' is understood when it has a username and a password; "
             "for other mechanisms give librdkafka's kafka.sasl.* options"
         )
-    return {
-        "sasl.username": re.sub(r"\\(.)", r"\1", fields["username"]),
-        "sasl.password": re.sub(r"\\(.)", r"\1", fields["password"]),
-    }
+    return {"sasl.username": fields["username"], "sasl.password": fields["password"]}
 
 
 def _store(name: str, value: str, kafka: Mapping[str, str]) -> Settings:
-    ours, kind = _FILES[name]
     given = kafka.get(name.replace("location", "type"), "JKS").upper()
-    if given != kind:
+    ours = _FILES.get((name, given))
+    if ours is None:
+        kinds = " or ".join(kind for store, kind in _FILES if store == name)
         raise OptionError(
-            f"Kafka option '{name}' is a {given} file here, and librdkafka reads {kind}: convert it "
+            f"Kafka option '{name}' is a {given} file here, and librdkafka reads {kinds}: convert it "
             f"(keytool -importkeystore, openssl pkcs12) and set kafka."
-            f"{name.replace('location', 'type')} to {kind}"
+            f"{name.replace('location', 'type')} to that"
         )
-    return {ours: value}
+    return dict.fromkeys(ours, value)
 
 
 def made(kind: Callable[[Settings], Any], chosen: Settings) -> Any:

@@ -44,6 +44,9 @@ SOURCE_NAMES = (
 )
 SINK_NAMES = ("topic", "includeHeaders", "checkpointLocation", "queryName")
 
+SECURITY = ("security.", "sasl.", "ssl.")
+"""Kafka's properties that begin so are understood without ``kafka.`` too: profiles have them so."""
+
 _DELAY = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _DELAY_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
@@ -251,7 +254,7 @@ class _Reader:
 
 def _refuse_unknown(given: Mapping[str, str], known: tuple[str, ...]) -> None:
     names = {name.lower() for name in known}
-    unknown = [name for name in given if name not in names and not name.startswith(KAFKA)]
+    unknown = [name for name in given if name not in names and not _is_of_client(name)]
     if unknown:
         raise OptionError(
             f"unknown option: {', '.join(sorted(unknown))}. There are {', '.join(known)}, and what "
@@ -323,10 +326,18 @@ def _triggers(chosen: _Reader) -> dict[str, Any]:
     }
 
 
+def _is_of_client(name: str) -> bool:
+    return name.startswith((KAFKA, *SECURITY))
+
+
 def _kafka(given: Mapping[str, str]) -> dict[str, str]:
-    found = {
-        name.removeprefix(KAFKA): value for name, value in given.items() if name.startswith(KAFKA)
-    }
+    found = {name: value for name, value in given.items() if name.startswith(SECURITY)}
+    for name, value in given.items():
+        plain = name.removeprefix(KAFKA)
+        if plain == name:
+            continue
+        if found.setdefault(plain, value) != value:
+            raise OptionError(f"'{plain}' and '{name}' say different things; leave one of them out")
     if "bootstrap.servers" not in found and FILE_OPTION not in given:
         raise OptionError(
             "Option 'kafka.bootstrap.servers' must be specified; segment files are read with 'path'"

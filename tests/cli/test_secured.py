@@ -1,0 +1,150 @@
+"""Every command against a broker that speaks TLS, asks for a login and obeys ACLs."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import trio
+from click.testing import CliRunner, Result
+
+from kbroker.broker import Broker
+from kbroker.cli import main
+from kbroker.testing import LocalBroker
+from kbroker.testing.control import controlled
+
+from .test_printing import leaves
+
+USERS = {"admin": "ink", "nobody": "pen"}
+ALONE = {
+    *("serve", "run", "completion", "new pipeline", "demo", "config explain"),
+    *(f"log {verb}" for verb in ("dump", "verify", "repair", "adopt")),
+    *(f"spark {verb}" for verb in ("packages", "doctor")),
+    *(f"profile {verb}" for verb in ("list", "use", "create")),
+    *(f"lake {verb}" for verb in ("merge", "check", "set-aside")),
+    *("cluster grow", "cluster shrink", "cluster node gone"),
+}
+"""Commands that ask no broker that runs already."""
+ELSEWHERE = {"lake archive"}
+"""It needs Spark: tests/spark has it."""
+CALLS = [
+    "health",
+    "topic create a b copy --partitions 1",
+    "topic list",
+    "topic describe a",
+    "topic alter-config a --set retention.ms=100000",
+    "topic add-partitions b 2",
+    "topic produce a one two three",
+    "topic produce b other",
+    "topic consume a -o :end -f %v",
+    "topic consume a -o :end -g readers -f %v",
+    "topic trim b --before end",
+    "group list",
+    "group describe readers",
+    "group seek readers --to start",
+    "group wait readers --state Empty",
+    "group offset-delete readers -t a",
+    "cluster health",
+    "cluster info",
+    "cluster logdirs",
+    "cluster rebalance --dry-run",
+    "cluster txn list",
+    "cluster txn find-hanging",
+    "config show --node 1",
+    "config set message.max.bytes=2000000 --default",
+    "config unset message.max.bytes --default",
+    "security user add carol",
+    "security user list",
+    "security user remove carol",
+    "audit a",
+    "replay a --to-topic copy",
+    "audit a --against copy --by key",
+    "fault arm Produce --error NOT_LEADER_OR_FOLLOWER --times 1",
+    "fault hits 1",
+    "fault disarm 1",
+    "fault check",
+    "clock advance 1s",
+    "explain group readers",
+    "explain partition a 0",
+    "explain transaction tx",
+    "control produce topic=a value=x",
+    "cluster node list",
+    "cluster node add",
+    "cluster link cut 1 2",
+    "cluster link heal",
+    "cluster drain 2",
+    "cluster node stop 2",
+    "cluster forget 2",
+    "cluster node start 2",
+    "cluster node crash 2",
+    "cluster node remove 2",
+    "cluster txn describe tx",
+    "cluster txn abort a 0 0",
+    "topic consume a -o :end -g readers -f %v",
+    "group delete readers",
+    "topic delete b",
+]
+NOTHING_THERE = {
+    "cluster txn describe tx": "there is no transactional id 'tx'",
+    "cluster txn abort a 0 0": "no transaction that began at offset 0 is open there",
+}
+"""What brokers say to those that find nothing to do."""
+
+
+def test_every_command_is_called() -> None:
+    names = sorted(leaves(main), key=len, reverse=True)
+    called = {next(name for name in names if f"{each} ".startswith(f"{name} ")) for each in CALLS}
+    assert called | ALONE | ELSEWHERE == set(names)
+    assert not called & ALONE
+
+
+def invoke(environment: dict[str, str], *words: str) -> Result:
+    return CliRunner(env=environment).invoke(main, words, input="a password")
+
+
+def toml(settings: dict[str, str]) -> str:
+    lines = "\n".join(
+        f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings.items()
+    )
+    return f'current = "secure"\n[profiles.secure]\n{lines}\n'
+
+
+def profile(folder: Path, broker: LocalBroker, user: str) -> dict[str, str]:
+    """The environment of commands that log in as a user, by a profile."""
+    settings = broker.client(user).java
+    settings["brokers"] = settings.pop("bootstrap.servers")
+    path = folder / f"{user}.toml"
+    path.write_text(toml(settings))
+    return {"KBROKER_PROFILES": str(path), "KBROKER_BOOTSTRAP": ""}
+
+
+async def test_they_do_what_they_are_for(tmp_path: Path) -> None:
+    async def prepare(broker: Broker) -> None:
+        pass
+
+    settings = {
+        "tls": True,
+        "users": USERS,
+        "acls": {},
+        "super_users": ["admin"],
+        "config": {"offsets.topic.num.partitions": 1},
+    }
+    async with controlled(0, None, prepare, **settings) as (broker, control):
+        admin = profile(tmp_path, broker, "admin") | {
+            "KBROKER_CONTROL": control.address,
+            "KBROKER_CONTROL_TOKEN_FILE": control.token_file,
+        }
+        wrong = {}
+        for each in CALLS:
+            result = await trio.to_thread.run_sync(partial(invoke, admin, *each.split()))
+            if result.exit_code and not (
+                each in NOTHING_THERE and NOTHING_THERE[each] in result.output
+            ):
+                wrong[each] = result.output or result.exception
+        assert not wrong
+        assert {"a", "copy"} <= (await trio.to_thread.run_sync(broker.topics)).keys()
+        nobody = profile(tmp_path, broker, "nobody")
+        refused = await trio.to_thread.run_sync(partial(invoke, nobody, "topic", "create", "c"))
+        assert refused.exit_code == 1
+        assert "may not CREATE topic c" in refused.output

@@ -84,7 +84,8 @@ class Partitions(ABC):
         if gone:
             raise SourceError(
                 f"{self.place} does not host this topic-partition (UnknownTopicOrPartition): there is "
-                f"no topic {', '.join(gone)}. Create it, or leave it out of 'subscribe'."
+                f"no topic {', '.join(gone)}, or none that this user may see. Create it, or leave it out of "
+                "'subscribe', or let the user READ it."
             )
         return {(topic, number) for topic in topics for number in there[topic]}
 

@@ -57,6 +57,10 @@ CALLS = [
     "security user add carol",
     "security user list",
     "security user remove carol",
+    "security token create --json",
+    "security token list",
+    "security token renew {token}",
+    "security token expire {token}",
     "audit a",
     "replay a --to-topic copy",
     "audit a --against copy --by key",
@@ -128,7 +132,7 @@ async def test_they_do_what_they_are_for(tmp_path: Path) -> None:
         "users": USERS,
         "acls": {},
         "super_users": ["admin"],
-        "config": {"offsets.topic.num.partitions": 1},
+        "config": {"offsets.topic.num.partitions": 1, "delegation.token.secret.key": "key"},
     }
     async with controlled(0, None, prepare, **settings) as (broker, control):
         admin = profile(tmp_path, broker, "admin") | {
@@ -136,8 +140,12 @@ async def test_they_do_what_they_are_for(tmp_path: Path) -> None:
             "KBROKER_CONTROL_TOKEN_FILE": control.token_file,
         }
         wrong = {}
+        token = ""
         for each in CALLS:
-            result = await trio.to_thread.run_sync(partial(invoke, admin, *each.split()))
+            words = each.format(token=token).split()
+            result = await trio.to_thread.run_sync(partial(invoke, admin, *words))
+            if each.startswith("security token create"):
+                token = json.loads(result.stdout)["token"]
             if result.exit_code and not (
                 each in NOTHING_THERE and NOTHING_THERE[each] in result.output
             ):

@@ -292,6 +292,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
             config = BrokerConfig.load(options=properties)
         self._config = config
         self._store = store or self._new_store(data_dir, disk=disk)
+        self._has_other_listeners = secured is None and listeners is not None
         self._listeners = listeners or [self._secured.listener(config)]
         self._nodes = nodes
         self._racks = racks
@@ -501,6 +502,10 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         user's own, to see a login fail; `mechanism` is SCRAM-SHA-512, unless it is SCRAM-SHA-256 or PLAIN.
         Raises ValueError for a user whom there is not.
         """
+        if self._has_other_listeners:
+            raise ValueError(
+                "this broker has the listeners that it was given: whoever gave them knows what they ask for"
+            )
         return self._secured.settings(self.bootstrap_servers, user, password, mechanism)
 
     def allow(self, user: str, *rights: str) -> None:

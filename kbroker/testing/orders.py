@@ -322,7 +322,19 @@ class Orders:
             "fork": self._fork,
             "open": self._open,
             "close": self._close,
+            "client": self._client,
+            "allow": self._allow,
         }
+
+    def _client(
+        self, user: str | None = None, password: str | None = None, mechanism: str | None = None
+    ) -> Answer:
+        found = self._broker.client(user, password=password, mechanism=mechanism)
+        return {"properties": found.java, "authority": found.authority}
+
+    def _allow(self, user: str, rights: Iterable[str]) -> Answer:
+        self._broker.allow(user, *rights)
+        return {}
 
     def _disk_fail(self, operation: str, error: str = "EIO") -> Answer:
         numbers = {name: number for number, name in errno.errorcode.items()}
@@ -361,9 +373,21 @@ class Orders:
         config: Mapping[str, Any] | None = None,
         disk: bool = False,
         nodes: int = 1,
+        tls: bool = False,
+        users: Mapping[str, str] | None = None,
+        acls: Mapping[str, list[str]] | None = None,
+        super_users: Iterable[str] = (),
     ) -> Answer:
         fresh = LocalBroker(
-            topics=topics, config=config, disk=disk, nodes=nodes, thread=self._thread
+            topics=topics,
+            config=config,
+            disk=disk,
+            nodes=nodes,
+            tls=tls,
+            users=users,
+            acls=acls,
+            super_users=list(super_users),
+            thread=self._thread,
         )
         return self._opened(fresh)
 

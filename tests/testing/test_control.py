@@ -8,6 +8,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -685,3 +686,27 @@ def test_a_token_file_that_cannot_be_used(
     assert f"--control-token-file {path}" in done.stderr
     assert error in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_broker_that_does_not_trust_everybody_by_json(server: Orders) -> None:
+    asked = {"topics": {"orders": 1}, "tls": True, "users": {"alice": "pencil"}, "acls": {}}
+    ready = server("open", **asked)
+    order = Orders(ready)
+    client = order("client", user="alice", mechanism="PLAIN")
+    assert client["properties"]["security.protocol"] == "SASL_SSL"
+    settings = {
+        "bootstrap_servers": ready["bootstrap_servers"],
+        "security_protocol": "SASL_SSL",
+        "ssl_context": ssl.create_default_context(cadata=client["authority"]),
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": "pencil",
+    }
+    producer = KafkaProducer(**settings)
+    with pytest.raises(TopicAuthorizationFailedError):
+        producer.send("orders", b"x").get(10)
+    assert order("allow", user="alice", rights=["WRITE topic orders"])["ok"]
+    assert producer.send("orders", b"x").get(10).offset == 0
+    producer.close()
+    assert order("close")["ok"]
+    order.close()

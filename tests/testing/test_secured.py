@@ -15,6 +15,7 @@ from kafka.errors import TopicAuthorizationFailedError
 from kbroker.client import check_round_trip
 from kbroker.client.endpoint import Endpoint
 from kbroker.client.security import security_of
+from kbroker.net.server import Listener
 from kbroker.security.jaas import jaas_text, parse_jaas
 from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker
 from kbroker.testing.secured import MECHANISMS, rule_of
@@ -264,3 +265,9 @@ def test_rights_as_texts(text: str, rule: str) -> None:
 def test_jaas_there_and_back() -> None:
     options = {"username": "a", **{f"user_{name}": word for name, word in AWKWARD.items()}}
     assert parse_jaas(jaas_text("a.B", options)).options == options
+
+
+def test_listeners_that_were_given_are_not_known_here(make: Make) -> None:
+    broker = make(listeners=[Listener("PLAINTEXT", "127.0.0.1", 0)])
+    with pytest.raises(ValueError, match="the listeners that it was given"):
+        broker.client()

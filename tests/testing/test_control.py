@@ -27,6 +27,7 @@ import trio.testing
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import TopicAuthorizationFailedError
 
 from kbroker.cli import main
 from kbroker.cli.fault import arm
@@ -689,8 +690,9 @@ def test_a_token_file_that_cannot_be_used(
 
 
 def test_a_broker_that_does_not_trust_everybody_by_json(server: Orders) -> None:
-    asked = {"topics": {"orders": 1}, "tls": True, "users": {"alice": "pencil"}, "acls": {}}
-    ready = server("open", **asked)
+    acls = {"alice": ["WRITE topic others"]}
+    asked = {"topics": {"orders": 1}, "tls": True, "users": {"alice": "pencil"}}
+    ready = server("open", **asked, acls=acls)
     order = Orders(ready)
     client = order("client", user="alice", mechanism="PLAIN")
     assert client["properties"]["security.protocol"] == "SASL_SSL"

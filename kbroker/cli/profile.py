@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from .output import say
 from .profiles import read_profiles, write_profiles
-from .target import parse_settings
+from .target import BROKERS, KAFKA_BROKERS, SETTINGS, parse_settings
 
 
 @click.group()
@@ -43,12 +45,34 @@ def use(name: str) -> None:
 
 @profile.command()
 @click.argument("name")
+@click.option("-X", "settings", multiple=True, metavar="KEY=VALUE", help="Such as brokers=h:p.")
 @click.option(
-    "-X", "settings", multiple=True, required=True, metavar="KEY=VALUE", help="Such as brokers=h:p."
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Take settings from a file as Kafka's clients have them (client.properties).",
 )
-def create(name: str, settings: tuple[str, ...]) -> None:
+def create(name: str, settings: tuple[str, ...], file: Path | None) -> None:
     """Keep settings under NAME, and use them; replaces a profile of that name."""
+    if not settings and file is None:
+        raise click.UsageError("say what to keep: -X KEY=VALUE, or --file")
+    found, left_out = _of_file(file) if file is not None else ({}, [])
     _, profiles = read_profiles()
-    profiles[name] = parse_settings(settings)
+    profiles[name] = found | parse_settings(settings)
     write_profiles(name, profiles)
+    if left_out:
+        say(f"left out, because commands have no use for it: {', '.join(left_out)}")
     say(f"profile {name} is in use")
+
+
+def _of_file(file: Path) -> tuple[dict[str, str], list[str]]:
+    """The settings of a file that commands know, and the names of the others."""
+    from kbroker.config import ConfigError, read_file
+
+    try:
+        given = read_file(file)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--file") from None
+    if KAFKA_BROKERS in given:
+        given[BROKERS] = given.pop(KAFKA_BROKERS)
+    known = {name: value for name, value in given.items() if name in SETTINGS}
+    return known, [name for name in given if name not in SETTINGS]

@@ -27,6 +27,12 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout"}
 @setting_options
 @option("--memory", is_flag=True, help="Keep everything in memory; all is gone at the end.")
 @option(
+    "--tls-dev",
+    is_flag=True,
+    help="Ask clients for TLS and a login: makes an authority, a certificate and an administrator, and"
+    " says what clients need.",
+)
+@option(
     "--nodes",
     type=click.IntRange(1, NODES_MAX),
     help="Run so many nodes, each with ports and a folder of its own.  [default: as many as the data"

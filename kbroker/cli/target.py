@@ -30,6 +30,8 @@ SIGNALLED = 128
 """The number of the signal comes on top."""
 
 BROKERS, CLIENT_ID = "brokers", "client.id"
+KAFKA_BROKERS = "bootstrap.servers"
+"""Kafka's name for the first one."""
 SECURITY_SETTINGS = {
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
     "sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
@@ -48,6 +50,7 @@ SECURITY_SETTINGS = {
     "ssl.keystore.key": "the private key of that certificate as PEM text",
     "ssl.keystore.password": "password of the file of this client's certificate",
     "ssl.key.password": "password of the private key",
+    "ssl.cipher.suites": "cipher suites of TLS, by the names that Java has for them",
     "ssl.enabled.protocols": "versions of TLS: TLSv1.2,TLSv1.3",
     "ssl.endpoint.identification.algorithm": "https checks the name in a certificate, nothing does not",
 }

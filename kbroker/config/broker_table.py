@@ -1274,9 +1274,24 @@ _SECURITY = (
         "Whether TLS clients must show a certificate.",
         choices=("required", "requested", "none"),
     ),
-    _later("ssl.cipher.suites", Type.LIST, "", "TLS cipher suites that may be used.", True),
+    Property(
+        "ssl.cipher.suites",
+        Type.LIST,
+        "",
+        "TLS cipher suites that may be used, by the names that Java has for them; empty for those that "
+        "OpenSSL takes for good ones.",
+    ),
     Property(
         "ssl.enabled.protocols", Type.LIST, "TLSv1.2,TLSv1.3", "TLS versions that may be used."
+    ),
+    Property(
+        "ssl.protocol",
+        Type.STRING,
+        "TLSv1.3",
+        "Java's name for how TLS is made. Which versions are spoken is said by ssl.enabled.protocols, in "
+        "Kafka as well.",
+        choices=("TLS", "TLSv1.2", "TLSv1.3"),
+        effect=Effect.NONE,
     ),
     Property(
         "ssl.endpoint.identification.algorithm",

@@ -70,7 +70,6 @@ sasl.login.refresh.min.period.seconds
 sasl.login.refresh.window.factor
 sasl.login.refresh.window.jitter
 ssl.keymanager.algorithm
-ssl.protocol
 ssl.provider
 ssl.secure.random.implementation
 ssl.trustmanager.algorithm
@@ -218,6 +217,7 @@ _APPLIED_TO_LISTENERS = (
     "scram-sha-256.sasl.jaas.config",
     "scram-sha-512.sasl.jaas.config",
     "ssl.client.auth",
+    "ssl.cipher.suites",
     "ssl.enabled.protocols",
     "ssl.endpoint.identification.algorithm",
     "ssl.principal.mapping.rules",

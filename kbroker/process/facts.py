@@ -14,6 +14,8 @@ from kbroker.config import BrokerConfig
 from kbroker.net.server import LOOPBACK_NAMES
 from kbroker.storage.naming import LOG
 
+from .listeners import ANY_HOST
+
 SIZED_MAX = 1000
 """Partitions of which the banner says the size; to look at the files of more takes too long."""
 
@@ -72,6 +74,15 @@ def facts_of(local: LocalNode) -> NodeFacts:
 def facts_of_all(broker: Broker) -> list[NodeFacts]:
     """The facts of all nodes of a process."""
     return [facts_of(each) for each in broker.nodes]
+
+
+def dialled(node: NodeFacts) -> Endpoint:
+    """The address of a node for people, and for clients that go on with what it tells."""
+    _, host, endpoint, advertised = node.addresses[0]
+    if advertised is not None:
+        return advertised if advertised.port else advertised._replace(port=endpoint.port)
+    is_here = host in (*LOOPBACK_NAMES, ANY_HOST)
+    return endpoint._replace(host="localhost") if is_here else endpoint
 
 
 def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[str, Any]:

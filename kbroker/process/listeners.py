@@ -51,13 +51,14 @@ def split_address(text: str, setting: str) -> tuple[str, Endpoint]:
 
 
 def _gate(config: BrokerConfig, name: str, host: str) -> Gate | None:
-    protocol = _protocol(config, name)
+    protocol = protocol_of(config, name)
     if protocol is SecurityProtocol.PLAINTEXT:
         return None
     return Gate(name, protocol, config, is_exposed=host not in LOOPBACK_NAMES)
 
 
-def _protocol(config: BrokerConfig, name: str) -> SecurityProtocol:
+def protocol_of(config: BrokerConfig, name: str) -> SecurityProtocol:
+    """What clients of a listener speak. Raises ConfigError."""
     pairs = (pair.split(":") for pair in config.text("listener.security.protocol.map").split(","))
     protocols = {pair[0].strip(): pair[-1].strip() for pair in pairs}
     text = protocols.get(name)

@@ -15,6 +15,7 @@ class ServeOptions(SettingFlags):
     """What the command line of `kbroker serve` says; see its help for each."""
 
     memory: bool = False
+    tls_dev: bool = False
     cluster: str | None = None
     processes: int | None = None
     nodes: int | None = None

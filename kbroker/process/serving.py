@@ -23,16 +23,20 @@ from kbroker.client.credentials import Security
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig, ConfigError
+from kbroker.folders.data_folders import absolute_paths, node_folders
 from kbroker.folders.found_folders import METADATA_JOURNAL
-from kbroker.net.server import LOOPBACK_NAMES, Listener
+from kbroker.net.server import Listener
 from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging
+from kbroker.storage.errors import StorageError
+from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import META_PROPERTIES
 
 from .between_nodes import check_between_nodes
 from .declared import declare
 from .errors import StartFailed, cause_of, text_of
-from .facts import NodeFacts, banner_lines, facts_of_all, ready_event
+from .exposure import open_files, open_folders, open_listeners
+from .facts import NodeFacts, banner_lines, dialled, facts_of_all, ready_event
 from .flags import kafka_environment, load_settings
 from .interpreter import set_up_interpreter, spare_collector
 from .listeners import configured_listeners
@@ -41,6 +45,9 @@ from .options import ServeOptions
 if TYPE_CHECKING:
     from kbroker.cluster import MetadataStore
     from kbroker.testing.control import ControlPort
+
+    from .client_settings import Snippet
+    from .tls_dev import DevSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -85,13 +92,18 @@ class _Serving:
         self.control: ControlPort | None = None
         self.connections: Callable[[], int] = int
         self.data_dirs: tuple[str, ...] = ()
+        self.dev: DevSecurity | None = None
+        """With `--tls-dev`."""
+        self.dev_folder: Path | None = None
+        self.told: Sequence[Snippet] = ()
+        """What clients need, for people."""
         self.metadata_at: str | None = None
         """Where nodes elsewhere find it too."""
 
     async def run(self) -> None:
         options = self.options
         try:
-            config = load_config(options)
+            config = self._with_dev_security(load_config(options))
             self._prepare_port_file()
         except (ConfigError, StartFailed) as refused:
             self.event("error", message=str(refused))
@@ -132,19 +144,45 @@ class _Serving:
         if self.options.port_file:
             Path(self.options.port_file).unlink(missing_ok=True)
 
+    def _with_dev_security(self, config: BrokerConfig) -> BrokerConfig:
+        """The settings as `--tls-dev` makes them. Raises StartFailed, ConfigError, StorageError."""
+        if not self.options.tls_dev:
+            return config
+        from .tls_dev import FOLDER, DevSecurity
+
+        if self._has_others(config):
+            raise StartFailed(
+                "--tls-dev is for one node, because nodes do not log in at each other yet: leave it "
+                "out, or run one node"
+            )
+        folder = None if self.options.memory else Path(config.log_dirs[0], FOLDER)
+        self.dev = DevSecurity(config, folder)
+        return self.dev.config
+
     async def _serve(self, config: BrokerConfig) -> None:
         options = self.options
         if options.processes is not None:
             await self._supervise(config)
             return
         async with self._open(config) as broker, trio.open_nursery() as nursery:
-            await self._announce(facts_of_all(broker))
-            nursery.start_soon(spare_collector, broker)
-            if options.exit_with_parent:
-                nursery.start_soon(self._stop_with_parent)
-            if options.idle_seconds is not None:
-                nursery.start_soon(self._stop_when_idle, options.idle_seconds)
-            await trio.sleep_forever()
+            nodes = facts_of_all(broker)
+            with self._kept_security(nodes[0]):
+                await self._announce(nodes)
+                nursery.start_soon(spare_collector, broker)
+                if options.exit_with_parent:
+                    nursery.start_soon(self._stop_with_parent)
+                if options.idle_seconds is not None:
+                    nursery.start_soon(self._stop_when_idle, options.idle_seconds)
+                await trio.sleep_forever()
+
+    @contextlib.contextmanager
+    def _kept_security(self, node: NodeFacts) -> Iterator[None]:
+        """What `--tls-dev` has made, in files while clients may need it."""
+        if self.dev is None:
+            yield
+            return
+        with self.dev.kept(dialled(node)) as (self.dev_folder, self.told):
+            yield
 
     async def _supervise(self, config: BrokerConfig) -> None:
         """Let each node be a process of its own, and have the metadata here."""
@@ -233,38 +271,36 @@ class _Serving:
                 options.cluster_id,
                 broker.node.cluster.id,
             )
-        await declare(broker, options.topics, options.seeds)
+        await declare(broker, options.topics, options.seeds, self.dev and self.dev.own)
 
     def _check_listeners(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         self._first_listener = listeners[0]
-        if self._has_others:
+        if self._has_others(config):
             check_between_nodes(config, listeners)
-        for listener in listeners:
-            self._check_exposure(listener)
+        self._check_exposure(config, listeners)
 
-    @property
-    def _has_others(self) -> bool:
-        """Whether the cluster has more than one node."""
+    def _has_others(self, config: BrokerConfig) -> bool:
+        """Whether the cluster has more nodes than one."""
         options = self.options
-        return (
-            options.cluster is not None or options.processes is not None or (options.nodes or 1) > 1
-        )
+        if options.cluster is not None or options.processes is not None:
+            return True
+        if options.nodes is not None or options.memory:
+            return (options.nodes or 1) > 1
+        try:
+            return len(node_folders(OsFiles(), absolute_paths(config.log_dirs))) > 1
+        except StorageError:
+            return False  # what is wrong with them is said when they are opened
 
-    def _check_exposure(self, listener: Listener) -> None:
-        """A listener that other machines reach, and that asks nobody who it is, is worth a loud word."""
-        certificates = listener.certificates
-        if listener.host in LOOPBACK_NAMES or listener.asks_clients:
-            return
-        lacks = "neither TLS nor a login" if certificates is None else "TLS, but asks for no login"
-        message = (
-            f"anyone who can reach {listener.host} can read and write everything: this listener "
-            f"has {lacks}; listen on localhost unless the network is trusted"
-            f"{'' if certificates is None else ', or set ssl.client.auth=required'}"
-        )
-        if self.options.strict and certificates is None:
-            raise StartFailed(message + " (refused by --strict)")
-        logger.warning("%s", message)
-        self.event("warning", message=message)
+    def _check_exposure(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
+        """What is open to others is worth a loud word, or refused."""
+        found = [*open_listeners(listeners), *open_files(config, listeners, self.data_dirs)]
+        if self.options.strict:
+            found += open_folders(self.data_dirs)
+            if found:
+                raise StartFailed("\n".join(f"{each} (refused by --strict)" for each in found))
+        for message in found:
+            logger.warning("%s", message)
+            self.event("warning", message=message)
 
     # -- ready
 
@@ -276,6 +312,7 @@ class _Serving:
             **ready_event(nodes, self.data_dirs),
             "control": self.control and self.control.address,
             "control_token_file": self.control and self.control.token_file,
+            "tls_dev": self.dev_folder and str(self.dev_folder),
             "seconds": round(took, 3),
         }
         if self.options.as_json:
@@ -286,11 +323,18 @@ class _Serving:
                 nodes, data_dirs=self.data_dirs, is_new=self.is_new, more=more
             ):
                 print(line)
+            for client, text in self.told:
+                print(f"\n# {client}\n{text}")
+            if self.told:
+                print()
             print(f"ready in {took:.1f} s — Ctrl+C to stop", flush=True)
         self._signal_ready(ready)
 
     async def _check(self, endpoint: Endpoint) -> None:
         """Ask a node as its clients do. Raises OSError."""
+        if self.dev is not None:
+            await check_round_trip(*endpoint, START_SECONDS_MAX, self.dev.own)
+            return
         certificates = self._first_listener.certificates
         if self._first_listener.asks_clients:
             # It is no user, and its own certificate need not be one that clients may have.
@@ -307,6 +351,10 @@ class _Serving:
         if self.control:
             where, file = self.control
             yield "Control", f"{where}  (faults, clocks and nodes; token in {file})"
+        if self.dev_folder:
+            from .tls_dev import ADMIN, MECHANISM
+
+            yield "Login", f"{ADMIN}, {MECHANISM}; password and certificates in {self.dev_folder}"
 
     def _signal_ready(self, ready: dict[str, Any]) -> None:
         options = self.options

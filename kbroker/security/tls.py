@@ -15,6 +15,7 @@ from .stores import Identity, Lookup, files_of, read_identity, read_trusted
 logger = logging.getLogger(__name__)
 
 _SETTINGS = (
+    "ssl.cipher.suites",
     "ssl.client.auth",
     "ssl.enabled.protocols",
     "ssl.endpoint.identification.algorithm",
@@ -49,7 +50,7 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
     """What a listener shows to its clients, and asks of them.
 
     Settings: ``ssl.keystore.*``, ``ssl.truststore.*``, ``ssl.key.password``, ``ssl.client.auth``,
-    ``ssl.enabled.protocols``, as Apache Kafka has them. Raises BadSettings.
+    ``ssl.enabled.protocols``, ``ssl.cipher.suites``, as Apache Kafka has them. Raises BadSettings.
     """
     identity = read_identity(setting)
     if identity is None:
@@ -58,7 +59,7 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
             "one with its private key"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _limit_versions(context, setting)
+    _limit(context, setting)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.sslobject_class = ServerSide
     context.sni_callback = _keep_name
@@ -84,7 +85,7 @@ def client_context(setting: Lookup) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = setting("ssl.endpoint.identification.algorithm").lower() == "https"
-    _limit_versions(context, setting)
+    _limit(context, setting)
     trusted = read_trusted(setting)
     if trusted:
         _trust(context, trusted)
@@ -180,15 +181,27 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _limit_versions(context: ssl.SSLContext, setting: Lookup) -> None:
-    names = [name.strip() for name in setting("ssl.enabled.protocols").split(",") if name.strip()]
-    wanted = sorted(_VERSIONS[name] for name in names if name in _VERSIONS)
-    if names and not wanted:
+def _limit(context: ssl.SSLContext, setting: Lookup) -> None:
+    """Speak the versions of TLS and use the cipher suites that settings name. Raises BadSettings."""
+    names = _items(setting("ssl.enabled.protocols"))
+    unknown = [name for name in names if name not in _VERSIONS]
+    if unknown:
         raise BadSettings(
-            f"ssl.enabled.protocols: {', '.join(names)} are not spoken; there are TLSv1.2 and TLSv1.3"
+            f"ssl.enabled.protocols: {', '.join(unknown)} is not spoken; leave it out, there are TLSv1.2 "
+            "and TLSv1.3"
         )
+    wanted = sorted(_VERSIONS[name] for name in names)
     context.minimum_version = wanted[0] if wanted else ssl.TLSVersion.TLSv1_2
     context.maximum_version = wanted[-1] if wanted else ssl.TLSVersion.MAXIMUM_SUPPORTED
+    suites = _items(setting("ssl.cipher.suites"))
+    if suites:
+        from .cipher_suites import limit_suites  # most settings name none
+
+        limit_suites(context, suites)
+
+
+def _items(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def _trust(context: ssl.SSLContext, pem: str) -> None:

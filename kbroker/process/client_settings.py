@@ -1,0 +1,140 @@
+"""What clients need to come in, as each of them takes it.
+
+What people are told has no password in it: it reads one from a file, or names a file that has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
+
+from kbroker.client.endpoint import Endpoint
+
+JAVA, LIBRDKAFKA = "client.properties", "librdkafka.conf"
+SECRET_FILES = (JAVA, LIBRDKAFKA)
+"""Those that have the password."""
+
+
+class Access(NamedTuple):
+    """Where clients come in, who they are, and whom they trust."""
+
+    address: Endpoint
+    user: str
+    password: str
+    password_file: Path
+    mechanism: str
+    trusted: Path
+
+    def __repr__(self) -> str:
+        """Without the password."""
+        return f"Access({self.address}, {self.user})"
+
+
+class Snippet(NamedTuple):
+    """What a person can paste, for one kind of client."""
+
+    client: str
+    text: str
+
+
+def snippets(access: Access, folder: Path) -> Sequence[Snippet]:
+    """For each kind of client that is known; `folder` has the `client_files`."""
+    java, librdkafka = _quoted(folder / JAVA), _quoted(folder / LIBRDKAFKA)
+    with_java = f"--bootstrap-server {access.address} --command-config {java}"
+    return (
+        Snippet("kbroker", f"kbroker profile create tls-dev --file {java}"),
+        Snippet("kafka-python", _kafka_python(access)),
+        Snippet("confluent-kafka", _confluent(access)),
+        Snippet("kcat", f"kcat -F {librdkafka} -L"),
+        Snippet("Java, Kafka's tools", f"kafka-topics.sh {with_java} --list"),
+        Snippet("Spark", _spark(access)),
+    )
+
+
+def client_files(access: Access) -> Mapping[str, str]:
+    """What clients read, by the names of files."""
+    return {
+        JAVA: _java(access),
+        LIBRDKAFKA: _librdkafka(access),
+        "kafka-python.py": _kafka_python(access) + "\n",
+        "confluent-kafka.py": _confluent(access) + "\n",
+        "spark.py": _spark(access) + "\n",
+    }
+
+
+def _quoted(path: Path) -> str:
+    return quote(str(path))
+
+
+def _kafka_python(access: Access) -> str:
+    return f"""\
+from kafka import KafkaProducer
+settings = {{
+    "bootstrap_servers": "{access.address}",
+    "security_protocol": "SASL_SSL",
+    "ssl_cafile": {json.dumps(str(access.trusted))},
+    "sasl_mechanism": "{access.mechanism}",
+    "sasl_plain_username": "{access.user}",
+    "sasl_plain_password": open({json.dumps(str(access.password_file))}).read(),
+}}
+producer = KafkaProducer(**settings)"""
+
+
+def _confluent(access: Access) -> str:
+    return f"""\
+from confluent_kafka import Producer
+settings = {{
+    "bootstrap.servers": "{access.address}",
+    "security.protocol": "SASL_SSL",
+    "ssl.ca.location": {json.dumps(str(access.trusted))},
+    "sasl.mechanism": "{access.mechanism}",
+    "sasl.username": "{access.user}",
+    "sasl.password": open({json.dumps(str(access.password_file))}).read(),
+}}
+producer = Producer(settings)"""
+
+
+def _spark(access: Access) -> str:
+    module = _login(access.user, "{password}")
+    return f"""\
+password = open({json.dumps(str(access.password_file))}).read()
+options = {{
+    "kafka.bootstrap.servers": "{access.address}",
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.ssl.truststore.type": "PEM",
+    "kafka.ssl.truststore.location": {json.dumps(str(access.trusted))},
+    "kafka.sasl.mechanism": "{access.mechanism}",
+    "kafka.sasl.jaas.config": f'{module}',
+}}
+# spark.read.format("kafka").options(**options).option("subscribe", "orders").load()"""
+
+
+def _java(access: Access) -> str:
+    trusted = str(access.trusted).replace("\\", "\\\\")
+    return f"""\
+bootstrap.servers={access.address}
+security.protocol=SASL_SSL
+ssl.truststore.type=PEM
+ssl.truststore.location={trusted}
+sasl.mechanism={access.mechanism}
+sasl.jaas.config={_login(access.user, access.password)}
+"""
+
+
+def _librdkafka(access: Access) -> str:
+    return f"""\
+bootstrap.servers={access.address}
+security.protocol=SASL_SSL
+ssl.ca.location={access.trusted}
+sasl.mechanism={access.mechanism}
+sasl.username={access.user}
+sasl.password={access.password}
+"""
+
+
+def _login(user: str, password: str) -> str:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    return f'{module} required username="{user}" password="{password}";'

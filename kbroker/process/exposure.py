@@ -1,0 +1,87 @@
+"""What of a server is open to others: listeners that other machines reach, and files with secrets."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from kbroker.config import BrokerConfig
+from kbroker.config.elsewhere import LISTENER_PREFIX
+from kbroker.config.tables import BROKER_PROPERTIES
+from kbroker.net.server import LOOPBACK_NAMES, Listener
+
+from .tls_dev import FOLDER, SECRETS
+
+KEY_STORE = "ssl.keystore.location"
+
+
+def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
+    """Of each listener that other machines reach and that is not safe there, what to do about it."""
+    for each in listeners:
+        if each.host in LOOPBACK_NAMES:
+            continue
+        if each.certificates is None:
+            lacks = "no TLS" if each.asks_clients else "neither TLS nor a login"
+            advice = "use SASL_SSL, for which --tls-dev makes all that it takes"
+        elif not each.asks_clients:
+            lacks = "TLS, but asks for no login"
+            advice = "use SASL_SSL, or set ssl.client.auth=required"
+        else:
+            continue
+        what = "read along" if each.asks_clients else "read and write everything"
+        yield (
+            f"anyone who can reach {each.host} can {what}: listener {each.name} has {lacks}; listen on "
+            f"localhost unless the network is trusted, or {advice}"
+        )
+
+
+def open_files(
+    config: BrokerConfig, listeners: Sequence[Listener], data_dirs: Sequence[str]
+) -> Iterator[str]:
+    """Of each file with a key or a password that others can read, what to do about it."""
+    for path in dict.fromkeys(_secret_files(config, listeners, data_dirs)):
+        if _is_open(path):
+            yield (
+                f"{path} has secrets, and others than its owner can use it: chmod 600 {path}, and let "
+                "it belong to who runs kbroker"
+            )
+
+
+def open_folders(data_dirs: Iterable[str]) -> Iterator[str]:
+    """Of each data folder that others may enter, what to do about it."""
+    for each in data_dirs:
+        if _is_open(Path(each)):
+            yield f"data folder {each} can be entered by others than its owner: chmod 700 {each}"
+
+
+def _secret_files(
+    config: BrokerConfig, listeners: Sequence[Listener], data_dirs: Sequence[str]
+) -> Iterator[Path]:
+    for layer in config.layers:
+        if any(map(_is_secret, layer.values)):
+            yield Path(layer.origin)  # where it is no file there is none of that name
+    for listener in listeners:
+        location = config.of_listener(listener.name)(KEY_STORE)
+        if listener.certificates is not None and location:
+            yield Path(location)
+    for folder in data_dirs[:1]:
+        yield from (Path(folder, FOLDER, name) for name in SECRETS)
+
+
+def _is_secret(name: str) -> bool:
+    if name.startswith(LISTENER_PREFIX):
+        return name.endswith((".sasl.jaas.config", ".password", ".ssl.keystore.key"))
+    known = BROKER_PROPERTIES.get(name)
+    return known is not None and known.sensitive
+
+
+def _is_open(path: Path) -> bool:
+    # Windows has no such modes.
+    if os.name != "posix":
+        return False
+    try:
+        return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+    except OSError:
+        return False  # who needs it says so

@@ -1,0 +1,174 @@
+"""An authority of one's own: the certificate of a server, and the one by which clients trust it.
+
+Certificates are as RFC 5280 has them, so that clients that look closely (Python's
+``VERIFY_X509_STRICT``, Java) take them too. Keys are of P-256, and PKCS#8 as Java reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_TIME = timedelta(days=3650)
+SERVER_TIME = timedelta(days=365)
+RENEWED_BEFORE_END = timedelta(days=60)
+"""A certificate that is good for less is made anew."""
+CLOCKS_DIFFER = timedelta(days=1)
+"""What a client's clock may be behind."""
+
+
+class Pair(NamedTuple):
+    """A certificate and its private key, as PEM."""
+
+    certificate: str
+    key: str
+
+    def __repr__(self) -> str:
+        """Without the key."""
+        return "Pair()"
+
+
+class Authority:
+    """Issues certificates. Raises ValueError for a pair that is none, or is not its own."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self._certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
+        self._key = _read_key(pair)
+        if self._certificate.public_key() != self._key.public_key():
+            raise ValueError("the key is not that of the certificate")
+
+    @classmethod
+    def new(cls, name: str, now: datetime) -> Authority:
+        """One that nobody knows yet, good for ten years."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        own = _subject(name)
+        builder = (
+            _begun(own, own, key, now, now + AUTHORITY_TIME)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(is_authority=True), critical=True)
+        )
+        return cls(_pair(builder.sign(key, SHA256()), key))
+
+    @property
+    def ends_at(self) -> datetime:
+        """When nobody trusts it any more."""
+        return self._certificate.not_valid_after_utc
+
+    def issue(self, hosts: Iterable[str], now: datetime) -> Pair:
+        """A certificate of a server that clients reach by these names and addresses, good for a year.
+
+        Raises ValueError for what is no name of a host.
+        """
+        names = _names(hosts)
+        key = ec.generate_private_key(ec.SECP256R1())
+        ends = min(now + SERVER_TIME, self.ends_at)
+        issuer_id = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+        builder = (
+            _begun(_subject("kbroker"), self._certificate.subject, key, now, ends)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(is_authority=False), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id.value),
+                critical=False,
+            )
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        )
+        return _pair(builder.sign(self._key, SHA256()), key)
+
+    def stands_for(self, pair: Pair, hosts: Iterable[str], now: datetime) -> bool:
+        """Whether it has issued that for exactly these names, and for long enough yet.
+
+        Raises ValueError for a pair that is none.
+        """
+        certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except Exception:  # noqa: BLE001  # ValueError, TypeError, or one of the signature's own
+            return False
+        if certificate.public_key() != _read_key(pair).public_key():
+            return False
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        enough = min(now + RENEWED_BEFORE_END, self.ends_at)
+        return {*found} == {*_names(hosts)} and certificate.not_valid_after_utc >= enough
+
+
+def _names(hosts: Iterable[str]) -> list[x509.GeneralName]:
+    return [_name(each) for each in dict.fromkeys(hosts)]
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host.encode("idna").decode())
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    now: datetime,
+    ends: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_DIFFER)
+        .not_valid_after(ends)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        )
+    )
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Pair(certificate.public_bytes(Encoding.PEM).decode(), private.decode())
+
+
+def _read_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(pair.key.encode(), None)
+    except TypeError:
+        raise ValueError("the key has a password") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("the key is of another kind")
+    return key

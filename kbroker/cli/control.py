@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +20,8 @@ HINT = (
     "start the broker with --control-port, and name what its Control line says with --control and "
     "--control-token-file"
 )
+DATA_VARIABLE, DATA_FOLDER = "KBROKER_DATA_DIR", "kbroker-data"
+FILE = "control.json"
 
 
 class Control(NamedTuple):
@@ -32,25 +36,56 @@ def control_options(command: Command) -> Command:
 
     @click.option(
         "--control",
-        "address",
-        metavar="HOST:PORT",
+        "where",
+        metavar="HOST:PORT|FILE",
         envvar="KBROKER_CONTROL",
-        required=True,
-        help="Where the broker takes orders; its banner says so.  [env: KBROKER_CONTROL]",
+        help="Where the broker takes orders, as its banner says, or its port file that ends in .json."
+        f"  [env: KBROKER_CONTROL; default: {FILE} of the data folder, which is that of"
+        f" {DATA_VARIABLE} or ./{DATA_FOLDER}]",
     )
     @click.option(
         "--control-token-file",
         "token_file",
         metavar="FILE",
         envvar="KBROKER_CONTROL_TOKEN_FILE",
-        required=True,
-        help="The token that orders need; the banner says where.  [env: KBROKER_CONTROL_TOKEN_FILE]",
+        help="The token that orders need, if --control is HOST:PORT; the banner says where."
+        "  [env: KBROKER_CONTROL_TOKEN_FILE]",
     )
     @functools.wraps(command)
-    def with_control(*args: Any, address: str, token_file: str, **kw: Any) -> Any:
-        return command(*args, control=Control(address, token_file), **kw)
+    def with_control(*args: Any, where: str | None, token_file: str | None, **kw: Any) -> Any:
+        return command(*args, control=_found(where, token_file), **kw)
 
     return with_control  # type: ignore[return-value]
+
+
+def _found(where: str | None, token_file: str | None) -> Control:
+    """What the options say, or a file that a server has written."""
+    if where is not None and not where.endswith(".json"):
+        if token_file is None:
+            raise click.UsageError(f"--control {where} needs --control-token-file; {HINT}")
+        return Control(where, token_file)
+    path = Path(where or Path((os.environ.get(DATA_VARIABLE) or DATA_FOLDER).split(",")[0], FILE))
+    try:
+        _check_is_mine(path)
+        said = json.loads(path.read_text(encoding="utf-8"))
+        return Control(said["control"], token_file or said["control_token_file"])
+    except FileNotFoundError:
+        raise click.ClickException(
+            f"there is no {path}, which says where orders go; {HINT}"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise click.ClickException(
+            f"{path} does not say where orders go ({error}); {HINT}"
+        ) from None
+
+
+def _check_is_mine(path: Path) -> None:
+    """Raise ValueError for a file of somebody else: it could name any file, and who is sent that."""
+    if os.name != "posix":
+        return
+    found = path.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise ValueError("others than you could have written it")
 
 
 def ask(control: Control, /, **order: Any) -> dict[str, Any]:

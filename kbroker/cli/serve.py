@@ -10,11 +10,12 @@ import click
 from click.core import ParameterSource
 
 from .declared_options import declared_options
-from .output import say
 from .settings import option, setting_options, split_overrides
+from .target import fail
 from .units import DURATION
 
 NODES_MAX = 100
+START_FAILED = 3
 EXCLUDED = {
     "cluster": ("memory", "nodes", "processes", "racks", "control_port"),
     "processes": ("memory", "nodes", "control_port", "idle_seconds"),
@@ -123,9 +124,8 @@ def serve(**options: Any) -> None:
     try:
         run_server(settings)
     except (StartFailed, ConfigError) as error:
-        say(f"kbroker: {error}", err=True)
         sys.stdout.flush()
-        sys.exit(3)
+        fail(str(error), START_FAILED)
 
 
 def _check_goes_with(name: str, others: Sequence[str]) -> None:

@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 from kbroker.client.endpoint import Endpoint
 
-JAVA, LIBRDKAFKA = "client.properties", "librdkafka.conf"
-SECRET_FILES = (JAVA, LIBRDKAFKA)
-"""Those that have the password."""
+from .dev_files import JAVA, LIBRDKAFKA
 
 
 class Access(NamedTuple):

@@ -12,7 +12,7 @@ from kbroker.config.elsewhere import LISTENER_PREFIX
 from kbroker.config.tables import BROKER_PROPERTIES
 from kbroker.net.server import LOOPBACK_NAMES, Listener
 
-from .tls_dev import FOLDER, SECRETS
+from .dev_files import FOLDER, SECRETS
 
 KEY_STORE = "ssl.keystore.location"
 

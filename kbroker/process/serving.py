@@ -34,6 +34,7 @@ from kbroker.storage.naming import META_PROPERTIES
 
 from .between_nodes import check_between_nodes
 from .declared import declare
+from .dev_files import FOLDER
 from .errors import StartFailed, cause_of, text_of
 from .exposure import open_files, open_folders, open_listeners
 from .facts import NodeFacts, banner_lines, dialled, facts_of_all, ready_event
@@ -41,6 +42,7 @@ from .flags import kafka_environment, load_settings
 from .interpreter import set_up_interpreter, spare_collector
 from .listeners import configured_listeners
 from .options import ServeOptions
+from .own_files import write_own
 
 if TYPE_CHECKING:
     from kbroker.cluster import MetadataStore
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CONTROL_FILE = "control.json"
+"""In the first data folder, where orders are taken: the command line looks for it."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
 START_SECONDS_MAX = 120
@@ -148,7 +152,7 @@ class _Serving:
         """The settings as `--tls-dev` makes them. Raises StartFailed, ConfigError, StorageError."""
         if not self.options.tls_dev:
             return config
-        from .tls_dev import FOLDER, DevSecurity
+        from .tls_dev import DevSecurity  # most servers never need it
 
         if self._has_others(config):
             raise StartFailed(
@@ -255,12 +259,27 @@ class _Serving:
                 **settings,
             ) as (local, self.control):
                 self.connections = local.connections
-                yield local.running.broker
+                with self._findable_control(self.control):
+                    yield local.running.broker
         except* OSError as group:
             raise StartFailed(
                 f"--control-port {port} cannot be used ({group.exceptions[0]}); name another one, "
                 "0 is a free one"
             ) from group
+
+    @contextlib.contextmanager
+    def _findable_control(self, control: ControlPort) -> Iterator[None]:
+        """Let commands on this machine find it by the data folder."""
+        if not self.data_dirs:
+            yield
+            return
+        path = Path(self.data_dirs[0], CONTROL_FILE)
+        text = json.dumps({"control": control.address, "control_token_file": control.token_file})
+        write_own(path, text + "\n")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
     async def _prepare(self, broker: Broker) -> None:
         """What there has to be before anybody is told of the broker."""
@@ -352,7 +371,7 @@ class _Serving:
             where, file = self.control
             yield "Control", f"{where}  (faults, clocks and nodes; token in {file})"
         if self.dev_folder:
-            from .tls_dev import ADMIN, MECHANISM
+            from .tls_dev import ADMIN, MECHANISM  # as above
 
             yield "Login", f"{ADMIN}, {MECHANISM}; password and certificates in {self.dev_folder}"
 

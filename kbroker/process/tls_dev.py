@@ -8,7 +8,6 @@ has the data folder for itself: a start that is refused leaves no file.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import socket
 import tempfile
@@ -26,21 +25,17 @@ from kbroker.net.server import LOOPBACK_NAMES
 from kbroker.security.protocols import SecurityProtocol
 from kbroker.security.scram import ScramMechanism
 
-from .client_settings import SECRET_FILES, Access, Snippet, client_files, snippets
+from .client_settings import Access, Snippet, client_files, snippets
+from .dev_files import AUTHORITY, AUTHORITY_KEY, FOLDER, PASSWORD, SERVER
 from .errors import StartFailed
 from .listeners import ANY_HOST, protocol_of, split_address
+from .own_files import write_own
 
 if TYPE_CHECKING:
     from kbroker.security.authority import Authority, Pair
 
-FOLDER = "tls-dev"
 ADMIN = "admin"
 MECHANISM = ScramMechanism.SHA_512
-AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
-SERVER = "server.pem"
-PASSWORD = "admin.password"
-SECRETS = (AUTHORITY_KEY, SERVER, PASSWORD, *SECRET_FILES)
-"""What nobody but the owner may read."""
 PASSWORD_BYTES = 24
 _END_OF_CERTIFICATE = "-----END CERTIFICATE-----\n"
 _ANY_HOSTS = (ANY_HOST, "::")
@@ -151,7 +146,7 @@ class DevSecurity:
             **client_files(access),
         }
         for name, text in files.items():
-            _write_own(folder / name, text)
+            write_own(folder / name, text)
         return snippets(access, folder)
 
 
@@ -253,12 +248,3 @@ def _read_pair(path: Path) -> Pair | None:
         raise _unusable(path.parent, f"{path.name}: {error}") from None
     certificate, end, key = text.partition(_END_OF_CERTIFICATE)
     return Pair(certificate + end, key)
-
-
-def _write_own(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, at once or not at all."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    fresh.unlink(missing_ok=True)
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    fresh.replace(path)

@@ -81,9 +81,7 @@ class Authority:
             _begun(_subject("kbroker"), self._certificate.subject, key, now, ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(is_authority=False), critical=True)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
-            )
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id.value),
                 critical=False,
@@ -139,9 +137,7 @@ def _begun(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCKS_DIFFER)
         .not_valid_after(ends)
-        .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

@@ -12,18 +12,16 @@ from collections.abc import Sequence
 from .errors import BadSettings
 
 SETTING = "ssl.cipher.suites"
-_EVERY = "ALL:!aNULL:!eNULL"
+_EVERY = "ALL:!aNULL:!eNULL:!PSK:!SRP"
+"""All that show who the server is by a certificate."""
 _RULES = (
     (r"^TLS_", ""),
     (r"^RSA_WITH_", ""),  # the usual one, which OpenSSL does not mention
     (r"_WITH_", "_"),
-    (r"3DES_EDE_CBC", "DES_CBC3"),
     (r"CHACHA20_POLY1305_SHA256$", "CHACHA20_POLY1305"),
     (r"CCM_8$", "CCM8"),
     (r"(AES|ARIA|CAMELLIA)_(\d+)", r"\1\2"),
-    (r"(AES\d+)_CBC", r"\1"),
-    (r"(CAMELLIA\d+)_CBC_SHA$", r"\1_SHA"),
-    (r"(CAMELLIA\d+)_CBC", r"\1"),
+    (r"((?:AES|CAMELLIA)\d+)_CBC", r"\1"),
     (r"^ECDHE_RSA_ARIA", "ECDHE_ARIA"),
     (r"_", "-"),
 )
@@ -40,8 +38,8 @@ def limit_suites(context: ssl.SSLContext, names: Sequence[str]) -> None:
     newest = _newest(context)
     context.set_ciphers(_EVERY)
     older = {each["name"] for each in context.get_ciphers()} - newest
-    known = {name: _openssl_name(name) for name in names}
-    unknown = [name for name in names if name not in newest and known[name] not in older]
+    known = {name: _openssl_name(name) for name in names if name.startswith("TLS_")}
+    unknown = [name for name in names if name not in newest and known.get(name) not in older]
     if unknown:
         raise BadSettings(
             f"{SETTING}: {', '.join(unknown)}: there is no such cipher suite here; they are named as "

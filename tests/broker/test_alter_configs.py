@@ -337,7 +337,7 @@ async def test_what_only_kafka_knows_is_kept_and_not_shown(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may be a secret. What will have an effect some day is warned of."""
-    names = ("listener.name.a.ssl.cipher.suites", "remote.log.reader.threads")
+    names = ("listener.name.a.ssl.provider", "remote.log.reader.threads")
     changes: list[Changes] = [(name, SET, "9") for name in names]
     assert (await change(wire, *changes, kind=BROKER, name="1")).error_code == 0
     rows = await described(wire, BROKER, "1")

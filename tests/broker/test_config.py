@@ -471,7 +471,7 @@ def test_settings_that_cannot_be_together(options: list[str], word: str) -> None
 def test_unknown_and_future_settings_warn_or_fail() -> None:
     options = [
         "num.partition=3",
-        "ssl.cipher.suites=x",
+        "replica.alter.log.dirs.io.max.bytes.per.second=1",
         "sasl.login.class=y",
         "num.io.threads=2",
     ]
@@ -480,8 +480,8 @@ def test_unknown_and_future_settings_warn_or_fail() -> None:
     texts = [notice.text for notice in config.notices]
     assert texts[0].endswith("num.partition; did you mean num.partitions? (option)")
     assert texts[1:3] == [
+        "replica.alter.log.dirs.io.max.bytes.per.second has no effect yet (option)",
         "sasl.login.class has no effect yet (option)",
-        "ssl.cipher.suites has no effect yet (option)",
     ]
     assert texts[3] == "Settings without effect: num.io.threads, zookeeper.connect"
     with pytest.raises(ConfigError, match=r"did you mean num\.partitions"):

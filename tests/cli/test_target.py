@@ -152,6 +152,22 @@ async def test_order_of_sources(cli: Cli, broker: Broker, monkeypatch: pytest.Mo
     await cli("topic", "list", "-X", f"brokers={nobody}", "-b", broker.bootstrap_servers)
 
 
+def test_a_profile_from_a_file_of_kafkas_clients(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=h:1\nssl.truststore.type=PEM\nclient.id=me\nacks=all\n")
+    said = invoke("profile", "create", "own", "--file", str(file), "-X", "client.id=you").stdout
+    assert said.splitlines() == [
+        "left out, because commands have no use for it: ssl.truststore.type, acks",
+        "profile own is in use",
+    ]
+    assert invoke("profile", "list").stdout == "* own  client.id=you  brokers=h:1\n"
+    assert "-X KEY=VALUE, or --file" in invoke("profile", "create", "own", status=2).stderr
+    file.write_text("a=\\u00\n")
+    assert "four hexadecimal digits" in (
+        invoke("profile", "create", "own", "--file", str(file), status=2).stderr
+    )
+
+
 def test_profiles() -> None:
     assert "there are no profiles" in invoke("profile", "list").stdout
     invoke("profile", "create", "a b", "-X", 'client.id=say "x"', "-X", "brokers=h:1")

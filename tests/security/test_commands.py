@@ -155,10 +155,13 @@ def test_nodes_that_nobody_knows_are_refused_where_acls_rule() -> None:
     assert "name one with a login, or of SSL with ssl.client.auth=required" in ended.stderr
 
 
-def test_strict_takes_tls_where_others_reach_it(authority: Authority) -> None:
-    own = f"ssl.keystore.location={authority.pem('server')}"
-    with secured("listeners=SSL://0.0.0.0:0", own, flags=("--strict",)) as address:
-        trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
+def test_strict_takes_what_is_safe_where_others_reach_it(authority: Authority) -> None:
+    key = authority.pem("server")
+    key.chmod(0o600)
+    own = (f"ssl.keystore.location={key}", f"ssl.truststore.location={authority.trusted}")
+    asking = ("listeners=SSL://0.0.0.0:0", "ssl.client.auth=required")
+    with secured(*asking, *own, flags=("--strict",)) as address:
+        trusting = given("security.protocol=SSL", *own)
         port = address.rpartition(":")[2]
         answered = kbroker("health", "--bootstrap", f"localhost:{port}", *trusting)
         assert answered.returncode == 0, answered.stderr

@@ -1,0 +1,16 @@
+"""Files that only their owner can read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_own(path: Path, text: str) -> None:
+    """Write a file, at once or not at all. Raises OSError."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    fresh.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with open(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+    fresh.replace(path)

@@ -1,0 +1,122 @@
+"""What of a server is open to others is told, and refused by --strict."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from kbroker.config import BrokerConfig
+from kbroker.process.exposure import open_files, open_folders, open_listeners
+from kbroker.process.listeners import configured_listeners
+
+from ..broker.test_serve import SECONDS, refused, serving
+from .certificates import Authority
+
+SCRAM = (
+    "sasl.enabled.mechanisms=SCRAM-SHA-256",
+    'sasl.jaas.config=a.ScramLoginModule required user_alice="pencil";',
+)
+
+
+def told(*options: str) -> list[str]:
+    return [*open_listeners(configured_listeners(BrokerConfig.load(options=options)))]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_what_only_this_machine_reaches_is_safe(host: str) -> None:
+    assert told(f"listeners=PLAINTEXT://{host}:0") == []
+
+
+def test_listeners_that_others_reach(authority: Authority) -> None:
+    own = f"ssl.keystore.location={authority.pem('server')}"
+    (plain,) = told("listeners=PLAINTEXT://10.0.0.1:0")
+    assert plain == (
+        "anyone who can reach 10.0.0.1 can read and write everything: listener PLAINTEXT has neither "
+        "TLS nor a login; listen on localhost unless the network is trusted, or use SASL_SSL, for "
+        "which --tls-dev makes all that it takes"
+    )
+    (login,) = told("listeners=SASL_PLAINTEXT://:0", *SCRAM)
+    assert login.startswith("anyone who can reach 0.0.0.0 can read along")
+    assert "has no TLS" in login
+    (tls,) = told("listeners=SSL://:0", own)
+    assert "has TLS, but asks for no login" in tls
+    assert tls.endswith("use SASL_SSL, or set ssl.client.auth=required")
+    assert told("listeners=SASL_SSL://:0", own, *SCRAM) == []
+    trusted = f"ssl.truststore.location={authority.trusted}"
+    assert told("listeners=SSL://:0", own, trusted, "ssl.client.auth=required") == []
+
+
+def test_files_with_secrets_that_others_can_read(authority: Authority, tmp_path: Path) -> None:
+    key, file = authority.pem("server"), tmp_path / "server.properties"
+    file.write_text(f"listeners=SSL://localhost:0\nlistener.name.ssl.ssl.keystore.location={key}\n")
+    data = tmp_path / "data"
+    (data / "tls-dev").mkdir(parents=True)
+    password = data / "tls-dev" / "admin.password"
+    password.write_text("hush")
+
+    def found() -> list[str]:
+        config = BrokerConfig.load(file=file)
+        listeners = configured_listeners(config)
+        return [each.split(" ")[0] for each in open_files(config, listeners, [str(data)])]
+
+    for each in (key, file, password):
+        each.chmod(0o640)
+    assert found() == [str(key), str(password)], "the settings have no secret"
+    with file.open("a") as more:
+        more.write("ssl.key.password=hush\n")
+    assert found() == [str(file), str(key), str(password)]
+    for each in (key, file, password):
+        each.chmod(0o600)
+    assert found() == []
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o755, True), (0o710, True), (0o700, False)])
+def test_folders_that_others_enter(mode: int, is_open: bool, tmp_path: Path) -> None:
+    tmp_path.chmod(mode)
+    found = [*open_folders([str(tmp_path), str(tmp_path / "none")])]
+    assert bool(found) is is_open
+    assert all(each.endswith(f"chmod 700 {tmp_path}") for each in found)
+
+
+def test_strict_refuses_all_of_it_at_once(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "server.properties"
+    data.mkdir()
+    data.chmod(0o755)
+    file.write_text("ssl.key.password=hush\n")
+    file.chmod(0o644)
+    flags = ("--port", "0", "--data-dir", str(data), "--config", str(file))
+    settings = ("listeners=PLAINTEXT://:0,SASL_PLAINTEXT://:0", *SCRAM)
+    done = refused(*flags, "--strict", *(word for each in settings for word in ("-o", each)))
+    assert done.returncode == 3
+    lines = done.stderr.splitlines()
+    assert len(lines) == 4, lines
+    assert all(each.endswith("(refused by --strict)") for each in lines)
+    assert [*data.iterdir()] == []
+
+
+def test_without_strict_it_is_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("ssl.key.password=hush\n")
+    file.chmod(0o644)
+    flags = ("--memory", "--host", "0.0.0.0", "--port", "0", "--json", "--config", str(file))
+    with serving(*flags) as process:
+        assert process.stdout is not None
+        events = [json.loads(process.stdout.readline()) for _ in range(4)]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert [each["event"] for each in events] == ["starting", "warning", "warning", "ready"]
+    assert "anyone who can reach 0.0.0.0" in events[1]["message"]
+    assert events[2]["message"].startswith(f"{file} has secrets")
+    assert errors.count("WARNING") == 2
+
+
+def test_what_a_start_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    flags = ("--strict", "--tls-dev", "--host", "0.0.0.0", "--port", "0", "--data-dir", str(data))
+    with serving(*flags) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("kbroker "), process.communicate()
+    assert [*open_folders([str(data)])] == []

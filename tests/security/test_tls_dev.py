@@ -1,0 +1,308 @@
+"""`kbroker serve --tls-dev`: a secure server by one command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import ssl
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from kbroker.client.endpoint import Endpoint
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.process.dev_files import SECRETS
+from kbroker.process.errors import StartFailed
+from kbroker.process.tls_dev import DevSecurity, hosts_of
+from kbroker.security.authority import Authority, Pair
+from kbroker.security.tls import client_context, server_context
+
+from ..broker.test_serve import SECONDS, refused, serving, wait_for
+from .test_stores import setting, shake_hands
+
+KBROKER = [sys.executable, "-m", "kbroker"]
+ADDRESS = Endpoint("localhost", 9092)
+NOW = datetime(2026, 11, 24, tzinfo=UTC)
+HOSTS = ("localhost", "127.0.0.1", "::1", "box.example")
+
+
+@contextmanager
+def secured(folder: Path, *flags: str) -> Iterator[dict[str, Any]]:
+    """The ready event of a server, and below `folder` its data and a profile of the administrator."""
+    port = folder / "port.json"
+    where = () if "--memory" in flags else ("--data-dir", str(folder / "data"))
+    with serving("--tls-dev", "--port", "0", "--port-file", str(port), *where, *flags) as process:
+        ready = json.loads(wait_for(port))
+        yield ready
+        process.send_signal(signal.SIGTERM)
+        ready["output"], ready["errors"] = process.communicate(timeout=SECONDS)
+
+
+def kbroker(folder: Path, *words: str, give: str | None = None) -> str:
+    """What a command prints, with the profiles of this folder."""
+    done = subprocess.run(
+        [*KBROKER, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        input=give,
+        env=os.environ | {"KBROKER_PROFILES": str(folder / "profiles.toml")},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def use(folder: Path, ready: dict[str, Any]) -> None:
+    """Let commands be the administrator."""
+    kbroker(folder, "profile", "create", "own", "--file", f"{ready['tls_dev']}/client.properties")
+
+
+def test_who_started_it_may_do_everything_and_others_nothing(tmp_path: Path) -> None:
+    with secured(tmp_path) as ready:
+        assert list(ready["listeners"]) == ["SASL_SSL"]
+        use(tmp_path, ready)
+        kbroker(tmp_path, "topic", "create", "orders")
+        adding = ("--mechanism", "SCRAM-SHA-512", "--password-file", "-")
+        kbroker(tmp_path, "security", "user", "add", "bob", *adding, give="long password")
+        properties = Path(ready["tls_dev"], "client.properties")
+        of_bob = tmp_path / "bob.properties"
+        password = Path(ready["tls_dev"], "admin.password").read_text()
+        said = properties.read_text().replace(password, "long password").replace("admin", "bob")
+        of_bob.write_text(said)
+        kbroker(tmp_path, "profile", "create", "bob", "--file", str(of_bob))
+        assert "orders" not in kbroker(tmp_path, "topic", "list")
+    assert "anyone who can reach" not in ready["errors"]
+
+
+def test_no_password_is_told(tmp_path: Path) -> None:
+    with secured(tmp_path, "--json", "--log-level", "debug") as ready:
+        password = Path(ready["tls_dev"], "admin.password").read_text()
+        use(tmp_path, ready)
+        shown = kbroker(tmp_path, "topic", "list")
+    with secured(tmp_path, "--log-level", "debug") as again:
+        pass
+    assert len(password) >= 32
+    told = (ready["output"], ready["errors"], again["output"], again["errors"], shown)
+    assert not any(password in each for each in told)
+    assert (
+        f"Login    admin, SCRAM-SHA-512; password and certificates in {again['tls_dev']}"
+        in (again["output"])
+    )
+
+
+def test_what_is_made_is_the_owners_and_stays(tmp_path: Path) -> None:
+    with secured(tmp_path) as ready:
+        pass
+    folder = tmp_path / "data" / "tls-dev"
+    assert ready["tls_dev"] == str(folder)
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()}
+    assert set(SECRETS) <= modes.keys()
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    names = ("ca.pem", "ca.key", "server.pem", "admin.password")
+    before = {name: (folder / name).read_text() for name in names}
+    with secured(tmp_path):
+        pass
+    assert {name: (folder / name).read_text() for name in names} == before
+    with secured(tmp_path, "--advertise", "box.example:9092"):
+        pass
+    assert (folder / "server.pem").read_text() != before.pop("server.pem")
+    assert {name: (folder / name).read_text() for name in before} == before
+    assert "bootstrap.servers=box.example:9092\n" in (folder / "client.properties").read_text()
+
+
+def test_in_memory_it_lies_in_a_folder_that_goes(tmp_path: Path) -> None:
+    seed = tmp_path / "seed.ndjson"
+    seed.write_text('{"topic": "orders", "value": "first"}\n')
+    with secured(tmp_path, "--memory", "--seed", str(seed)) as ready:
+        use(tmp_path, ready)
+        read = kbroker(tmp_path, "topic", "consume", "orders", "-o", "start:end", "-f", "%v")
+        assert read == "first"
+    assert not Path(ready["tls_dev"]).exists()
+
+
+def test_a_start_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
+    with secured(tmp_path) as ready:
+        port = ready["bootstrap_servers"].rpartition(":")[2]
+        done = refused("--tls-dev", "--port", port, "--data-dir", str(tmp_path / "other"))
+    assert done.returncode == 3
+    assert f"port {port}" in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--nodes", "3"), "nodes do not log in at each other yet: leave it out, or run one node"),
+        (("-o", "sasl.enabled.mechanisms=PLAIN"), "sets sasl.enabled.mechanisms by itself"),
+        (("-o", "listeners=SSL://localhost:0"), "SSL asks for SSL: leave one of them out"),
+        (
+            ("-o", "listeners=PLAINTEXT://localhost:0,SASL_SSL://localhost:0"),
+            "--tls-dev makes PLAINTEXT the second SASL_SSL",
+        ),
+    ],
+)
+def test_what_does_not_go_with_it(flags: tuple[str, str], message: str) -> None:
+    done = refused("--memory", "--tls-dev", *flags)
+    assert done.returncode == 3
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_of_several_nodes_is_refused(tmp_path: Path) -> None:
+    port = tmp_path / "port"
+    data = ("--data-dir", str(tmp_path / "data"))
+    with serving("--nodes", "2", "--port", "0", "--port-file", str(port), *data) as process:
+        wait_for(port)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS)
+    done = refused("--tls-dev", *data)
+    assert done.returncode == 3
+    assert "run one node" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ca.key", None),
+        ("ca.pem", "x"),
+        ("server.pem", "x"),
+        ("admin.password", ""),
+        ("admin.password", 'a" user_eve="b'),
+    ],
+)
+def test_what_cannot_be_used_names_its_folder(
+    name: str, content: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tls-dev"
+    with DevSecurity(BrokerConfig.load(), folder).kept(ADDRESS):
+        pass
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(content)
+    with pytest.raises(StartFailed, match=f"cannot use what is in {folder} .*remove that folder"):
+        DevSecurity(BrokerConfig.load(), folder)
+
+
+def test_without_the_package_it_names_the_command(tmp_path: Path) -> None:
+    (tmp_path / "cryptography.py").write_text("raise ModuleNotFoundError(name='cryptography')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*KBROKER, "serve", "--memory", "--tls-dev"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 3
+    assert done.stderr == "kbroker: --tls-dev needs cryptography: pip install 'kbroker[tls]'\n"
+
+
+# -- settings
+
+
+def test_listeners_of_other_names_keep_them() -> None:
+    config = BrokerConfig.load(
+        options=[
+            "listeners=PLAINTEXT://:9092,INSIDE://localhost:9093",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+            "advertised.listeners=PLAINTEXT://box.example:9092",
+            "super.users=User:eve",
+        ]
+    )
+    made = DevSecurity(config, None).config
+    assert made.listeners == ("SASL_SSL://:9092", "INSIDE://localhost:9093")
+    assert made.advertised_listeners == ("SASL_SSL://box.example:9092",)
+    assert made.text("listener.security.protocol.map") == "SASL_SSL:SASL_SSL,INSIDE:SASL_SSL"
+    assert made.text("super.users") == "User:admin;User:eve"
+    assert made.is_default("allow.everyone.if.no.acl.found")
+    with pytest.raises(ConfigError, match=r"allow\.everyone"):
+        DevSecurity(BrokerConfig.load(options=["allow.everyone.if.no.acl.found=true"]), None)
+
+
+def test_names_by_which_it_is_reached() -> None:
+    here = hosts_of(BrokerConfig.load(options=["listeners=PLAINTEXT://localhost:9092"]))
+    assert here[:3] == ["localhost", "127.0.0.1", "::1"]
+    named = hosts_of(
+        BrokerConfig.load(
+            options=[
+                "listeners=PLAINTEXT://10.0.0.7:9092",
+                "advertised.listeners=PLAINTEXT://box.example:1",
+            ]
+        )
+    )
+    assert {"10.0.0.7", "box.example"} <= {*named}
+    assert not {"", "0.0.0.0"} & {
+        *hosts_of(BrokerConfig.load(options=["listeners=PLAINTEXT://:1"]))
+    }
+
+
+# -- certificates
+
+
+def names_in(pair: Pair) -> list[str]:
+    certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(each.value) for each in names]
+
+
+def test_a_certificate_that_the_strict_take() -> None:
+    now = datetime.now(UTC)
+    authority = Authority.new("mine", now)
+    pair = authority.issue(HOSTS, now)
+    assert names_in(pair) == [*HOSTS]
+    shown = setting(ssl_keystore_certificate_chain=pair.certificate, ssl_keystore_key=pair.key)
+    client = client_context(
+        setting(
+            ssl_truststore_certificates=authority.pair.certificate,
+            ssl_endpoint_identification_algorithm="https",
+        )
+    )
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    client.verify_flags &= ~ssl.VERIFY_X509_PARTIAL_CHAIN
+    shake_hands(server_context(shown), client)
+    assert pair.key not in repr(pair)
+
+
+def test_when_a_certificate_is_made_anew() -> None:
+    authority = Authority.new("mine", NOW)
+    pair = authority.issue(HOSTS, NOW)
+    assert authority.stands_for(pair, HOSTS, NOW)
+    assert authority.stands_for(pair, reversed(HOSTS), NOW + timedelta(days=300))
+    assert not authority.stands_for(pair, HOSTS, NOW + timedelta(days=306))
+    assert not authority.stands_for(pair, HOSTS[1:], NOW)
+    assert not authority.stands_for(pair, [*HOSTS, "other.example"], NOW)
+    other = Authority.new("mine", NOW)
+    assert not other.stands_for(pair, HOSTS, NOW)
+    assert not authority.stands_for(Pair(pair.certificate, authority.pair.key), HOSTS, NOW)
+    late = authority.ends_at - timedelta(days=3)
+    assert authority.stands_for(authority.issue(HOSTS, late), HOSTS, late), "not at each start"
+    with pytest.raises(ValueError, match="not that of the certificate"):
+        Authority(Pair(authority.pair.certificate, pair.key))
+
+
+def test_an_authority_that_has_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "tls-dev"
+    with DevSecurity(BrokerConfig.load(), folder).kept(ADDRESS):
+        pass
+    old = Authority.new("mine", datetime.now(UTC) - timedelta(days=4000))
+    (folder / "ca.pem").write_text(old.pair.certificate)
+    (folder / "ca.key").write_text(old.pair.key)
+    with pytest.raises(StartFailed, match="has ended; remove that folder"):
+        DevSecurity(BrokerConfig.load(), folder)
+    shutil.rmtree(folder)
+    DevSecurity(BrokerConfig.load(), folder)
+    assert not folder.exists(), "before it has the data folder it writes nothing"

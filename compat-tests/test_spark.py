@@ -17,6 +17,7 @@ import pytest
 from harness.brokers import Broker
 from harness.clients import ClientError, ClientProcess, ScriptProcess
 from harness.places import COMPAT, WORK, environment_python
+from harness.secure import secure_server
 from harness.times import BASE_MS
 from harness.traffic import TransactionalWriter
 
@@ -88,6 +89,17 @@ def test_batch_write_and_read_with_headers(spark: ScriptProcess, kafka: ClientPr
     assert all(placed[f"k{i}"] == i % 3 for i in range(300))
     again = kafka("read", topic=topic, count=len(rows))
     assert sorted(map(seen, again), key=repr) == sorted(map(seen, rows), key=repr)
+
+
+def test_options_that_a_secure_server_prints(spark: ScriptProcess, tmp_path: Path) -> None:
+    """`kbroker serve --tls-dev` prints them, and they are pasted as they are."""
+    seed = tmp_path / "seed.ndjson"
+    seed.write_text('{"topic": "spark-secure", "value": "hello"}\n')
+    with secure_server(tmp_path, "--seed", str(seed)) as told:
+        pasted: dict[str, Any] = {}
+        exec(told.texts["Spark"], pasted)
+        rows = spark("read", options={**pasted["options"], "subscribe": "spark-secure"})
+    assert [row["value"] for row in rows] == ["hello"]
 
 
 def test_sink_creates_a_missing_topic(spark: ScriptProcess, kafka: ClientProcess) -> None:

@@ -290,7 +290,7 @@ class _Serving:
                 options.cluster_id,
                 broker.node.cluster.id,
             )
-        await declare(broker, options.topics, options.seeds, self.dev and self.dev.own)
+        await declare(broker, options.topics, options.seeds, self.dev.own if self.dev else None)
 
     def _check_listeners(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         self._first_listener = listeners[0]

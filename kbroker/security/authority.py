@@ -166,5 +166,5 @@ def _read_key(pair: Pair) -> ec.EllipticCurvePrivateKey:
     except TypeError:
         raise ValueError("the key has a password") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("the key is of another kind")
+        raise ValueError("the key is of another kind")  # noqa: TRY004
     return key

@@ -104,5 +104,5 @@ def test_what_there_is_not_is_refused_by_name(
     hasattr(ssl.SSLContext, "set_ciphersuites"), reason="this Python can choose among them"
 )
 def test_some_of_tls_13_are_not_taken_for_all_of_them(authority: Authority) -> None:
-    with pytest.raises(BadSettings, match="cannot choose among those of TLS 1.3; name all of"):
+    with pytest.raises(BadSettings, match="cannot choose among those of TLS"):
         server(authority, ssl_cipher_suites=f"TLS_AES_256_GCM_SHA384,{ECDSA}")

@@ -1,0 +1,50 @@
+"""A server that runs with `--tls-dev`, and what it tells people to paste."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+STOP_SECONDS = 30
+READY = "ready in"
+
+
+class Told(NamedTuple):
+    """The address of the server, the folder of its certificates, and the texts by client."""
+
+    address: str
+    folder: Path
+    texts: Mapping[str, str]
+
+
+@contextmanager
+def secure_server(folder: Path, *flags: str) -> Iterator[Told]:
+    """Run `kbroker serve --tls-dev` below a folder, and read its banner."""
+    command = [sys.executable, "-m", "kbroker", "serve", "--tls-dev", "--port", "0"]
+    command += ["--data-dir", str(folder / "data"), *flags]
+    with (
+        (folder / "broker.log").open("w") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        assert process.stdout is not None
+        lines = []
+        while not (line := process.stdout.readline()).startswith(READY):
+            assert line, (folder / "broker.log").read_text()
+            lines.append(line)
+        yield _told("".join(lines))
+        process.terminate()
+        process.communicate(timeout=STOP_SECONDS)
+
+
+def _told(banner: str) -> Told:
+    """The parts of a banner: a text for a client begins with its name after a `#`."""
+    head, *parts = banner.rstrip().split("\n\n# ")
+    words = {line.split()[0]: line.split() for line in head.splitlines()}
+    texts = (part.partition("\n") for part in parts)
+    return Told(
+        words["Kafka"][1], Path(words["Login"][-1]), {name: text for name, _, text in texts}
+    )

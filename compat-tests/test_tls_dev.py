@@ -1,0 +1,136 @@
+"""What `kbroker serve --tls-dev` prints is pasted as it is, into every client that it names."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness.places import environment_python
+from harness.secure import Told, secure_server
+from harness.tools import Tools
+
+CLIENT = "as printed"
+SECONDS = 60
+
+Unique = Callable[[str], str]
+
+SEND_KAFKA_PYTHON = """
+producer.send({topic!r}, b"hello").get(30)
+producer.close()
+from kafka import KafkaConsumer
+consumer = KafkaConsumer({topic!r}, auto_offset_reset="earliest", **settings)
+print(next(consumer).value.decode())
+"""
+SEND_CONFLUENT = """
+producer.produce({topic!r}, b"hello")
+assert producer.flush(30) == 0
+from confluent_kafka import Consumer
+consumer = Consumer(dict(settings, **{{"group.id": "g", "auto.offset.reset": "earliest"}}))
+consumer.subscribe([{topic!r}])
+message = consumer.poll(30)
+assert message.error() is None, message.error()
+print(message.value().decode())
+consumer.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    with secure_server(tmp_path_factory.mktemp("secure")) as server:
+        yield server
+
+
+def test_all_that_is_named_is_tested(told: Told) -> None:
+    """Spark's stands in test_spark.py."""
+    assert [*told.texts] == [
+        "kbroker",
+        "kafka-python",
+        "confluent-kafka",
+        "kcat",
+        "Java, Kafka's tools",
+        "Spark",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "client", "more"),
+    [
+        ("kafka-python-3", "kafka-python", SEND_KAFKA_PYTHON),
+        ("kafka-python-2", "kafka-python", SEND_KAFKA_PYTHON),
+        ("confluent-kafka", "confluent-kafka", SEND_CONFLUENT),
+    ],
+)
+def test_python(
+    told: Told, unique: Unique, environment: str, client: str, more: str, tmp_path: Path
+) -> None:
+    topic = unique("topic")
+    script = tmp_path / "script.py"
+    script.write_text(told.texts[client] + more.format(topic=topic))
+    assert (told.folder / f"{client}.py").read_text() == told.texts[client] + "\n"
+    done = subprocess.run(
+        [str(environment_python(environment)), str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert done.stdout == "hello\n", done.stderr
+
+
+def test_kcat(told: Told, unique: Unique) -> None:
+    command = told.texts["kcat"]
+    listed = _shell(command)
+    assert "broker 1 at localhost:" in listed, listed
+    topic = unique("topic")
+    assert command.endswith(" -L")
+    base = command.removesuffix(" -L")
+    _shell(f"echo hello | {base} -P -t {topic}")
+    assert _shell(f"{base} -C -t {topic} -e -q") == "hello\n"
+
+
+def test_java(told: Told, unique: Unique, tools: Tools) -> None:
+    program, *words = shlex.split(told.texts["Java, Kafka's tools"])
+    listed = tools.run(program.removesuffix(".sh"), *words)
+    assert listed.status == 0, listed
+    there = [word for word in words if word != "--list"]
+    topic = unique("topic")
+    sent = tools.run("kafka-console-producer", *there, "--topic", topic, stdin="hello\n")
+    assert sent.status == 0, sent
+    read = tools.run(
+        "kafka-console-consumer",
+        *there,
+        *("--topic", topic, "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000"),
+    )
+    assert read.stdout == "hello\n", read
+
+
+def test_kbroker(told: Told, unique: Unique, tmp_path: Path) -> None:
+    topic = unique("topic")
+    lines = [
+        told.texts["kbroker"],
+        f"kbroker topic create {topic}",
+        f"echo hello | kbroker topic produce {topic} -q",
+        f"kbroker topic consume {topic} -o :end -f '%v\\n'",
+    ]
+    said = _shell("\n".join(lines), KBROKER_PROFILES=str(tmp_path / "profiles.toml"))
+    assert said.splitlines()[-1] == "hello", said
+
+
+def _shell(text: str, **variables: str) -> str:
+    """What commands print, with this environment's programs before all others."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-e", "-c", text],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env=os.environ | {"PATH": path} | variables,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -96,9 +97,10 @@ def test_options_that_a_secure_server_prints(spark: ScriptProcess, tmp_path: Pat
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "spark-secure", "value": "hello"}\n')
     with secure_server(tmp_path, "--seed", str(seed)) as told:
-        pasted: dict[str, Any] = {}
-        exec(told.texts["Spark"], pasted)
-        rows = spark("read", options={**pasted["options"], "subscribe": "spark-secure"})
+        script = tmp_path / "options.py"
+        script.write_text(told.texts["Spark"])
+        options = run_path(str(script))["options"]
+        rows = spark("read", options={**options, "subscribe": "spark-secure"})
     assert [row["value"] for row in rows] == ["hello"]
 
 

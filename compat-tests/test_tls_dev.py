@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -15,10 +16,17 @@ from harness.secure import Told, secure_server
 from harness.tools import Tools
 
 CLIENT = "as printed"
+KCAT = "kcat, with librdkafka 2.6.1 or later"
+KNOWS_SCRAM = (2, 6, 1)
 SECONDS = 60
 
 Unique = Callable[[str], str]
 
+READ_SETTINGS = """
+from confluent_kafka import Producer
+settings = dict(line.rstrip("\\n").split("=", 1) for line in open({path!r}))
+producer = Producer(settings)
+"""
 SEND_KAFKA_PYTHON = """
 producer.send({topic!r}, b"hello").get(30)
 producer.close()
@@ -51,14 +59,14 @@ def test_all_that_is_named_is_tested(told: Told) -> None:
         "kbroker",
         "kafka-python",
         "confluent-kafka",
-        "kcat",
+        KCAT,
         "Java, Kafka's tools",
         "Spark",
     ]
 
 
 @pytest.mark.parametrize(
-    ("environment", "client", "more"),
+    ("environment", "named", "more"),
     [
         ("kafka-python-3", "kafka-python", SEND_KAFKA_PYTHON),
         ("kafka-python-2", "kafka-python", SEND_KAFKA_PYTHON),
@@ -66,12 +74,16 @@ def test_all_that_is_named_is_tested(told: Told) -> None:
     ],
 )
 def test_python(
-    told: Told, unique: Unique, environment: str, client: str, more: str, tmp_path: Path
+    told: Told, unique: Unique, environment: str, named: str, more: str, tmp_path: Path
 ) -> None:
     topic = unique("topic")
     script = tmp_path / "script.py"
-    script.write_text(told.texts[client] + more.format(topic=topic))
-    assert (told.folder / f"{client}.py").read_text() == told.texts[client] + "\n"
+    script.write_text(told.texts[named] + more.format(topic=topic))
+    assert (told.folder / f"{named}.py").read_text() == told.texts[named] + "\n"
+    assert _output(environment, script) == "hello\n"
+
+
+def _output(environment: str, script: Path) -> str:
     done = subprocess.run(
         [str(environment_python(environment)), str(script)],
         capture_output=True,
@@ -79,18 +91,38 @@ def test_python(
         check=False,
         timeout=SECONDS,
     )
-    assert done.stdout == "hello\n", done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_kcat(told: Told, unique: Unique) -> None:
-    command = told.texts["kcat"]
+    """One that is as old as Debian's can not log in by SCRAM, at Apache Kafka 4 neither."""
+    command = told.texts[KCAT]
+    if _librdkafka() < KNOWS_SCRAM:
+        _shell(f"! {command}")
+        assert "take a newer one" in told.log.read_text()
+        return
     listed = _shell(command)
     assert "broker 1 at localhost:" in listed, listed
-    topic = unique("topic")
-    assert command.endswith(" -L")
-    base = command.removesuffix(" -L")
+    topic, base = unique("topic"), command.removesuffix(" -L")
     _shell(f"echo hello | {base} -P -t {topic}")
     assert _shell(f"{base} -C -t {topic} -e -q") == "hello\n"
+
+
+def _librdkafka() -> tuple[int, ...]:
+    found = re.search(r"librdkafka ([\d.]+)", _shell("kcat -V"))
+    assert found
+    return tuple(map(int, found[1].split(".")))
+
+
+def test_the_file_of_librdkafka(told: Told, unique: Unique, tmp_path: Path) -> None:
+    """As kcat reads it, in the library that confluent-kafka has."""
+    path = shlex.split(told.texts[KCAT])[2]
+    script = tmp_path / "script.py"
+    script.write_text(
+        READ_SETTINGS.format(path=path) + SEND_CONFLUENT.format(topic=unique("topic"))
+    )
+    assert _output("confluent-kafka", script) == "hello\n"
 
 
 def test_java(told: Told, unique: Unique, tools: Tools) -> None:

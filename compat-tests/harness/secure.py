@@ -14,9 +14,10 @@ READY = "ready in"
 
 
 class Told(NamedTuple):
-    """The address of the server, the folder of its certificates, and the texts by client."""
+    """The address of the server, its log, the folder of its certificates, and the texts by client."""
 
     address: str
+    log: Path
     folder: Path
     texts: Mapping[str, str]
 
@@ -35,16 +36,16 @@ def secure_server(folder: Path, *flags: str) -> Iterator[Told]:
         while not (line := process.stdout.readline()).startswith(READY):
             assert line, (folder / "broker.log").read_text()
             lines.append(line)
-        yield _told("".join(lines))
+        yield _told("".join(lines), folder / "broker.log")
         process.terminate()
         process.communicate(timeout=STOP_SECONDS)
 
 
-def _told(banner: str) -> Told:
+def _told(banner: str, log: Path) -> Told:
     """The parts of a banner: a text for a client begins with its name after a `#`."""
     head, *parts = banner.rstrip().split("\n\n# ")
     words = {line.split()[0]: line.split() for line in head.splitlines()}
     texts = (part.partition("\n") for part in parts)
     return Told(
-        words["Kafka"][1], Path(words["Login"][-1]), {name: text for name, _, text in texts}
+        words["Kafka"][1], log, Path(words["Login"][-1]), {name: text for name, _, text in texts}
     )

@@ -46,7 +46,7 @@ def snippets(access: Access, folder: Path) -> Sequence[Snippet]:
         Snippet("kbroker", f"kbroker profile create tls-dev --file {java}"),
         Snippet("kafka-python", _kafka_python(access)),
         Snippet("confluent-kafka", _confluent(access)),
-        Snippet("kcat", f"kcat -F {librdkafka} -L"),
+        Snippet("kcat, with librdkafka 2.6.1 or later", f"kcat -F {librdkafka} -L"),
         Snippet("Java, Kafka's tools", f"kafka-topics.sh {with_java} --list"),
         Snippet("Spark", _spark(access)),
     )
@@ -69,6 +69,7 @@ def _quoted(path: Path) -> str:
 
 def _kafka_python(access: Access) -> str:
     return f"""\
+from pathlib import Path
 from kafka import KafkaProducer
 settings = {{
     "bootstrap_servers": "{access.address}",
@@ -76,13 +77,14 @@ settings = {{
     "ssl_cafile": {json.dumps(str(access.trusted))},
     "sasl_mechanism": "{access.mechanism}",
     "sasl_plain_username": "{access.user}",
-    "sasl_plain_password": open({json.dumps(str(access.password_file))}).read(),
+    "sasl_plain_password": Path({json.dumps(str(access.password_file))}).read_text(),
 }}
 producer = KafkaProducer(**settings)"""
 
 
 def _confluent(access: Access) -> str:
     return f"""\
+from pathlib import Path
 from confluent_kafka import Producer
 settings = {{
     "bootstrap.servers": "{access.address}",
@@ -90,7 +92,7 @@ settings = {{
     "ssl.ca.location": {json.dumps(str(access.trusted))},
     "sasl.mechanism": "{access.mechanism}",
     "sasl.username": "{access.user}",
-    "sasl.password": open({json.dumps(str(access.password_file))}).read(),
+    "sasl.password": Path({json.dumps(str(access.password_file))}).read_text(),
 }}
 producer = Producer(settings)"""
 
@@ -98,7 +100,8 @@ producer = Producer(settings)"""
 def _spark(access: Access) -> str:
     module = _login(access.user, "{password}")
     return f"""\
-password = open({json.dumps(str(access.password_file))}).read()
+from pathlib import Path
+password = Path({json.dumps(str(access.password_file))}).read_text()
 options = {{
     "kafka.bootstrap.servers": "{access.address}",
     "kafka.security.protocol": "SASL_SSL",

@@ -195,6 +195,12 @@ class ScramServer:
         if match is None:
             raise LoginFailed("the last message is not understood")
         if not hmac.compare_digest(match["nonce"].encode(), self._nonce.encode()):
+            if match["nonce"].endswith(self._nonce):
+                # librdkafka#4895; Kafka took that from 3.8.1 on, and 4 does not any more.
+                raise LoginFailed(
+                    "the last message has the client's nonce twice, as librdkafka before 2.6.1 says it: "
+                    "take a newer one"
+                )
             raise LoginFailed("the last message belongs to another exchange")
         if _decoded(match["binding"]) != self._header:
             raise LoginFailed("the last message does not fit the first one")

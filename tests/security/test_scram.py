@@ -145,6 +145,16 @@ def test_an_altered_last_message(changed: dict[str, str], message: str) -> None:
     assert one.user is None
 
 
+def test_a_nonce_that_is_said_twice() -> None:
+    """By librdkafka before 2.6.1; Apache Kafka 4 refuses it as well."""
+    one = server()
+    first = first_of(one, b"n,,n=alice,r=abc")
+    final = f"c=biws,r=abc{first['r']},p=AAAA".encode()
+    with pytest.raises(LoginFailed, match="client's nonce twice, as librdkafka before"):
+        one.answer(final)
+    assert one.user is None
+
+
 def test_an_exchange_that_is_played_again() -> None:
     first = server()
     final = final_for(first)

@@ -17,11 +17,11 @@ from .units import DURATION
 NODES_MAX = 100
 START_FAILED = 3
 EXCLUDED = {
-    "cluster": ("memory", "nodes", "processes", "racks", "control_port"),
+    "cluster": ("memory", "nodes", "processes", "racks", "control_port", "tls_dev"),
     "processes": ("memory", "nodes", "control_port", "idle_seconds"),
 }
 """What does not go with an option."""
-NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout"}
+NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_dev": "tls-dev"}
 
 
 @click.command()

@@ -11,15 +11,13 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from kbroker.client.endpoint import Endpoint
-
 from .dev_files import JAVA, LIBRDKAFKA
 
 
 class Access(NamedTuple):
-    """Where clients come in, who they are, and whom they trust."""
+    """Where clients come in (HOST:PORT,...), who they are, and whom they trust."""
 
-    address: Endpoint
+    addresses: str
     user: str
     password: str
     password_file: Path
@@ -28,7 +26,7 @@ class Access(NamedTuple):
 
     def __repr__(self) -> str:
         """Without the password."""
-        return f"Access({self.address}, {self.user})"
+        return f"Access({self.addresses}, {self.user})"
 
 
 class Snippet(NamedTuple):
@@ -41,7 +39,7 @@ class Snippet(NamedTuple):
 def snippets(access: Access, folder: Path) -> Sequence[Snippet]:
     """For each kind of client that is known; `folder` has the `client_files`."""
     java, librdkafka = _quoted(folder / JAVA), _quoted(folder / LIBRDKAFKA)
-    with_java = f"--bootstrap-server {access.address} --command-config {java}"
+    with_java = f"--bootstrap-server {access.addresses} --command-config {java}"
     return (
         Snippet("kbroker", f"kbroker profile create tls-dev --file {java}"),
         Snippet("kafka-python", _kafka_python(access)),
@@ -72,7 +70,7 @@ def _kafka_python(access: Access) -> str:
 from pathlib import Path
 from kafka import KafkaProducer
 settings = {{
-    "bootstrap_servers": "{access.address}",
+    "bootstrap_servers": "{access.addresses}",
     "security_protocol": "SASL_SSL",
     "ssl_cafile": {json.dumps(str(access.trusted))},
     "sasl_mechanism": "{access.mechanism}",
@@ -87,7 +85,7 @@ def _confluent(access: Access) -> str:
 from pathlib import Path
 from confluent_kafka import Producer
 settings = {{
-    "bootstrap.servers": "{access.address}",
+    "bootstrap.servers": "{access.addresses}",
     "security.protocol": "SASL_SSL",
     "ssl.ca.location": {json.dumps(str(access.trusted))},
     "sasl.mechanism": "{access.mechanism}",
@@ -103,7 +101,7 @@ def _spark(access: Access) -> str:
 from pathlib import Path
 password = Path({json.dumps(str(access.password_file))}).read_text()
 options = {{
-    "kafka.bootstrap.servers": "{access.address}",
+    "kafka.bootstrap.servers": "{access.addresses}",
     "kafka.security.protocol": "SASL_SSL",
     "kafka.ssl.truststore.type": "PEM",
     "kafka.ssl.truststore.location": {json.dumps(str(access.trusted))},
@@ -116,7 +114,7 @@ options = {{
 def _java(access: Access) -> str:
     trusted = str(access.trusted).replace("\\", "\\\\")
     return f"""\
-bootstrap.servers={access.address}
+bootstrap.servers={access.addresses}
 security.protocol=SASL_SSL
 ssl.truststore.type=PEM
 ssl.truststore.location={trusted}
@@ -127,7 +125,7 @@ sasl.jaas.config={_login(access.user, access.password)}
 
 def _librdkafka(access: Access) -> str:
     return f"""\
-bootstrap.servers={access.address}
+bootstrap.servers={access.addresses}
 security.protocol=SASL_SSL
 ssl.ca.location={access.trusted}
 sasl.mechanism={access.mechanism}

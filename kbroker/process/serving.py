@@ -154,13 +154,12 @@ class _Serving:
             return config
         from .tls_dev import DevSecurity  # most servers never need it
 
-        if self._has_others(config):
-            raise StartFailed(
-                "--tls-dev is for one node, because nodes do not log in at each other yet: leave it "
-                "out, or run one node"
-            )
         folder = None if self.options.memory else Path(config.log_dirs[0], FOLDER)
         self.dev = DevSecurity(config, folder)
+        if self.options.processes is not None:
+            # Nodes read settings by themselves, from these.
+            self.options.host = self.options.port = self.options.advertise = None
+            self.options.overrides |= self.dev.values
         return self.dev.config
 
     async def _serve(self, config: BrokerConfig) -> None:
@@ -170,7 +169,7 @@ class _Serving:
             return
         async with self._open(config) as broker, trio.open_nursery() as nursery:
             nodes = facts_of_all(broker)
-            with self._kept_security(nodes[0]):
+            with self._kept_security(nodes):
                 await self._announce(nodes)
                 nursery.start_soon(spare_collector, broker)
                 if options.exit_with_parent:
@@ -180,12 +179,13 @@ class _Serving:
                 await trio.sleep_forever()
 
     @contextlib.contextmanager
-    def _kept_security(self, node: NodeFacts) -> Iterator[None]:
+    def _kept_security(self, nodes: Sequence[NodeFacts]) -> Iterator[None]:
         """What `--tls-dev` has made, in files while clients may need it."""
         if self.dev is None:
             yield
             return
-        with self.dev.kept(dialled(node)) as (self.dev_folder, self.told):
+        addresses = ",".join(str(dialled(each)) for each in nodes)
+        with self.dev.kept(addresses) as (self.dev_folder, self.told):
             yield
 
     async def _supervise(self, config: BrokerConfig) -> None:
@@ -194,12 +194,13 @@ class _Serving:
 
         self._check_listeners(config, configured_listeners(config))
         async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
-            await self._announce(nodes)
-            gc.freeze()
-            gc.enable()
-            if self.options.exit_with_parent:
-                nursery.start_soon(self._stop_with_parent)
-            await trio.sleep_forever()
+            with self._kept_security(nodes):
+                await self._announce(nodes)
+                gc.freeze()
+                gc.enable()
+                if self.options.exit_with_parent:
+                    nursery.start_soon(self._stop_with_parent)
+                await trio.sleep_forever()
 
     @contextlib.asynccontextmanager
     async def _open(self, config: BrokerConfig) -> AsyncIterator[Broker]:

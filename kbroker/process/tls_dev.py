@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.client.credentials import Security
-from kbroker.client.endpoint import Endpoint
 from kbroker.client.security import security_of
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.broker_table import STANDARD_AUTHORIZER
@@ -46,9 +45,12 @@ _ITS_OWN = (
     "authorizer.class.name",
     "sasl.enabled.mechanisms",
     "sasl.jaas.config",
+    "sasl.mechanism.inter.broker.protocol",
     "ssl.keystore.certificate.chain",
     "ssl.keystore.key",
     "ssl.keystore.location",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
 )
 
 
@@ -70,18 +72,23 @@ class DevSecurity:
                 "new one that the next start makes"
             )
         self._server = self._server_pair(hosts_of(config), now)
-        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
         others = config.text("super.users").strip().rstrip(";")
-        values = {
+        # Nodes log in at each other as the administrator, too.
+        own = f'username="{ADMIN}" password="{self._password}"'
+        self.values = {
             **listeners,
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": f"User:{ADMIN};{others}".rstrip(";"),
             "sasl.enabled.mechanisms": MECHANISM,
-            "sasl.jaas.config": f'{module} required user_{ADMIN}="{self._password}";',
+            "sasl.mechanism.inter.broker.protocol": MECHANISM,
+            "sasl.jaas.config": f'{module} {own} user_{ADMIN}="{self._password}";',
             "ssl.keystore.certificate.chain": self._server.certificate,
             "ssl.keystore.key": self._server.key,
+            "ssl.truststore.certificates": self._authority.pair.certificate,
         }
-        self.config = config.overlay(values, origin="--tls-dev")
+        """The settings that it sets."""
+        self.config = config.overlay(self.values, origin="--tls-dev")
 
     def _server_pair(self, hosts: Sequence[str], now: datetime) -> Pair:
         """The server's certificate: that of the last start, if it is still good for these hosts."""
@@ -114,8 +121,8 @@ class DevSecurity:
         )
 
     @contextlib.contextmanager
-    def kept(self, address: Endpoint) -> Iterator[tuple[Path, Sequence[Snippet]]]:
-        """Write what there is to be kept, and what clients need for this address.
+    def kept(self, addresses: str) -> Iterator[tuple[Path, Sequence[Snippet]]]:
+        """Write what there is to be kept, and what clients need for these addresses.
 
         Yields the folder, and what to tell people. Raises StartFailed.
         """
@@ -127,7 +134,7 @@ class DevSecurity:
                 else:
                     folder = self._folder.absolute()
                     folder.mkdir(mode=0o700, exist_ok=True)
-                told = self._write(folder, address)
+                told = self._write(folder, addresses)
             except OSError as error:
                 raise StartFailed(
                     f"--tls-dev: {error.filename} cannot be written: {error.strerror}; free some "
@@ -135,9 +142,11 @@ class DevSecurity:
                 ) from None
             yield folder, told
 
-    def _write(self, folder: Path, address: Endpoint) -> Sequence[Snippet]:
+    def _write(self, folder: Path, addresses: str) -> Sequence[Snippet]:
         own, password = self._authority.pair, self._password
-        access = Access(address, ADMIN, password, folder / PASSWORD, MECHANISM, folder / AUTHORITY)
+        access = Access(
+            addresses, ADMIN, password, folder / PASSWORD, MECHANISM, folder / AUTHORITY
+        )
         files = {
             AUTHORITY_KEY: own.key,
             AUTHORITY: own.certificate,

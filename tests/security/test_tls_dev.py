@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.process.dev_files import SECRETS
 from kbroker.process.errors import StartFailed
@@ -31,7 +30,7 @@ from ..broker.test_serve import SECONDS, refused, serving, wait_for
 from .test_stores import setting, shake_hands
 
 KBROKER = [sys.executable, "-m", "kbroker"]
-ADDRESS = Endpoint("localhost", 9092)
+ADDRESS = "localhost:9092"
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 HOSTS = ("localhost", "127.0.0.1", "::1", "box.example")
 
@@ -144,8 +143,8 @@ def test_a_start_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--nodes", "3"), "nodes do not log in at each other yet: leave it out, or run one node"),
         (("-o", "sasl.enabled.mechanisms=PLAIN"), "sets sasl.enabled.mechanisms by itself"),
+        (("-o", "ssl.truststore.location=x"), "sets ssl.truststore.location by itself"),
         (("-o", "listeners=SSL://localhost:0"), "SSL asks for SSL: leave one of them out"),
         (
             ("-o", "listeners=PLAINTEXT://localhost:0,SASL_SSL://localhost:0"),
@@ -160,16 +159,24 @@ def test_what_does_not_go_with_it(flags: tuple[str, str], message: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_of_several_nodes_is_refused(tmp_path: Path) -> None:
-    port = tmp_path / "port"
-    data = ("--data-dir", str(tmp_path / "data"))
-    with serving("--nodes", "2", "--port", "0", "--port-file", str(port), *data) as process:
-        wait_for(port)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=SECONDS)
-    done = refused("--tls-dev", *data)
-    assert done.returncode == 3
-    assert "run one node" in done.stderr
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["--nodes", "--processes"])
+def test_several_nodes_log_in_at_each_other(flag: str, tmp_path: Path) -> None:
+    with secured(tmp_path, flag, "3") as ready:
+        assert ready["bootstrap_servers"].count(",") == 2
+        use(tmp_path, ready)
+        kbroker(tmp_path, "topic", "create", "t", "--replication-factor", "3", "-p", "3")
+        kbroker(tmp_path, "topic", "produce", "t", give="one\ntwo\n")
+        read = kbroker(tmp_path, "topic", "consume", "t", "-o", "start:end", "-f", "%v ")
+        assert sorted(read.split()) == ["one", "two"]
+        rows = json.loads(kbroker(tmp_path, "topic", "describe", "t", "--json").splitlines()[0])
+        assert [len(each["isr"]) for each in rows["partitions"]] == [3, 3, 3]
+
+
+def test_a_cluster_of_several_machines_has_no_folder_in_common() -> None:
+    done = refused("--tls-dev", "--cluster", "etcd://localhost:1/c")
+    assert done.returncode == 2
+    assert "--cluster and --tls-dev exclude each other" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable
 
 from kbroker.broker import Broker
-from kbroker.client.credentials import Security
 from kbroker.cluster.topics import DEFAULT, NewTopic
 
 from .first_topics import create
@@ -14,13 +13,8 @@ from .first_topics import create
 logger = logging.getLogger(__name__)
 
 
-async def declare(
-    broker: Broker,
-    topics: Iterable[NewTopic],
-    seeds: Iterable[str],
-    own: Security | None = None,
-) -> None:
-    """Create topics, then write the records of seed files, by a login of the server's `own` if it has one.
+async def declare(broker: Broker, topics: Iterable[NewTopic], seeds: Iterable[str]) -> None:
+    """Create topics, then write the records of seed files.
 
     Topics that are there stay as they are. Raises StartFailed.
     """
@@ -37,5 +31,5 @@ async def declare(
     for path in seeds:
         from .seeding import write_seed  # a client of the broker; most starts need none
 
-        written = await write_seed(broker, path, own)
+        written = await write_seed(broker, path)
         logger.info("%d records of %s written", written, path)

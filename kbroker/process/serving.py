@@ -291,7 +291,7 @@ class _Serving:
                 options.cluster_id,
                 broker.node.cluster.id,
             )
-        await declare(broker, options.topics, options.seeds, self.dev.own if self.dev else None)
+        await declare(broker, options.topics, options.seeds)
 
     def _check_listeners(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         self._first_listener = listeners[0]

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..broker.test_serve import refused, serving
+import pytest
+
+from ..broker.test_serve import refused, serving, wait_for
 from .certificates import PASSWORD, Authority
 
 SECONDS = 30
@@ -153,6 +155,21 @@ def test_nodes_that_nobody_knows_are_refused_where_acls_rule() -> None:
     ended = refused("--memory", "-o", authorizer, "--nodes", "3")
     assert ended.returncode == 3
     assert "name one with a login, or of SSL with ssl.client.auth=required" in ended.stderr
+
+
+@pytest.mark.slow
+def test_nodes_of_a_folder_are_counted_too(tmp_path: Path) -> None:
+    """Without --nodes there are as many as the data folder has."""
+    port = tmp_path / "port"
+    data = ("--data-dir", str(tmp_path / "data"))
+    with serving("--nodes", "2", "--port", "0", "--port-file", str(port), *data) as process:
+        wait_for(port)
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+    authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    ended = refused(*data, "-o", authorizer)
+    assert ended.returncode == 3
+    assert "name one with a login" in ended.stderr
 
 
 def test_strict_takes_what_is_safe_where_others_reach_it(authority: Authority) -> None:

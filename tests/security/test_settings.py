@@ -249,7 +249,7 @@ async def test_what_is_kept_and_cannot_be_used_any_more(
         (KEYSTORE, "/dev/zero", "is no file"),
         ("listener.name.safe.ssl.keystore.key", "x", "two key stores"),
         ("listener.name.safe.ssl.client.auth", "required", "nobody's is trusted"),
-        ("listener.name.safe.ssl.enabled.protocols", "SSLv3", "are not spoken"),
+        ("listener.name.safe.ssl.enabled.protocols", "SSLv3", "SSLv3 is not spoken"),
         (USERS, "x", "does not begin with a login module"),
         ("listener.name.inside.sasl.enabled.mechanisms", "GSSAPI", "there are PLAIN"),
     ],

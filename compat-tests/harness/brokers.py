@@ -7,6 +7,7 @@ and the same data folder.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -231,8 +232,11 @@ class ApacheBroker(Broker):
         ]
 
     def _is_ready(self) -> bool:
+        """Kafka opens its listeners one after the other."""
+        given = re.findall(r"127\.0\.0\.1:(\d+)", self.properties.get("listeners", ""))
         try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            for port in {self.port, *map(int, given)}:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except OSError:
             return False
         return True

@@ -1,5 +1,6 @@
 """Coordinators: pure state machines that turn requests and time into records and answers."""
 
+from .assignors import TopicShape
 from .coordinator import GroupCoordinator
 from .offsets import TopicNames
 from .placement import hash_partition
@@ -16,22 +17,25 @@ from .result import (
     TransactionEvent,
     append_error,
 )
-from .settings import GroupSettings
+from .settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
 from .transaction import Transaction, TransactionState
 from .transactions import TransactionCoordinator, TransactionSettings, names_whole_producer
 
 __all__ = [
     "Answer",
     "ClientInfo",
+    "ConsumerGroupSettings",
     "CoordinatorRecord",
     "Event",
     "GroupCoordinator",
     "GroupSettings",
+    "MigrationPolicy",
     "Now",
     "Parked",
     "Pieces",
     "Result",
     "TopicNames",
+    "TopicShape",
     "Transaction",
     "TransactionCoordinator",
     "TransactionEvent",

@@ -8,6 +8,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kbroker.protocol.messages.groups import (
     DeleteGroupsResponse,
     DescribeGroupsResponse,
@@ -34,15 +39,23 @@ from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic import ClassicGroups
+from .classic_members import ClassicMembers
+from .consumer_group import ConsumerGroup
+from .consumer_groups import KINDS, ConsumerGroups
+from .consumer_records import group_tombstones
+from .consumer_topics import KnownTopics, Topics
+from .conversion import Conversion
+from .describing import describe_consumer_group
 from .group import Group
 from .group_state import STABLE
 from .listing import delete_group, describe_group, list_groups
-from .offsets import Offsets, TopicNames
+from .offsets import Offsets
 from .rebalance import Rebalances, note
 from .replay import end_transaction, replay
-from .result import Answer, ClientInfo, Now, Parked, Pieces, Result
-from .settings import GroupSettings
-from .standing import standing
+from .result import Answer, ClientInfo, Now, Parked, Pieces, Result, append_error
+from .settings import ConsumerGroupSettings, GroupSettings
+from .sharing import MayKnow
+from .standing import consumer_group_standing, standing
 from .state import ShardState
 
 GROUPS_AT_ONCE = 100
@@ -50,7 +63,7 @@ GROUPS_AT_ONCE = 100
 
 
 class GroupCoordinator:
-    """Groups and offsets of one shard: pure, so every call says what time it is.
+    """Groups of both protocols and offsets of one shard: pure, so every call says what time it is.
 
     Life: `replay` each record of the partition, then `on_loaded`; operations; at the end
     `on_unloaded`.
@@ -59,15 +72,17 @@ class GroupCoordinator:
 
     Parameters:
       settings: Limits and delays.
-      topics: Names and ids of the cluster's topics.
+      topics: The cluster's topics; `topics_changed` says when they change.
+      consumer_settings: Those of one consumer group, by its id, as they are now.
       new_uuid: Where member ids come from; tests give a counter.
     """
 
     def __init__(
         self,
         settings: GroupSettings,
-        topics: TopicNames,
+        topics: Topics,
         *,
+        consumer_settings: Callable[[str], ConsumerGroupSettings] | None = None,
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self._settings = settings
@@ -75,6 +90,23 @@ class GroupCoordinator:
         self._rebalances = Rebalances(self._state, settings)
         self._classic = ClassicGroups(self._state, self._rebalances, settings, new_uuid)
         self._offsets = Offsets(self._state, self._rebalances, settings, topics)
+        self._topics = KnownTopics(topics)
+        default = ConsumerGroupSettings()
+        self._settings_of = consumer_settings or (lambda group_id: default)
+        timers = self._rebalances.timers
+        conversion = Conversion(self._state, self._rebalances, settings, self._topics)
+        self._consumer = ConsumerGroups(
+            self._state, timers, self._settings_of, self._topics, conversion, new_uuid
+        )
+        self._classic_members = ClassicMembers(
+            self._consumer,
+            timers,
+            settings,
+            self._settings_of,
+            self._topics,
+            conversion,
+            new_uuid,
+        )
 
     # -- requests of members
 
@@ -82,21 +114,66 @@ class GroupCoordinator:
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
         """JoinGroup 0-9. The answer mostly comes when all members have joined."""
+        group = self._consumer_group(request.group_id)
+        if group is not None:
+            return self._classic_members.join(group, request, client, now, version)
         return self._classic.join(request, client, now, version)
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
         """SyncGroup 0-5. The answer comes with the assignment that the leader brings."""
+        group = self._consumer_group(request.group_id)
+        if group is not None:
+            return self._classic_members.sync(group, request, now)
         return self._classic.sync(request, now, version)
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         """Heartbeat 0-4."""
+        group = self._consumer_group(request.group_id)
+        if group is not None:
+            return self._classic_members.heartbeat(group, request, now)
         return self._classic.heartbeat(request, now)
 
     def leave(
         self, request: LeaveGroupRequest, now: Now, version: int
     ) -> Result[LeaveGroupResponse]:
         """LeaveGroup 0-5."""
+        group = self._consumer_group(request.group_id)
+        if group is not None:
+            return self._classic_members.leave(group, request, now, version)
         return self._classic.leave(request, now, version)
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        return self._state.consumer_groups.get(group_id)
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client: ClientInfo,
+        now: Now,
+        version: int,
+        may_know: MayKnow | None = None,
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat 0-1.
+
+        `may_know` says which topics the client may know of, None for all: a regular expression does
+        not find others.
+        """
+        return self._consumer.heartbeat(request, client, now, version, may_know)
+
+    def free_for_classic(self, group_id: str, now: Now) -> Result[JoinGroupResponse] | None:
+        """Before a JoinGroup: a consumer group without members is one no more; its offsets stay.
+
+        None where there is no such group. Release the result only if it could not be stored.
+        """
+        group = self._consumer_group(group_id)
+        if group is None or group.members:
+            return None
+        result: Result[JoinGroupResponse] = Result()
+        result.records = group_tombstones(group)
+        result.on_failure = lambda code, now: Result(
+            JoinGroupResponse(error_code=append_error(code))
+        )
+        return result
 
     def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
         """The client that waits in `slot` has gone; call it once, before the slot is answered."""
@@ -166,6 +243,11 @@ class GroupCoordinator:
         """DescribeGroups 0-6: the row of one group. Authorized operations are left unset."""
         return describe_group(self._state, group_id, version)
 
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponse.Group:
+        """ConsumerGroupDescribe 0-1: the row of one group. Authorized operations are left unset."""
+        assignor = self._settings_of(group_id).assignors[0]
+        return describe_consumer_group(self._state, self._topics, group_id, assignor)
+
     def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
         """DeleteGroups 0-2, one group of it, in pieces whose response is its row.
 
@@ -181,10 +263,12 @@ class GroupCoordinator:
 
     def standing(self, group_id: str, now: Now) -> str | None:
         """How a group stands and what it waits for, in words; None when there is none."""
-        group = self._state.groups.get(group_id)
+        group = self._state.any_group(group_id)
         if group is None:
             return None
         producers = self._state.pending_offsets.producers(group_id)
+        if isinstance(group, ConsumerGroup):
+            return consumer_group_standing(group, producers)
         return standing(group, self._rebalances.timers, producers, now)
 
     # -- time
@@ -196,17 +280,28 @@ class GroupCoordinator:
     def due(self, now: Now) -> Iterator[Result[None]]:
         """The time-outs that have come. Handle each result before taking the next."""
         while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
-            yield self._rebalances.expire(key, now)
+            groups = self._consumer if key[0] in KINDS else self._rebalances
+            yield groups.expire(key, now)
 
     def end_session(self, group_id: str, member_id: str, now: Now) -> None:
         """A member is not heard of any more: its session is over the next time `due` is called."""
-        self._rebalances.expect(group_id, member_id, 0, now)
+        group = self._consumer_group(group_id)
+        if group is not None:
+            self._consumer.end_session(group, member_id, now)
+        else:
+            self._rebalances.expect(group_id, member_id, 0, now)
 
     def renew_sessions(self, now: Now) -> None:
         """All members were just heard of: for a clock that jumps while its clients do not."""
         for group in self._state.groups.values():
             for member in group.members.values():
                 self._rebalances.keep_alive(group, member, now)
+        self._consumer.renew_sessions(now)
+
+    def topics_changed(self, names: Collection[str]) -> None:
+        """These topics are new, gone or different: consumer groups look again with the next heartbeat
+        of a member."""
+        self._topics.changed(names)
 
     # -- life
 
@@ -241,6 +336,11 @@ class GroupCoordinator:
             for group in some:
                 self._go_on(group, now, result)
             yield result
+        consumer_groups = iter(tuple(self._state.consumer_groups.values()))
+        while these := tuple(islice(consumer_groups, GROUPS_AT_ONCE)):
+            for each in these:
+                self._consumer.go_on(each, now)
+            yield Result()
 
     def _go_on(self, group: Group, now: Now, result: Result[None]) -> None:
         if group.state is not STABLE:

@@ -12,6 +12,8 @@ from kbroker.protocol.messages.groups import (
     ListGroupsResponse,
 )
 
+from .consumer_group import ConsumerGroup, ConsumerGroupState
+from .consumer_records import group_tombstones
 from .group import Group
 from .group_state import DEAD, EMPTY, STABLE
 from .rebalance import note_deleted
@@ -19,7 +21,8 @@ from .records import group_tombstone, offset_tombstone
 from .result import Now, Result, append_error
 from .state import OFFSETS_AT_ONCE, ShardState
 
-GROUP_TYPE = "classic"
+CLASSIC, CONSUMER = "classic", "consumer"
+"""Types of groups, as they are listed."""
 
 
 def list_groups(
@@ -30,26 +33,31 @@ def list_groups(
     Others may change the groups between two rows: each row is as its group is when it is taken.
     """
     states = {name.strip().lower() for name in states}
-    if types and GROUP_TYPE not in {name.lower() for name in types}:
-        return
-    for group in tuple(state.groups.values()):
-        if not states or group.state.value.lower() in states:
-            yield ListGroupsResponse.Group(
-                group_id=group.id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=GROUP_TYPE,
-            )
+    types = {name.lower() for name in types} or {CLASSIC, CONSUMER}
+    classic = tuple(state.groups.values()) if CLASSIC in types else ()
+    consumer = tuple(state.consumer_groups.values()) if CONSUMER in types else ()
+    groups: tuple[Group | ConsumerGroup, ...] = (*classic, *consumer)
+    for group in groups:
+        if states and group.state.value.lower() not in states:
+            continue
+        yield ListGroupsResponse.Group(
+            group_id=group.id,
+            protocol_type=(group.protocol_type or "") if isinstance(group, Group) else CONSUMER,
+            group_state=group.state.value,
+            group_type=CLASSIC if isinstance(group, Group) else CONSUMER,
+        )
 
 
 def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGroupsResponse.Group:
-    """State and members. A group that does not exist is dead, and from version 6 on an error."""
+    """State and members. A classic group that does not exist is dead, and from version 6 on an
+    error."""
     group = state.groups.get(group_id)
     if group is None:
         answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
         if version >= 6:  # KIP-1043
+            what = "is not a classic group" if group_id in state.consumer_groups else "not found"
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            answer.error_message = f"Group {group_id[:255]} not found."
+            answer.error_message = f"Group {group_id[:255]} {what}."
         return answer
     return DescribeGroupsResponse.Group(
         group_id=group_id,
@@ -82,12 +90,12 @@ def delete_group(
     """Delete a group without members: its offsets in pieces, the group itself with the last one."""
     row = DeleteGroupsResponse.Group(group_id=group_id)
     result = Result(row)
-    group = state.groups.get(group_id)
+    group = state.any_group(group_id)
     if group is None:
         row.error_code = ErrorCode.GROUP_ID_NOT_FOUND
         yield result
         return
-    if group.state is not EMPTY:
+    if group.state not in (EMPTY, ConsumerGroupState.EMPTY):
         row.error_code = ErrorCode.NON_EMPTY_GROUP
         yield result
         return
@@ -99,7 +107,10 @@ def delete_group(
         some = places[first : first + OFFSETS_AT_ONCE]
         result.records += [offset_tombstone(group_id, *place) for place in some]
         result.on_failure = partial(_not_deleted, group_id)
-    result.records.append(group_tombstone(group_id))
+    if isinstance(group, ConsumerGroup):
+        result.records += group_tombstones(group)
+    else:
+        result.records.append(group_tombstone(group_id))
     result.on_failure = partial(_not_deleted, group_id)
     note_deleted(group, "deleted on request", now, result)
     yield result

@@ -20,6 +20,15 @@ from kbroker.protocol.messages.offsets import (
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
 
+from .consumer_group import ConsumerGroup
+from .consumer_offsets import (
+    Check,
+    always,
+    committer_check,
+    fetcher_error,
+    transactional_committer_check,
+)
+from .consumer_records import group_tombstones
 from .group import CONSUMER_PROTOCOL_TYPE, Group
 from .group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
 from .pending import Place
@@ -27,7 +36,7 @@ from .rebalance import Rebalances, note_deleted
 from .records import group_tombstone, offset_record, offset_tombstone
 from .result import CoordinatorRecord, Now, Pieces, Result, append_error
 from .settings import GroupSettings
-from .shapes import commit_refused, no_offset, plain_commit, transactional_response
+from .shapes import commit_refused, fetch_refused, no_offset, plain_commit, transactional_response
 from .state import OFFSETS_AT_ONCE, GroupOffsets, ShardState
 
 FOR_EVER_MS = 2**63 - 1
@@ -90,8 +99,12 @@ class Offsets:
         result = Result(response)
         if not wanted:
             return result  # nothing that could be stored, so the group does not matter
-        code = self._check_committer(request, now, version)
-        result.records = self._records(request, wanted, code, now)
+        group = self._state.consumer_groups.get(request.group_id)
+        if group is not None:
+            check = committer_check(group, request, version)
+        else:
+            check = always(self._check_committer(request, now, version))
+        result.records = self._records(request, wanted, check, now)
         if result.records:
             # Nothing was changed yet but the member's session, so there is nothing to undo.
             result.on_failure = lambda code, now: Result(
@@ -106,8 +119,12 @@ class Offsets:
         response, wanted = self._read(commit, by_id=False)
         result: Result[TxnOffsetCommitResponse] = Result()
         if wanted:
-            code = refusal or self._check_transactional_committer(commit)
-            result.records = self._records(commit, wanted, code, now)
+            group = self._state.consumer_groups.get(request.group_id)
+            if group is not None and not refusal:
+                check = transactional_committer_check(group, commit)
+            else:
+                check = always(refusal or self._check_transactional_committer(commit))
+            result.records = self._records(commit, wanted, check, now)
         result.response = transactional_response(response)
         if result.records:
             result.producer = (request.producer_id, request.producer_epoch)
@@ -185,12 +202,13 @@ class Offsets:
         return code
 
     def _records(
-        self, request: OffsetCommitRequest, wanted: list[_Wanted], code: ErrorCode, now: Now
+        self, request: OffsetCommitRequest, wanted: list[_Wanted], check: Check, now: Now
     ) -> list[CoordinatorRecord]:
-        """What is to be stored; rows that are refused, by `code` or for themselves, are told so."""
+        """What is to be stored; rows that are refused, by `check` or for themselves, are told so."""
         records = []
         for item in wanted:
             metadata = item.partition.committed_metadata or ""
+            code = check(item.topic_id, item.partition.partition_index)
             if code:
                 item.row.error_code = code
             elif len(metadata) > self._settings.offset_metadata_length_max:
@@ -222,6 +240,9 @@ class Offsets:
         self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool
     ) -> Generator[None, None, OffsetFetchResponse.Group]:
         """Committed offsets of one group; what is not there is no error."""
+        consumer_group = self._state.consumer_groups.get(request.group_id)
+        if consumer_group is not None and (code := fetcher_error(consumer_group, request)):
+            return fetch_refused(request, code, version)
         offsets = self._state.offsets.get(request.group_id, {})
         unstable: Collection[Place] = ()
         if require_stable:
@@ -292,10 +313,10 @@ class Offsets:
         """Delete single offsets (KIP-496): not those of topics that the group reads."""
         if not request.group_id:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        group = self._state.groups.get(request.group_id)
+        group = self._state.any_group(request.group_id)
         if group is None:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
-        if group.state is not EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if isinstance(group, Group) and not _is_simple_or_of_consumers(group):
             return Result(OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
         result = Result(OffsetDeleteResponse())
         response = OffsetDeleteResponse()
@@ -314,7 +335,7 @@ class Offsets:
 
     def _delete_topic(
         self,
-        group: Group,
+        group: Group | ConsumerGroup,
         topic: OffsetDeleteRequest.Topic,
         places: Collection[Place],
         records: list[CoordinatorRecord],
@@ -350,7 +371,7 @@ class Offsets:
 
     def _forget_all(self, concerns: Callable[[str], bool]) -> Pieces:
         """The offsets of earlier topics with the names that this concerns."""
-        for group_id in tuple(self._state.groups):
+        for group_id in (*self._state.groups, *self._state.consumer_groups):
             for places in _some_at_once(self._state.places(group_id)):
                 gone = [
                     place
@@ -385,13 +406,18 @@ class Offsets:
         A group that has nothing left and no members goes as well. What waits for the end of a
         transaction stays.
         """
-        for group in tuple(self._state.groups.values()):
-            for places in _some_at_once(self._state.offsets.get(group.id, ())):
+        for group_id in (*self._state.groups, *self._state.consumer_groups):
+            group = self._state.any_group(group_id)
+            if group is None:
+                continue  # it went meanwhile
+            for places in _some_at_once(self._state.offsets.get(group_id, ())):
                 yield self._expired(group, places, now)
 
-    def _expired(self, group: Group, places: Collection[Place], now: Now) -> Result[None] | None:
+    def _expired(
+        self, group: Group | ConsumerGroup, places: Collection[Place], now: Now
+    ) -> Result[None] | None:
         """What of these offsets has outlived its retention, with the group if that has no more."""
-        if self._state.groups.get(group.id) is not group:
+        if self._state.any_group(group.id) is not group:
             return None  # it went meanwhile
         offsets = self._state.offsets.get(group.id, {})
         unstable = self._state.pending_offsets.places(group.id)
@@ -403,18 +429,27 @@ class Offsets:
             and self._has_expired(group, place[0], offsets[place], now)
         ]
         is_bare = len(gone) == len(offsets) and not unstable
-        ends = is_bare and group.state is EMPTY and not group.pending
+        ends = is_bare and _is_unused(group)
         if not gone and not ends:
             return None
         result = _tombstones(group.id, gone)
         if ends:
-            result.records.append(group_tombstone(group.id))
+            if isinstance(group, Group):
+                result.records.append(group_tombstone(group.id))
+            else:
+                result.records += group_tombstones(group)
             note_deleted(group, "it has neither members nor offsets any more", now, result)
         return result
 
-    def _has_expired(self, group: Group, topic: str, value: OffsetCommitValue, now: Now) -> bool:
+    def _has_expired(
+        self, group: Group | ConsumerGroup, topic: str, value: OffsetCommitValue, now: Now
+    ) -> bool:
         """Retention counts from the commit; in a group that had members, from its end (KIP-211)."""
-        if group.protocol_type is None:
+        if isinstance(group, ConsumerGroup):
+            since_ms = value.commit_timestamp
+            if group.subscribes(topic):
+                return False
+        elif group.protocol_type is None:
             since_ms = value.commit_timestamp
         elif group.state is EMPTY:
             known = group.state_since_ms >= 0
@@ -428,6 +463,17 @@ class Offsets:
         if value.expire_timestamp != -1:
             return now.log_ms >= value.expire_timestamp
         return now.log_ms - since_ms >= self._settings.offsets_retention_ms
+
+
+def _is_simple_or_of_consumers(group: Group) -> bool:
+    return group.state is EMPTY or group.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+
+def _is_unused(group: Group | ConsumerGroup) -> bool:
+    """Whether a group has no members, and expects none."""
+    if isinstance(group, ConsumerGroup):
+        return not group.members
+    return group.state is EMPTY and not group.pending
 
 
 def _names_member(request: OffsetCommitRequest) -> bool:

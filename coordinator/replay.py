@@ -22,6 +22,7 @@ from kbroker.protocol.group_metadata import (
 from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
+from .consumer_replay import replay_consumer_group
 from .group import Group, Member
 from .group_state import EMPTY, STABLE
 from .pending import Ended, Place
@@ -41,6 +42,8 @@ def replay(
         replay_offset(state, entry, offset, producer_id)
     elif isinstance(entry, GroupMetadataKey):
         replay_group(state, entry.group, None if value is None else decode_group_metadata(value))
+    else:
+        replay_consumer_group(state, key, value)
 
 
 def replay_offset(
@@ -58,7 +61,7 @@ def replay_offset(
     else:
         _finish_end(state, producer_id)
         state.pending_offsets.add(producer_id, group_id, place, value)
-        _group_with_offsets(state, group_id)
+        state.begin_simple_group(group_id)
 
 
 def end_transaction(state: ShardState, producer_id: int, *, commit: bool) -> Iterator[int]:
@@ -88,7 +91,7 @@ def _finish_end(state: ShardState, producer_id: int) -> None:
 
 def _commit(state: ShardState, group_id: str, place: Place, value: OffsetCommitValue) -> None:
     state.offsets.setdefault(group_id, {})[place] = value
-    _group_with_offsets(state, group_id)
+    state.begin_simple_group(group_id)
 
 
 def _forget(state: ShardState, group_id: str, place: Place) -> None:
@@ -97,11 +100,6 @@ def _forget(state: ShardState, group_id: str, place: Place) -> None:
         offsets.pop(place, None)
         if not offsets:
             del state.offsets[group_id]
-
-
-def _group_with_offsets(state: ShardState, group_id: str) -> None:
-    if group_id not in state.groups:
-        _known_group(state, group_id).stored = True
 
 
 def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | None) -> None:

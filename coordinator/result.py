@@ -144,11 +144,12 @@ class Result(Generic[R]):
         explain it.
       producer: Id and epoch of the producer in whose transaction the records are. They are appended
         as a transactional batch of it without a sequence, and pending until a marker ends it.
+      work: What is to be done beside clients once the records are stored, because it takes long.
       on_failure: Makes the result to release instead when the append fails, and undoes what was
         volatile. Set whenever there are records.
     """
 
-    __slots__ = ("answers", "events", "on_failure", "producer", "records", "response")
+    __slots__ = ("answers", "events", "on_failure", "producer", "records", "response", "work")
 
     def __init__(self, response: R | Parked[R] | None = None) -> None:
         self.response = response
@@ -156,6 +157,7 @@ class Result(Generic[R]):
         self.answers: list[Answer] = []
         self.events: list[Event | TransactionEvent] = []
         self.producer: tuple[int, int] | None = None
+        self.work: Pieces | None = None
         self.on_failure: Undo[R] | None = None
 
 

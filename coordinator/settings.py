@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,45 @@ class GroupSettings:
     new_member_join_timeout_ms: int = 300_000
     offset_metadata_length_max: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
+
+
+class MigrationPolicy(StrEnum):
+    """Which way a group may go while it has members (`group.consumer.migration.policy`)."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    """From the classic protocol to that of KIP-848."""
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def downgrades(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """Of one consumer group of KIP-848, as they are now. Defaults are Kafka's.
+
+    Attributes:
+      session_timeout_ms: Silence after which a member is removed (`consumer.session.timeout.ms`).
+      heartbeat_interval_ms: How often members are asked to send heartbeats
+        (`consumer.heartbeat.interval.ms`).
+      assignment_interval_ms: Shortest time between two targets, so that members which come one
+        after the other are given their shares together (`consumer.assignment.interval.ms`).
+      size_max: Most members of a group (`group.consumer.max.size`).
+      assignors: Assignors that members may ask for, the first one for groups whose members do not
+        (`group.consumer.assignors`).
+      migration: Which way the group may go while it has members.
+    """
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+    size_max: int = 2**31 - 1
+    assignors: tuple[str, ...] = ("uniform", "range")
+    migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from .consumer_group import ConsumerGroup, ConsumerGroupState
 from .group import Group
 from .group_state import EMPTY, PREPARING, STABLE
 from .rebalance import JOIN, SYNC, printable, some_of
@@ -19,7 +20,27 @@ def standing(
     Parameters: `timers` are those of its rebalances, `producers` the ids of those in whose open
     transactions it has offsets.
     """
-    sentence = _stands(group, timers, now)
+    return _with_offsets(_stands(group, timers, now), producers)
+
+
+def consumer_group_standing(group: ConsumerGroup, producers: Sequence[int]) -> str:
+    """As `standing`, of a consumer group of KIP-848."""
+    stands = f"group {group.id} is {group.state} in epoch {group.epoch}"
+    if group.members:
+        stands += f": it has {some_of(_members(group.members))}"
+    if group.state is ConsumerGroupState.ASSIGNING:
+        stands += f"; its target is of epoch {group.assignment_epoch}"
+    elif group.unreconciled:
+        stands += (
+            f"; waits for {some_of(_members(sorted(group.unreconciled)))} to have their shares"
+        )
+    slow = [each.id for each in group.members.values() if each.revoking]
+    if slow:
+        stands += f"; {some_of(_members(slow))} must give partitions back"
+    return _with_offsets(stands, producers)
+
+
+def _with_offsets(sentence: str, producers: Sequence[int]) -> str:
     if producers:
         ids = some_of([f"producer {producer_id}" for producer_id in producers])
         sentence += f"; offsets wait for the end of the transaction of {ids}"

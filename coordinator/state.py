@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from kbroker.protocol.group_metadata import OffsetCommitValue
 
+from .consumer_group import ConsumerGroup
 from .deleted_topics import DeletedTopics
 from .group import Group
 from .pending import PendingOffsets, Place
@@ -23,19 +24,52 @@ class ShardState:
     """Groups, committed offsets and those of open transactions. All are written by `replay`.
 
     The volatile part of a group (see `Group`) is changed in place by the operations. A group that
-    has offsets, pending ones too, is always in `groups`; one without members that was only ever
-    used for offsets is called simple and has no protocol type.
+    has offsets, pending ones too, is always in `groups` or in `consumer_groups`, and never in both;
+    one without members that was only ever used for offsets is called simple and has no protocol
+    type.
     """
 
-    __slots__ = ("deleted_topics", "ending", "groups", "offsets", "pending_offsets")
+    __slots__ = (
+        "consumer_groups",
+        "deleted_topics",
+        "ending",
+        "groups",
+        "offsets",
+        "pending_offsets",
+    )
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        """Classic groups."""
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
+        """Groups of KIP-848."""
         self.offsets: dict[str, GroupOffsets] = {}
         self.pending_offsets = PendingOffsets()
         self.ending: dict[int, Iterator[int]] = {}
         """What is left to do for the end of a transaction, by producer id."""
         self.deleted_topics = DeletedTopics()
+
+    def any_group(self, group_id: str) -> Group | ConsumerGroup | None:
+        """A group of either kind."""
+        return self.groups.get(group_id) or self.consumer_groups.get(group_id)
+
+    def begin_consumer_group(self, group_id: str) -> ConsumerGroup:
+        """A group is a consumer group from now on, whatever it was."""
+        self.groups.pop(group_id, None)
+        group = self.consumer_groups[group_id] = ConsumerGroup(group_id)
+        return group
+
+    def end_consumer_group(self, group_id: str) -> None:
+        """A group is no consumer group any more; what offsets it has belong to a simple one."""
+        del self.consumer_groups[group_id]
+        if self.places(group_id):
+            self.begin_simple_group(group_id)
+
+    def begin_simple_group(self, group_id: str) -> None:
+        """A group that is not known yet has offsets."""
+        if group_id not in self.groups and group_id not in self.consumer_groups:
+            group = self.groups[group_id] = Group(group_id)
+            group.stored = True
 
     def places(self, group_id: str) -> Collection[Place]:
         """The partitions in which a group has offsets, committed or pending."""

@@ -15,6 +15,7 @@ opaque to a broker; the readers here serve descriptions, tests and our own clien
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
 from .compile import decode
@@ -147,6 +148,7 @@ def decode_group_metadata(buffer: Buffer) -> GroupMetadataValue:
 # -- what consumers tell each other
 
 _FORM_FOR_ALL = 0
+_NEWEST_SUBSCRIPTION = 3
 
 
 @nested
@@ -167,6 +169,20 @@ class Subscription:
 
     topics: list[str]
     user_data: bytes | None
+
+
+@message(versions="0-3")
+class MemberSubscription:
+    """All that a member of protocol type "consumer" says of itself.
+
+    Clients write any version, and each may add to the end: what is behind is left unread.
+    """
+
+    topics: list[str]
+    user_data: bytes | None
+    owned_partitions: list[TopicPartitions] = wire(since=1)
+    generation_id: Int32 = wire(since=2, default=-1)
+    rack_id: str | None = wire(since=3)
 
 
 @message(versions="0-0")
@@ -200,6 +216,19 @@ def read_subscription(metadata: Buffer) -> Subscription | None:
     are clients that leave out the last fields of the version that they name.
     """
     return _tolerant(Subscription, metadata)
+
+
+def read_member_subscription(metadata: Buffer) -> MemberSubscription | None:
+    """As `read_subscription`, with what the newer versions add; what cannot be read of that is left
+    out."""
+    try:
+        version = min(version_of(metadata), _NEWEST_SUBSCRIPTION)
+    except DecodeError:
+        return None
+    for form in range(version, -1, -1):
+        with suppress(DecodeError):
+            return decode(MemberSubscription, metadata, form, VERSION_SIZE)[0]
+    return None
 
 
 def read_assignment(assignment: Buffer) -> Assignment | None:

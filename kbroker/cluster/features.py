@@ -16,14 +16,20 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.errors import StorageError
 
 METADATA_VERSION = "metadata.version"
+GROUP_VERSION = "group.version"
 TRANSACTION_VERSION = "transaction.version"
 
-SUPPORTED: Mapping[str, range] = {METADATA_VERSION: range(30, 31), TRANSACTION_VERSION: range(3)}
+SUPPORTED: Mapping[str, range] = {
+    METADATA_VERSION: range(30, 31),
+    GROUP_VERSION: range(2),
+    TRANSACTION_VERSION: range(3),
+}
 """Levels that this version of kbroker can run; at level 0 a feature is off.
 
 What is stored of a cluster has one format so far, so there is one level of `metadata.version`:
 that of Kafka 4.3, whose versions of the APIs are served. Producers of transactions go by the level
-of `transaction.version`: with 2 they follow KIP-890.
+of `transaction.version`: with 2 they follow KIP-890. Consumer groups of KIP-848 need
+`group.version` 1, for a node that does not know them passes over their records.
 """
 
 INITIAL: Mapping[str, int] = {name: levels[-1] for name, levels in SUPPORTED.items()}

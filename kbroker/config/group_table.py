@@ -1,7 +1,8 @@
 """Settings of groups and of client metrics, and the broker settings behind those of groups.
 
-They belong to protocols that kbroker does not serve yet: consumer groups of KIP-848, share groups
-of KIP-932, streams groups of KIP-1071, telemetry of KIP-714. They are checked, kept and shown.
+Those of consumer groups (KIP-848) hold. The others belong to protocols that kbroker does not serve
+yet: share groups of KIP-932, streams groups of KIP-1071, telemetry of KIP-714. They are checked, kept
+and shown.
 """
 
 from __future__ import annotations
@@ -95,6 +96,11 @@ _LIMITED = (
 )
 
 
+def _effect(name: str) -> Effect:
+    served = name.removeprefix("group.").startswith("consumer.")
+    return Effect.APPLIED if served else Effect.LATER
+
+
 def _number(name: str, doc: str, span: _Range, unit: str = "", dynamic: bool = False) -> Property:
     return Property(
         name,
@@ -105,7 +111,7 @@ def _number(name: str, doc: str, span: _Range, unit: str = "", dynamic: bool = F
         minimum=span.minimum,
         maximum=span.maximum,
         dynamic=dynamic,
-        effect=Effect.LATER,
+        effect=_effect(name),
     )
 
 
@@ -122,7 +128,7 @@ def _limited_of_broker() -> Iterator[Property]:
 
 
 def _list(name: str, default: str, doc: str) -> Property:
-    return Property(name, Type.LIST, default, doc, dynamic=False, effect=Effect.LATER)
+    return Property(name, Type.LIST, default, doc, dynamic=False, effect=_effect(name))
 
 
 _UNLIMITED = _Range(2**31 - 1, 1)
@@ -132,7 +138,15 @@ GROUP_BROKER_TABLE: tuple[Property, ...] = (
     _number("group.consumer.max.size", "Most members of a consumer group.", _UNLIMITED),
     _number("group.share.max.size", "Most members of a share group.", _Range(200, 1, 1000)),
     _number("group.streams.max.size", "Most members of a streams group.", _UNLIMITED),
-    _list("group.consumer.assignors", "uniform,range", "Assignors that consumer groups can use."),
+    replace(
+        _list(
+            "group.consumer.assignors",
+            "uniform,range",
+            "Assignors that consumer groups can use; the first one is for members that ask for none.",
+        ),
+        pattern=r"\s*(uniform|range)\s*(,\s*(uniform|range)\s*)*",
+        pattern_words="a list of uniform and range",
+    ),
     _list("group.share.assignors", "simple", "Assignors that share groups can use."),
     Property(
         "group.consumer.migration.policy",
@@ -142,7 +156,6 @@ GROUP_BROKER_TABLE: tuple[Property, ...] = (
         pattern="(?i)disabled|downgrade|upgrade|bidirectional",
         pattern_words="one of disabled, downgrade, upgrade, bidirectional",
         dynamic=False,
-        effect=Effect.LATER,
     ),
     _number("group.share.max.share.sessions", "Most share sessions of a node.", _Range(2000, 1)),
     _number(

@@ -138,6 +138,20 @@ class _Text:
         return self if settings is None else settings.text(self.name)
 
 
+class _List:
+    """An attribute that reads one list of texts."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, settings: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, settings: Settings, owner: object) -> tuple[str, ...]: ...
+    def __get__(self, settings: Settings | None, owner: object) -> tuple[str, ...] | Self:
+        return self if settings is None else settings.items(self.name)
+
+
 class BrokerConfig(Settings):
     """The broker settings of one node. Never changes: ``overlay`` makes another one.
 
@@ -352,6 +366,12 @@ class BrokerConfig(Settings):
     flush_policy = _Text("flush.policy")
     group_initial_rebalance_delay_ms = _Integer("group.initial.rebalance.delay.ms")
     group_max_session_timeout_ms = _Integer("group.max.session.timeout.ms")
+    group_consumer_assignment_interval_ms = _Integer("group.consumer.assignment.interval.ms")
+    group_consumer_assignors = _List("group.consumer.assignors")
+    group_consumer_heartbeat_interval_ms = _Integer("group.consumer.heartbeat.interval.ms")
+    group_consumer_max_size = _Integer("group.consumer.max.size")
+    group_consumer_migration_policy = _Text("group.consumer.migration.policy")
+    group_consumer_session_timeout_ms = _Integer("group.consumer.session.timeout.ms")
     group_max_size = _Integer("group.max.size")
     group_min_session_timeout_ms = _Integer("group.min.session.timeout.ms")
     inter_broker_listener_name = _Text("inter.broker.listener.name")

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 from uuid import UUID
 
 import trio
 
-from kbroker.cluster import OFFSETS_TOPIC, Cluster, TopicsChanged
+from kbroker.cluster import OFFSETS_TOPIC, Cluster, ConfigResource, ResourceType, TopicsChanged
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import (
+    ConsumerGroupSettings,
     Event,
     GroupCoordinator,
     GroupSettings,
+    MigrationPolicy,
+    Pieces,
+    TopicShape,
 )
 from kbroker.partitions.history import History
 from kbroker.partitions.partitions import Partitions
@@ -66,7 +70,27 @@ class GroupService(Shards[GroupCoordinator]):
             offset_metadata_length_max=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         )
-        return GroupCoordinator(settings, _ClusterTopics(self._partitions.cluster))
+        topics = _ClusterTopics(self._partitions.cluster)
+        return GroupCoordinator(settings, topics, consumer_settings=self.consumer_settings)
+
+    def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
+        """What holds for a consumer group now: its own settings before those of the broker."""
+        config = self._partitions.config
+        own = self._partitions.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
+
+        def timing(name: str) -> int:
+            value = int(own.get(f"consumer.{name}", config.integer(f"group.consumer.{name}")))
+            least = config.integer(f"group.consumer.min.{name}")
+            return min(max(value, least), config.integer(f"group.consumer.max.{name}"))
+
+        return ConsumerGroupSettings(
+            session_timeout_ms=timing("session.timeout.ms"),
+            heartbeat_interval_ms=timing("heartbeat.interval.ms"),
+            assignment_interval_ms=timing("assignment.interval.ms"),
+            size_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            migration=MigrationPolicy(config.group_consumer_migration_policy.lower()),
+        )
 
     def _expiry_interval_ms(self) -> int:
         return self._partitions.config.offsets_retention_check_interval_ms
@@ -117,6 +141,9 @@ class GroupService(Shards[GroupCoordinator]):
     def topics_changed(self, event: TopicsChanged) -> None:
         super().topics_changed(event)
         names = [topic.name for topic in event.deleted]
+        touched = [*names, *(topic.name for topic in (*event.created, *event.changed))]
+        for shard in self.known_shards():
+            shard.coordinator.topics_changed(touched)
         if names:
             self._begin(
                 self.sweep(shard, shard.coordinator.forget_topics(names)) for shard in self.shards()
@@ -128,6 +155,9 @@ class GroupService(Shards[GroupCoordinator]):
         if load.missed_topics or len(self._partitions.cluster.node_ids) > 1:
             pieces = load.shard.coordinator.forget_missing_topics()
             self._begin([self.sweep(load.shard, pieces)])
+
+    def _do_beside(self, shard: GroupShard, work: Pieces) -> None:
+        self._begin([self.sweep(shard, work)])
 
     def _begin(self, sweeps: Iterable[Iterator[int]]) -> None:
         """Do what fits in a turn at once, and have the rest done by `run_sweeps`.
@@ -203,3 +233,19 @@ class _ClusterTopics:
 
     def exists(self, name: str, partition: int) -> bool:
         return self._cluster.partition(name, partition) is not None
+
+    def shape_of(self, name: str) -> TopicShape:
+        partitions = self._cluster.topics[name].partitions
+        nodes = {node for each in partitions for node in each.replicas}
+        racks = {node: rack for node in nodes if (rack := self._rack_of(node)) is not None}
+        if not racks:
+            return TopicShape(len(partitions))
+        places = [{racks[n] for n in each.replicas if n in racks} for each in partitions]
+        return TopicShape(len(partitions), places)
+
+    def _rack_of(self, node: int) -> str | None:
+        known = self._cluster.registrations.known.get(node)  # a node that is down keeps its rack
+        return None if known is None else known.rack
+
+    def names(self) -> Collection[str]:
+        return self._cluster.topics

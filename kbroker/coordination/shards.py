@@ -172,6 +172,10 @@ class Shards(ABC, Generic[C]):
     def _note(self, event: Any) -> None:
         """Keep and log one event of a result."""
 
+    def _do_beside(self, shard: Shard[C], work: Pieces) -> None:
+        """Do work of a coordinator that was stored, as much of it as fits now; the rest beside clients."""
+        raise NotImplementedError
+
     # -- where coordinators live
 
     def _compacted_topic(
@@ -243,6 +247,10 @@ class Shards(ABC, Generic[C]):
     def shards(self) -> list[Shard[C]]:
         """All coordinators that have something to keep."""
         return list(self._shards.values())
+
+    def known_shards(self) -> list[Shard[C]]:
+        """As `shards`, with those that are being rebuilt."""
+        return [*self._shards.values(), *(load.shard for load in self._loads.values())]
 
     def serves(self, shard: Shard[C]) -> bool:
         """Whether a coordinator is still the one of its partition."""
@@ -459,6 +467,8 @@ class Shards(ABC, Generic[C]):
                 result = undo(error.code, self.now())
         for event in result.events:
             self._note(event)
+        if result.work is not None:
+            self._do_beside(shard, result.work)
         self._arm(shard)
         self._partitions.changes.happened()
         return result

@@ -117,6 +117,9 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | S
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+    freed = shard.coordinator.free_for_classic(request.group_id, groups.now())
+    if freed is not None and (failed := groups.store(shard, freed)) is not freed:
+        return groups.release(shard, failed.response)
     return groups.run(
         shard, shard.coordinator.join(request, ctx.client_info(), groups.now(), ctx.version)
     )
@@ -202,7 +205,7 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
         ]
         if groups.serves(shard):
             parts.append((groups.release(shard, rows), gone))
-    return ListGroupsResponse(groups=await _together(ctx.turn, parts))
+    return ListGroupsResponse(groups=await together(ctx.turn, parts))
 
 
 @handles(ApiKey.DESCRIBE_GROUPS, versions="0-6")
@@ -226,7 +229,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
         if request.include_authorized_operations and not row.error_code:
             row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
         parts.append((groups.release(shard, [row]), [lost]))
-    return DescribeGroupsResponse(groups=await _together(ctx.turn, parts))
+    return DescribeGroupsResponse(groups=await together(ctx.turn, parts))
 
 
 @handles(ApiKey.DELETE_GROUPS, versions="0-2")
@@ -240,7 +243,7 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
         await _delete(ctx, group_id)
         async for group_id in ctx.turn.each(distinct(request.groups_names))
     ]
-    return DeleteGroupsResponse(results=await _together(ctx.turn, parts))
+    return DeleteGroupsResponse(results=await together(ctx.turn, parts))
 
 
 async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Group]:
@@ -265,7 +268,7 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
     return groups.release(shard, rows), [lost]
 
 
-async def _together(turn: Turn, parts: list[Part[R]]) -> list[R]:
+async def together(turn: Turn, parts: list[Part[R]]) -> list[R]:
     """The rows of several coordinators, in order, those that have to wait included."""
     rows: list[R] = []
     async for outcome, lost in turn.each(parts):

@@ -19,6 +19,7 @@ HANDLER_MODULES = (
     "api_versions",
     "cluster",
     "configs",
+    "consumer_groups",
     "delegation_tokens",
     "fetch",
     "groups",
@@ -57,6 +58,7 @@ ONLY_LOOK = frozenset(
         ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.DESCRIBE_TRANSACTIONS,
         ApiKey.LIST_TRANSACTIONS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kbroker.cluster.model import check_topic_name
 from kbroker.coordinator import Transaction, TransactionState
+from kbroker.coordinator.patterns import compile_pattern
 from kbroker.coordinator.transaction import by_topic
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -26,8 +27,6 @@ from .named import distinct, named_once
 from .registry import handles
 
 STATES = {state.label for state in TransactionState}
-PATTERN_BYTES_MAX = 1 << 20
-"""Memory that a compiled pattern may take."""
 
 
 @handles(ApiKey.DESCRIBE_TRANSACTIONS, versions="0")
@@ -119,16 +118,7 @@ def _fits(pattern: str | None) -> Callable[[str], object]:
     """
     if not pattern:
         return lambda _: True
-    import re2  # not before somebody asks: it takes 2.6 MB
-
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = PATTERN_BYTES_MAX
-    try:
-        fullmatch: Callable[[str], object] = re2.compile(pattern, options).fullmatch
-    except re2.error:
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION) from None
-    return fullmatch
+    return compile_pattern(pattern)
 
 
 class _Wanted(NamedTuple):

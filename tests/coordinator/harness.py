@@ -7,12 +7,14 @@ version does not have cannot be used by accident.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from kbroker.coordinator import (
     ClientInfo,
+    ConsumerGroupSettings,
     CoordinatorRecord,
     Event,
     GroupCoordinator,
@@ -22,9 +24,15 @@ from kbroker.coordinator import (
     Pieces,
     Result,
 )
+from kbroker.coordinator.assignors import TopicShape
 from kbroker.coordinator.shapes import fetch_response, groups_to_fetch
 from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kbroker.protocol.messages.groups import (
     DeleteGroupsResponse,
     DescribeGroupsResponse,
@@ -92,6 +100,7 @@ class FakeTopics:
     def __init__(self) -> None:
         self._ids = itertools.count(1)
         self.topics: dict[str, tuple[UUID, int]] = {}
+        self.racks: dict[str, list[set[str]]] = {}
         self.create("orders", 4)
         self.create("audit", 1)
 
@@ -107,6 +116,12 @@ class FakeTopics:
 
     def exists(self, name: str, partition: int) -> bool:
         return name in self.topics and 0 <= partition < self.topics[name][1]
+
+    def shape_of(self, name: str) -> TopicShape:
+        return TopicShape(self.topics[name][1], self.racks.get(name, ()))
+
+    def names(self) -> Collection[str]:
+        return self.topics
 
 
 class Call(Generic[R]):
@@ -158,6 +173,7 @@ class Harness:
         start_ms: int = 5_000,
         log_ms: int = LOG_START_MS,
         ids: itertools.count[int] | None = None,
+        consumer: ConsumerGroupSettings | None = None,
     ) -> None:
         self.settings = settings or GroupSettings()
         self.topics = topics or FakeTopics()
@@ -172,8 +188,13 @@ class Harness:
         self.events: list[Event] = []
         self._waiting: list[tuple[Result[Any], Call[Any] | None]] = []
         self._ids = ids or itertools.count()
+        self.consumer = consumer or ConsumerGroupSettings()
+        """Of all consumer groups; it may be another one at any time."""
         self.coordinator = GroupCoordinator(
-            self.settings, self.topics, new_uuid=lambda: UUID(int=next(self._ids))
+            self.settings,
+            self.topics,
+            consumer_settings=lambda group_id: self.consumer,
+            new_uuid=lambda: UUID(int=next(self._ids)),
         )
         for entry in self.entries:
             entry.replay(self.coordinator.replay, self.coordinator.end_transaction)
@@ -192,7 +213,15 @@ class Harness:
     def restarted(self) -> Harness:
         """The same shard in a new process: what was committed, and another steady clock."""
         log, log_ms = self.entries[: self.committed], self.now.log_ms
-        return Harness(self.settings, self.topics, log, start_ms=900, log_ms=log_ms, ids=self._ids)
+        return Harness(
+            self.settings,
+            self.topics,
+            log,
+            start_ms=900,
+            log_ms=log_ms,
+            ids=self._ids,
+            consumer=self.consumer,
+        )
 
     # -- the node's part
 
@@ -217,6 +246,9 @@ class Harness:
                 self.not_stored.discard(key)
         self.events += [each for each in result.events if isinstance(each, Event)]
         self._waiting.append((result, call))
+        for piece in result.work or ():
+            if piece is not None:
+                self.settle(piece)
         if not self.hold:
             self.commit_log()
 
@@ -265,6 +297,63 @@ class Harness:
         self.settle(self.coordinator.abandon(call.slot, self.now))
 
     # -- requests
+
+    def beat(
+        self,
+        member_id: str,
+        epoch: int,
+        *,
+        version: int = 1,
+        group: str = "g",
+        may_know: Callable[[str], bool] | None = None,
+        owned: Mapping[str, Collection[int]] | EllipsisType | None = ...,
+        topics: Collection[str] | None = None,
+        **fields: Any,
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A heartbeat of a consumer group; a join (epoch 0) says what it must unless told otherwise."""
+        if owned is ...:
+            owned = {} if epoch == 0 else None
+        if epoch == 0:
+            fields.setdefault("rebalance_timeout_ms", REBALANCE_MS)
+            if topics is None and "subscribed_topic_regex" not in fields:
+                topics = ["orders"]
+        cls = ConsumerGroupHeartbeatRequest
+        rows = None
+        if isinstance(owned, Mapping):
+            rows = [
+                cls.Topic(topic_id=self.topics.id_of(name) or UUID(int=0), partitions=list(indexes))
+                for name, indexes in owned.items()
+            ]
+        request = cls(
+            group_id=group,
+            member_id=member_id,
+            member_epoch=epoch,
+            subscribed_topic_names=None if topics is None else list(topics),
+            topic_partitions=rows,
+            **fields,
+        )
+        call: Call[ConsumerGroupHeartbeatResponse] = Call(version)
+        info = ClientInfo("c", "/10.0.0.1")
+        request = travel(request, version)
+        result = self.coordinator.consumer_heartbeat(request, info, self.now, version, may_know)
+        self.settle(result, call)
+        return call.response
+
+    def describe_consumer(self, group: str = "g") -> ConsumerGroupDescribeResponse.Group:
+        row = self.coordinator.describe_consumer_group(group)
+        return travel(ConsumerGroupDescribeResponse(groups=[row]), 1).groups[0]
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """The cluster gets a topic, or it gets more partitions."""
+        known = self.topics.topics.get(name)
+        self.topics.create(name, partitions)
+        if known is not None:
+            self.topics.topics[name] = (known[0], partitions)
+        self.coordinator.topics_changed([name])
+
+    def delete_topic(self, name: str) -> None:
+        del self.topics.topics[name]
+        self.coordinator.topics_changed([name])
 
     def join(
         self,
@@ -458,6 +547,13 @@ class Harness:
         for _ in self.coordinator.end_transaction(producer_id, commit=commit):
             pass
         self.commit_log()
+
+    def fetch_error(self, member_id: str | None = None, epoch: int = -1, group: str = "g") -> int:
+        """Fetch all offsets as a member; returns the error of the group."""
+        row = OffsetFetchRequest.Group(
+            group_id=group, topics=None, member_id=member_id, member_epoch=epoch
+        )
+        return done(self.coordinator.fetch_offsets(row, 9)).error_code
 
     def fetch_response(
         self,

@@ -36,7 +36,7 @@ def newer(tmp_path: Path) -> str:
     shutil.copytree(Path(kbroker.__file__).parent, folder / "kbroker")
     features = folder / "kbroker/cluster/features.py"
     text = features.read_text()
-    changed = text.replace("TRANSACTION_VERSION: range(3)}", "TRANSACTION_VERSION: range(4)}")
+    changed = text.replace("TRANSACTION_VERSION: range(3)", "TRANSACTION_VERSION: range(4)")
     assert changed != text
     features.write_text(changed)
     return str(folder)

@@ -1,0 +1,373 @@
+"""When the partitions of a consumer group are shared anew, and how (KIP-848).
+
+A step changes one member, or takes some out. It raises the epoch of the group where that, or a
+change of the topics, asks for other shares; then a target is computed for the new epoch, unless the
+one before is too young. What a step changes are records. Where that is a lot of work (large groups,
+patterns over many topics) it is done beside clients, and the members learn of it with their next
+heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from itertools import islice
+from typing import TypeAlias, TypeVar
+from uuid import UUID
+
+from .assignors import ASSIGNORS, Subscriber, Targets, TopicShape
+from .consumer_group import (
+    FIRST_EPOCH,
+    NO_TARGET,
+    ConsumerGroup,
+    ConsumerGroupState,
+    ConsumerMember,
+    Resolved,
+    Target,
+    topics_of,
+)
+from .consumer_records import (
+    assignment_record,
+    epoch_record,
+    member_tombstones,
+    resolved_record,
+    resolved_tombstone,
+    target_record,
+    topics_tombstone,
+)
+from .consumer_topics import KnownTopics
+from .patterns import compile_pattern
+from .result import CoordinatorRecord, Now, Pieces, Result
+from .settings import ConsumerGroupSettings
+from .state import ShardState
+
+AT_ONCE = 2_000
+"""Partitions and members that are shared, or topics that are held against patterns, in the same turn
+as the heartbeat that asks for it: a few milliseconds."""
+RECORDS_AT_ONCE = 50
+MEMBERS_AT_ONCE = 100
+TOPICS_AT_ONCE = 200
+REFRESH_INTERVAL_MS = 600_000
+"""After which patterns are held against the topics though none has changed: rights may have."""
+REFRESH_PAUSE_MS = 1_000
+"""Between two looks that changes of topics ask for: those come in bursts."""
+NO_VERSION = 0
+"""In what is kept of a pattern: Kafka's versions are offsets in its log of metadata."""
+
+MayKnow: TypeAlias = "Callable[[str], bool]"
+R = TypeVar("R")
+
+
+class Step:
+    """What becomes of a group by one request of one member.
+
+    Attributes:
+      group: As it is. It need not be in the state yet.
+      records: What is to be stored.
+      before, member: The member as it is known (an empty one if it is new), and as it will be.
+      replaced: The static member whose place it takes, under another id.
+      epoch, assignment_epoch, hash, resolved: The group's, as they will be.
+      work: What is to be done beside clients, once the records are stored.
+    """
+
+    __slots__ = (
+        "assignment_epoch",
+        "before",
+        "epoch",
+        "group",
+        "hash",
+        "member",
+        "records",
+        "replaced",
+        "resolved",
+        "work",
+    )
+
+    def __init__(self, group: ConsumerGroup, records: list[CoordinatorRecord]) -> None:
+        self.group = group
+        self.records = records
+        self.before = self.member = ConsumerMember("")
+        self.replaced: ConsumerMember | None = None
+        self.epoch = group.epoch
+        self.assignment_epoch = group.assignment_epoch
+        self.hash = group.metadata_hash
+        self.resolved: Mapping[str, Resolved] = group.resolved
+        self.work: Pieces | None = None
+
+    @property
+    def counted(self) -> ConsumerMember | None:
+        """The member that the group counts in place of this one; None when it is new."""
+        return self.replaced or self.group.members.get(self.member.id)
+
+    def members(self) -> list[ConsumerMember]:
+        """All members as they will be."""
+        gone = (self.member.id, self.replaced.id if self.replaced else None)
+        return [each for each in self.group.members.values() if each.id not in gone] + [self.member]
+
+    def state(self) -> ConsumerGroupState:
+        """Where the group will stand."""
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        own = (self.member.id, self.replaced.id if self.replaced else None)
+        if self.assignment_epoch == self.group.assignment_epoch:
+            waits = any(each not in own for each in self.group.unreconciled)
+        else:
+            waits = any(each not in own for each in self.group.members)
+        if waits or not self.member.is_reconciled_to(self.assignment_epoch):
+            return ConsumerGroupState.RECONCILING
+        return ConsumerGroupState.STABLE
+
+    def raise_epoch(self, metadata_hash: int) -> None:
+        """Partitions are to be shared anew."""
+        self.epoch += 1
+        self.hash = metadata_hash
+        self.records.append(epoch_record(self.group.id, self.epoch, metadata_hash))
+        if self.group.has_topics_record:
+            self.records.append(topics_tombstone(self.group.id))
+
+
+class Sharing:
+    """Epochs, patterns and targets of the consumer groups of one shard."""
+
+    def __init__(self, state: ShardState, topics: KnownTopics) -> None:
+        self._state = state
+        self._topics = topics
+
+    # -- the epoch
+
+    def advance(self, step: Step, now: Now, may_know: MayKnow | None) -> None:
+        """Raise the epoch of the group where the step, or a change of the topics, asks for it.
+
+        Parameters: `may_know` says which topics the client of the member may know of; None for all.
+
+        Raises KafkaError INVALID_REGULAR_EXPRESSION.
+        """
+        group = step.group
+        bump = step.member.topics != step.before.topics
+        bump = self._resolve(step, now, may_know) or bump
+        if not bump and group.topics_version == self._topics.version:
+            return
+        names = group.topics_after(step.counted, step.member, step.resolved)
+        found = self._topics.hash_of(names)
+        if bump or found != group.metadata_hash:
+            step.raise_epoch(found)
+        group.topics_version = self._topics.version
+
+    def take_out(
+        self, group: ConsumerGroup, members: Collection[ConsumerMember]
+    ) -> list[CoordinatorRecord]:
+        """Members are gone, and the others share anew."""
+        records: list[CoordinatorRecord] = []
+        gone = {member.id for member in members}
+        left = [member for member in group.members.values() if member.id not in gone]
+        for member in members:
+            records += member_tombstones(group.id, member.id)
+        patterns = {member.pattern for member in left}
+        for pattern in {each.pattern for each in members if each.pattern} - patterns:
+            assert pattern is not None
+            records.append(resolved_tombstone(group.id, pattern))
+        names = {name for member in left for name in topics_of(member, group.resolved)}
+        records.append(epoch_record(group.id, group.epoch + 1, self._topics.hash_of(names)))
+        return records
+
+    # -- patterns
+
+    def _resolve(self, step: Step, now: Now, may_know: MayKnow | None) -> bool:
+        """Find the topics of patterns; whether members read others than before."""
+        group, old, new = step.group, step.before.pattern or "", step.member.pattern or ""
+        patterns = dict(group.patterns)
+        if old != new:
+            if new and new not in patterns:
+                compile_pattern(new)
+            if old and patterns.get(old) == 1:
+                step.records.append(resolved_tombstone(group.id, old))
+                del patterns[old]
+        if new:
+            patterns[new] = 1
+        changed = old != new and (not new or new in group.resolved)
+        wanted = self._unresolved(group, patterns, now)
+        if not wanted or group.is_resolving:
+            return changed
+        names = tuple(self._topics.all_names())
+        group.patterns_version = self._topics.version
+        if len(names) * len(wanted) > AT_ONCE:
+            step.work = self._resolve_beside(group.id, wanted, names, may_know, now)
+            return changed
+        found = all_of(_matches(wanted, names, may_know))
+        return take_resolved(step, found, now) or changed
+
+    def _unresolved(self, group: ConsumerGroup, patterns: Collection[str], now: Now) -> list[str]:
+        """The patterns that are to be held against the topics: new ones, or all."""
+        known = [group.resolved[each] for each in patterns if each in group.resolved]
+        if known:
+            age_ms = now.log_ms - max(each.at_ms for each in known)
+            is_new = group.patterns_version != self._topics.version
+            if age_ms >= (REFRESH_PAUSE_MS if is_new else REFRESH_INTERVAL_MS) or age_ms < 0:
+                return list(patterns)
+        return [each for each in patterns if each not in group.resolved]
+
+    def _resolve_beside(
+        self,
+        group_id: str,
+        patterns: Collection[str],
+        names: tuple[str, ...],
+        may_know: MayKnow | None,
+        now: Now,
+    ) -> Pieces:
+        """As `_resolve`, in pieces; at the end the epoch rises if members read other topics."""
+        group = self._state.consumer_groups.get(group_id)
+        if group is None:
+            return
+        group.is_resolving = True
+        found = yield from _matches(patterns, names, may_know)
+        group.is_resolving = False
+        if self._state.consumer_groups.get(group_id) is not group:
+            return
+        result: Result[None] = Result()
+        step = Step(group, result.records)
+        found = {each: topics for each, topics in found.items() if each in group.patterns}
+        if take_resolved(step, found, now):
+            names_read = group.topics_after(None, None, step.resolved)
+            step.raise_epoch(self._topics.hash_of(names_read))
+        result.on_failure = lambda code, now: Result()  # the next heartbeat tries again
+        yield result
+
+    # -- the target
+
+    def share(self, step: Step, now: Now, settings: ConsumerGroupSettings) -> tuple[int, Target]:
+        """The target of the member and its epoch: a new one, if it is time for one."""
+        group = step.group
+        known = group.target_of(step.replaced or step.member)
+        if step.epoch <= group.assignment_epoch or group.is_assigning:
+            return group.assignment_epoch, known
+        wait_ms = group.assigned_at_ms + settings.assignment_interval_ms - now.log_ms
+        if group.assigned_at_ms and 0 < wait_ms <= settings.assignment_interval_ms:
+            return group.assignment_epoch, known
+        assignor = group.assignor_after(step.counted, step.member)
+        if assignor not in settings.assignors:
+            assignor = settings.assignors[0]
+        members = step.members()
+        shapes = self._topics.shapes_of(
+            group.topics_after(step.counted, step.member, step.resolved)
+        )
+        size = len(members) + sum(shape.partitions for shape in shapes.values())
+        if size > AT_ONCE:
+            if step.work is None:
+                step.work = self._share_beside(group.id, assignor, now)
+            return self._begin_without(step, known)
+        targets = all_of(self._targets(group, members, step.resolved, shapes, assignor))
+        for member_id, target in targets.items():
+            # That of a member in a new place has been given to its new id in this step.
+            before = known if member_id == step.member.id else group.targets.get(member_id)
+            if target != before or (member_id not in group.targets and step.replaced is None):
+                step.records.append(target_record(group.id, member_id, target))
+        step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
+        step.assignment_epoch = step.epoch
+        return step.epoch, targets[step.member.id]
+
+    def _begin_without(self, step: Step, known: Target) -> tuple[int, Target]:
+        """Nobody may be in epoch 0: the first members have nothing until there is a target."""
+        if step.group.assignment_epoch >= FIRST_EPOCH:
+            return step.group.assignment_epoch, known
+        step.records.append(assignment_record(step.group.id, FIRST_EPOCH, 0))
+        step.assignment_epoch = FIRST_EPOCH
+        if step.epoch == FIRST_EPOCH:
+            step.raise_epoch(step.hash)
+        return FIRST_EPOCH, NO_TARGET
+
+    def _targets(
+        self,
+        group: ConsumerGroup,
+        members: Collection[ConsumerMember],
+        resolved: Mapping[str, Resolved],
+        shapes: Mapping[UUID, TopicShape],
+        assignor: str,
+    ) -> Generator[None, None, Targets]:
+        """Let an assignor share, in pieces."""
+        had = dict(group.targets)
+        static_ids = dict(group.static_ids)
+        topics: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+        subscribers: dict[str, Subscriber] = {}
+        for count, member in enumerate(members, 1):
+            key = member.topics, member.pattern
+            if key not in topics:
+                topics[key] = self._topics.ids_of(topics_of(member, resolved))
+            target = had.get(member.id) or had.get(static_ids.get(member.instance_id or "", ""))
+            subscribers[member.id] = Subscriber(
+                topics[key], target or NO_TARGET, member.instance_id, member.rack_id
+            )
+            if not count % MEMBERS_AT_ONCE:
+                yield
+        return (yield from ASSIGNORS[assignor](subscribers, shapes))
+
+    def _share_beside(self, group_id: str, assignor: str, now: Now) -> Pieces:
+        """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
+        group = self._state.consumer_groups.get(group_id)
+        if group is None or group.is_assigning:
+            return
+        group.is_assigning = True
+        epoch = group.epoch
+        shapes = self._topics.shapes_of(group.topics_after(None, None, group.resolved))
+        members = tuple(group.members.values())
+        work = self._targets(group, members, dict(group.resolved), shapes, assignor)
+        targets = yield from work
+        changed = iter(targets.items())
+        while some := list(islice(changed, RECORDS_AT_ONCE)):
+            result: Result[None] = Result()
+            for member_id, target in some:
+                if member_id in group.members and target != group.targets.get(member_id):
+                    result.records.append(target_record(group_id, member_id, target))
+            result.on_failure = _give_up(group)
+            yield result if result.records else None
+            if self._state.consumer_groups.get(group_id) is not group or not group.is_assigning:
+                return
+        group.is_assigning = False
+        result = Result()
+        result.records.append(assignment_record(group_id, epoch, now.log_ms))
+        result.on_failure = _give_up(group)
+        yield result
+
+
+def _give_up(group: ConsumerGroup) -> Callable[..., Result[None]]:
+    def stop(code: object, now: Now) -> Result[None]:
+        group.is_assigning = False  # the next heartbeat begins again
+        return Result()
+
+    return stop
+
+
+def take_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> bool:
+    """Keep the topics of patterns; whether those are other ones than before."""
+    known = dict(step.resolved)
+    changed = False
+    for pattern, topics in found.items():
+        before = known.get(pattern)
+        changed = changed or topics != (frozenset() if before is None else before.topics)
+        known[pattern] = Resolved(topics, NO_VERSION, now.log_ms)
+        step.records.append(resolved_record(step.group.id, pattern, known[pattern]))
+    step.resolved = known
+    return changed
+
+
+def _matches(
+    patterns: Collection[str], names: Collection[str], may_know: MayKnow | None
+) -> Generator[None, None, dict[str, frozenset[str]]]:
+    """The topics that fit each pattern and that the client may know of, in pieces."""
+    found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
+    tests = [(compile_pattern(pattern), found[pattern]) for pattern in patterns]
+    for count, name in enumerate(names, 1):
+        fitting = [topics for fits, topics in tests if fits(name)]
+        if fitting and (may_know is None or may_know(name)):
+            for topics in fitting:
+                topics.add(name)
+        if not count % TOPICS_AT_ONCE:
+            yield
+    return {pattern: frozenset(topics) for pattern, topics in found.items()}
+
+
+def all_of(work: Generator[None, None, R]) -> R:
+    """Do work that comes in pieces at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]

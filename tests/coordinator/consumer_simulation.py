@@ -1,0 +1,353 @@
+"""Many consumers of one group of KIP-848, much bad luck, one seed.
+
+Consumers do what real ones do: they take what they are given, give back what they are told to, and
+say what they own. Answers get lost, appends fail, consumers die and come back, static ones leave for
+a while, topics come, grow and go, and the shard is restarted. After every step `check` looks for
+what must never be. At the end `heal` stops the bad luck, and every consumer must get its share.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kbroker.coordinator import ConsumerGroupSettings
+from kbroker.coordinator.consumer_group import ConsumerGroup, MemberState
+from kbroker.coordinator.replay import end_transaction, replay
+from kbroker.coordinator.state import ShardState
+from kbroker.protocol.errors import ErrorCode
+
+from .harness import FakeTopics, Harness
+
+Place = tuple[UUID, int]
+NAMES = ("orders", "audit", "events")
+PATTERNS = ("or.*", "(audit|events)", ".*")
+BAD_NEWS = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNRELEASED_INSTANCE_ID,
+)
+FENCED = (
+    ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+)
+
+
+class Violation(AssertionError):
+    """Something that must never be."""
+
+
+def must(holds: bool, what: str) -> None:
+    if not holds:
+        raise Violation(what)
+
+
+@dataclass
+class Consumer:
+    """What it knows comes from answers alone."""
+
+    member_id: str
+    instance_id: str | None
+    subscription: dict[str, Any]
+    epoch: int = 0
+    owned: set[Place] = field(default_factory=set)
+    told: set[Place] = field(default_factory=set)
+    alive: bool = True
+    must_say_all: bool = True
+
+    def forget(self) -> None:
+        self.epoch, self.must_say_all = 0, True
+        self.owned, self.told = set(), set()
+
+    def apply(self) -> None:
+        """Give back and take what it was told to."""
+        self.owned = set(self.told)
+
+
+class ConsumerSimulation:
+    """One run; `work` counts what took place."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.work: Counter[str] = Counter()
+        settings = ConsumerGroupSettings(
+            assignment_interval_ms=self.rng.choice((0, 1_000)),
+            assignors=self.rng.choice((("uniform", "range"), ("range", "uniform"))),
+        )
+        self.h = Harness(topics=FakeTopics(), consumer=settings)
+        self.consumers: list[Consumer] = []
+        self._numbers = itertools.count()
+        self._epoch = 0
+        self._epochs: dict[str, int] = {}
+        self._checks = 0
+
+    # -- the life of consumers
+
+    def run(self, steps: int) -> None:
+        moves = {
+            self.join: 3,
+            self.beat: 30,
+            self.leave: 1,
+            self.die: 1,
+            self.away: 1,
+            self.subscribe: 1,
+            self.change_topics: 1,
+            self.commit: 5,
+            self.wait: 8,
+            self.restart: 1,
+        }
+        for _ in range(steps):
+            move = self.rng.choices(list(moves), list(moves.values()))[0]
+            if self.rng.random() < 0.05:
+                self.h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+            move()
+            self.h.append_fails = None
+            self.check()
+
+    @property
+    def living(self) -> list[Consumer]:
+        return [each for each in self.consumers if each.alive]
+
+    def _some(self) -> Consumer | None:
+        return self.rng.choice(self.living) if self.living else None
+
+    def _subscription(self) -> dict[str, Any]:
+        if self.rng.random() < 0.3:
+            return {"subscribed_topic_regex": self.rng.choice(PATTERNS), "topics": []}
+        names = self.rng.sample(NAMES, self.rng.choice((1, 2, 3)))
+        return {"subscribed_topic_regex": "", "topics": names}
+
+    def join(self) -> None:
+        if len(self.living) >= 6:
+            return
+        number = next(self._numbers)
+        away = {each.instance_id for each in self.consumers if each.instance_id}
+        away -= {each.instance_id for each in self.living}
+        instance = None
+        if self.rng.random() < 0.4:
+            instance = self.rng.choice([*away, f"static-{number}"])
+        consumer = Consumer(f"member-{number}", instance, self._subscription())
+        self.consumers.append(consumer)
+        self._beat(consumer)
+
+    def beat(self) -> None:
+        consumer = self._some()
+        if consumer is not None:
+            if self.rng.random() < 0.7:
+                consumer.apply()
+            self._beat(consumer)
+
+    def _beat(self, consumer: Consumer) -> None:
+        fields: dict[str, Any] = {"instance_id": consumer.instance_id}
+        says_owned = consumer.must_say_all or self.rng.random() < 0.7
+        if consumer.must_say_all:
+            fields |= consumer.subscription | {"rebalance_timeout_ms": 30_000}
+        answer = self.h.beat(
+            consumer.member_id,
+            consumer.epoch,
+            owned=self._by_name(consumer.owned) if says_owned else None,
+            **fields,
+        )
+        self.work[ErrorCode(answer.error_code).name] += 1
+        if self.rng.random() < 0.1:
+            # The answer is lost. What it was told before and has not taken yet it takes no more: by
+            # saying that it does not own it, it has let others have it. (A consumer that takes it
+            # all the same, as Kafka's does, reads it until its next heartbeat, which is fenced.)
+            consumer.must_say_all, consumer.told = True, set(consumer.owned)
+            self.work["lost"] += 1
+            return
+        if answer.error_code in FENCED:
+            consumer.forget()
+        elif not answer.error_code:
+            consumer.epoch, consumer.must_say_all = answer.member_epoch, False
+            must(answer.member_epoch > 0, "an epoch of 0")
+            if answer.assignment is not None:
+                consumer.told = {
+                    (row.topic_id, index)
+                    for row in answer.assignment.topic_partitions
+                    for index in row.partitions
+                }
+        else:
+            must(answer.error_code in BAD_NEWS, f"{answer}")
+            consumer.must_say_all = True
+
+    def _by_name(self, owned: set[Place]) -> dict[str, list[int]]:
+        rows: dict[str, list[int]] = {}
+        for topic_id, index in owned:
+            rows.setdefault(self.h.topics.name_of(topic_id) or "gone", []).append(index)
+        return rows
+
+    def leave(self) -> None:
+        consumer = self._some()
+        if consumer is not None:
+            consumer.alive = False
+            self.h.beat(consumer.member_id, -1, instance_id=consumer.instance_id)
+            consumer.forget()
+            self.work["left"] += 1
+
+    def away(self) -> None:
+        consumer = self._some()
+        if consumer is not None and consumer.instance_id is not None:
+            consumer.alive = False
+            self.h.beat(consumer.member_id, -2, instance_id=consumer.instance_id)
+            consumer.forget()
+            self.work["away"] += 1
+
+    def die(self) -> None:
+        consumer = self._some()
+        if consumer is not None:
+            consumer.alive = False
+            self.work["died"] += 1
+
+    def subscribe(self) -> None:
+        consumer = self._some()
+        if consumer is not None:
+            consumer.subscription = self._subscription()
+            consumer.must_say_all = True
+            self._beat(consumer)
+
+    def change_topics(self) -> None:
+        name = self.rng.choice(NAMES)
+        known = self.h.topics.topics.get(name)
+        if known is None:
+            self.h.create_topic(name, self.rng.randint(1, 6))
+        elif self.rng.random() < 0.3:
+            self.h.delete_topic(name)
+        else:
+            self.h.create_topic(name, known[1] + 1)
+        self.work["topics"] += 1
+
+    def commit(self) -> None:
+        """A consumer that owns a partition may commit, whatever it does not know yet."""
+        consumer = self._some()
+        if consumer is None or not consumer.owned or not self._is_member(consumer):
+            return
+        topic_id, index = self.rng.choice(sorted(consumer.owned, key=str))
+        name = self.h.topics.name_of(topic_id)
+        if name is None or not consumer.epoch or consumer.must_say_all:
+            return
+        (code,) = self.h.commit({(name, index): 1}, consumer.member_id, consumer.epoch)
+        fails = self.h.append_fails is None
+        if (topic_id, index) in consumer.told or not fails:
+            allowed = (0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            must(code in allowed, f"{consumer} may not commit {name}-{index}: {code}")
+            self.work["committed"] += 1
+
+    def wait(self) -> None:
+        """Everybody alive sends heartbeats while time goes by."""
+        for _ in range(self.rng.choice((1, 1, 1, 5, 12))):
+            self.h.sleep(self.rng.choice((500, 5_000)))
+            for consumer in self.living:
+                if self.rng.random() < 0.95:
+                    self._beat(consumer)
+
+    def restart(self) -> None:
+        self.h = self.h.restarted()
+        self.work["restarted"] += 1
+
+    # -- what must never be
+
+    def group(self) -> ConsumerGroup | None:
+        return self.h.coordinator._state.consumer_groups.get("g")
+
+    def _is_member(self, consumer: Consumer) -> bool:
+        group = self.group()
+        member = None if group is None else group.members.get(consumer.member_id)
+        return member is not None and member.epoch >= 0
+
+    def check(self) -> None:
+        group = self.group()
+        if group is None:
+            must(not self._epochs, "the group is gone")
+            return
+        must(group.epoch >= self._epoch, "the epoch of the group fell")
+        must(group.assignment_epoch <= group.epoch, "a target of the future")
+        self._epoch = group.epoch
+        holders: dict[Place, str] = {}
+        for member in group.members.values():
+            if member.epoch > 0:
+                before = self._epochs.get(member.id, 0)
+                must(member.epoch >= before, f"the epoch of {member.id} fell")
+            self._epochs[member.id] = member.epoch
+            for part in (member.assigned, member.revoking):
+                for topic_id, partitions in part.items():
+                    for partition in partitions:
+                        place = (topic_id, partition)
+                        must(place not in holders, f"{place} has two members")
+                        holders[place] = member.id
+                        must(group.holder(*place) == member.id, "a wrong note of a holder")
+            must(
+                not member.revoking or member.state is MemberState.UNREVOKED,
+                f"{member.id} need not say that it gave back",
+            )
+        must(sum(map(len, group.held.values())) == len(holders), "notes of nobody")
+        for consumer in self.living:
+            if self._is_member(consumer):
+                for place in consumer.owned:
+                    must(
+                        holders.get(place, consumer.member_id) == consumer.member_id,
+                        f"{place} is read by two",
+                    )
+        self._checks += 1
+        if self._checks % 20 == 0:
+            must(picture(group) == picture(self._replayed()), "the log says something else")
+
+    def _replayed(self) -> ConsumerGroup:
+        state = ShardState()
+        for entry in self.h.entries:
+            entry.replay(
+                lambda *record: replay(state, *record),
+                lambda producer, commit: end_transaction(state, producer, commit=commit),
+            )
+        return state.consumer_groups["g"]
+
+    def heal(self) -> None:
+        """No more bad luck: everybody gets a share, and nobody more than that."""
+        self.rng = random.Random(0)
+        self.rng.random = lambda: 0.5  # type: ignore[method-assign]
+        for _ in range(40):
+            self.h.sleep(5_000)
+            for consumer in self.living:
+                self._beat(consumer)
+                consumer.apply()
+            self.check()
+        group = self.group()
+        if group is None:
+            return
+        must({*group.members} == {each.member_id for each in self.living}, "other members")
+        if not group.members:
+            return
+        must(group.state.value == "Stable", f"it is {group.state}")
+        read: Counter[Place] = Counter()
+        for consumer in self.living:
+            read.update(consumer.owned)
+        wanted = {
+            (self.h.topics.topics[name][0], index)
+            for name in group.topics_after(None, None, group.resolved)
+            if name in self.h.topics.topics
+            for index in range(self.h.topics.topics[name][1])
+        }
+        must(read == Counter(wanted), f"read {read}, wanted {wanted}")
+
+
+def picture(group: ConsumerGroup) -> tuple[Any, ...]:
+    """All that is persisted of a group, and what is counted of it."""
+    return (
+        group.epoch,
+        group.assignment_epoch,
+        group.metadata_hash,
+        group.members,
+        {each: dict(target) for each, target in group.targets.items()},
+        group.resolved,
+        group.static_ids,
+        group.topics,
+        group.patterns,
+        group.held,
+        group.unreconciled,
+    )

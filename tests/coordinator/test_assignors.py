@@ -1,0 +1,248 @@
+"""The assignors: everybody gets a share, shares are even, and little moves."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+
+from kbroker.coordinator.assignors import (
+    ASSIGNORS,
+    Assignor,
+    Group,
+    Subscriber,
+    Targets,
+    Topics,
+    TopicShape,
+    assign_ranges,
+    assign_uniformly,
+)
+from kbroker.coordinator.sharing import all_of
+
+A, B, C = (UUID(int=number) for number in (1, 2, 3))
+
+
+def shared(assignor: Assignor, group: Group, topics: Topics) -> Targets:
+    return all_of(assignor(group, topics))
+
+
+def counts(targets: Targets) -> list[int]:
+    return [sum(map(len, target.values())) for target in targets.values()]
+
+
+def frozen(target: Mapping[UUID, set[int]]) -> dict[UUID, frozenset[int]]:
+    return {topic_id: frozenset(partitions) for topic_id, partitions in target.items()}
+
+
+def members(number: int, *topics: UUID) -> dict[str, Subscriber]:
+    return {f"m{index:03}": Subscriber(frozenset(topics), {}) for index in range(number)}
+
+
+def after(group: Group, targets: Targets) -> dict[str, Subscriber]:
+    """The members with what they have got."""
+    return {
+        each: member._replace(had=frozen(targets.get(each, {}))) for each, member in group.items()
+    }
+
+
+def moves(before: Targets, now: Targets) -> int:
+    """How many partitions are taken from a member that is still there."""
+    return sum(
+        len(partitions - now[each].get(topic_id, set()))
+        for each, target in before.items()
+        if each in now
+        for topic_id, partitions in target.items()
+    )
+
+
+@dataclass
+class Case:
+    """A random group, and how it was shared at first."""
+
+    group: dict[str, Subscriber]
+    topics: dict[UUID, TopicShape]
+
+
+def random_case(rng: random.Random, *, alike: bool) -> Case:
+    topics = {UUID(int=n + 1): TopicShape(rng.randint(1, 12)) for n in range(rng.randint(1, 5))}
+    group = {}
+    for number in range(rng.randint(1, 9)):
+        read = topics.keys() if alike else rng.sample(list(topics), rng.randint(0, len(topics)))
+        group[f"m{number}"] = Subscriber(frozenset(read), {})
+    return Case(group, topics)
+
+
+def check_complete(group: Group, topics: Topics, targets: Targets) -> None:
+    """Each partition that somebody reads has one member, which reads its topic."""
+    assert targets.keys() == group.keys()
+    given: Counter[tuple[UUID, int]] = Counter()
+    for member_id, target in targets.items():
+        assert target.keys() <= group[member_id].topics
+        given.update((topic_id, each) for topic_id in target for each in target[topic_id])
+    read = {topic_id for member in group.values() for topic_id in member.topics}
+    wanted = {
+        (topic_id, each)
+        for topic_id in read & topics.keys()
+        for each in range(topics[topic_id].partitions)
+    }
+    assert given == Counter(wanted)
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+@pytest.mark.parametrize("alike", [True, False])
+def test_every_partition_has_one_reader(assignor: str, alike: bool) -> None:
+    rng = random.Random(7)
+    for _ in range(200):
+        case = random_case(rng, alike=alike)
+        group: Group = case.group
+        for _ in range(4):  # topics grow and go, members come and go
+            targets = shared(ASSIGNORS[assignor], group, case.topics)
+            check_complete(group, case.topics, targets)
+            group = after(group, targets)
+            gone = rng.choice(list(group))
+            group = {each: member for each, member in group.items() if each != gone}
+            read = frozenset(case.topics)
+            group[f"n{rng.random()}"] = Subscriber(read, {})
+            topic_id = rng.choice(list(case.topics))
+            case.topics[topic_id] = TopicShape(case.topics[topic_id].partitions + 1)
+
+
+def test_uniform_shares_differ_by_one_at_most_where_all_read_the_same() -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        case = random_case(rng, alike=True)
+        group = {
+            # What members had before may be anything, twice as well.
+            each: member._replace(
+                had={
+                    topic_id: frozenset(rng.sample(range(15), rng.randint(0, 15)))
+                    for topic_id in case.topics
+                }
+            )
+            for each, member in case.group.items()
+        }
+        targets = shared(assign_uniformly, group, case.topics)
+        check_complete(group, case.topics, targets)
+        assert max(counts(targets)) - min(counts(targets)) <= 1
+
+
+def test_uniform_shares_cannot_be_made_more_even_by_any_move() -> None:
+    rng = random.Random(2)
+    for _ in range(300):
+        case = random_case(rng, alike=False)
+        targets = shared(assign_uniformly, case.group, case.topics)
+        size = {each: sum(map(len, target.values())) for each, target in targets.items()}
+        for giver, target in targets.items():
+            for topic_id in target:
+                for taker, member in case.group.items():
+                    if topic_id in member.topics:
+                        assert size[giver] - size[taker] <= 1, (case, targets)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_nothing_moves_when_nothing_has_changed(alike: bool) -> None:
+    rng = random.Random(3)
+    for _ in range(200):
+        case = random_case(rng, alike=alike)
+        for assignor in ASSIGNORS.values():
+            before = shared(assignor, case.group, case.topics)
+            again = shared(assignor, after(case.group, before), case.topics)
+            assert again == before
+
+
+def test_uniform_takes_from_the_others_only_what_a_new_member_gets() -> None:
+    for number in range(1, 9):
+        group = members(number, A, B)
+        topics = {A: TopicShape(20), B: TopicShape(13)}
+        before = shared(assign_uniformly, group, topics)
+        grown = after(group, before) | {"new": Subscriber(frozenset({A, B}), {})}
+        now = shared(assign_uniformly, grown, topics)
+        assert moves(before, now) == sum(map(len, now["new"].values())) == 33 // (number + 1)
+
+
+def test_uniform_takes_nothing_from_those_who_stay_when_a_member_goes() -> None:
+    group = members(4, A)
+    topics = {A: TopicShape(16)}
+    before = shared(assign_uniformly, group, topics)
+    left = {each: member for each, member in after(group, before).items() if each != "m002"}
+    assert moves(before, shared(assign_uniformly, left, topics)) == 0
+
+
+def test_uniform_prefers_members_near_a_replica() -> None:
+    racks = ("east", "west")
+    topics = {A: TopicShape(12, [{racks[index % 2]} for index in range(12)])}
+    group = {
+        f"m{number}": Subscriber(frozenset({A}), {}, rack=racks[number % 2]) for number in range(4)
+    }
+    targets = shared(assign_uniformly, group, topics)
+    assert counts(targets) == [3, 3, 3, 3]
+    for number in range(4):
+        assert {index % 2 for index in targets[f"m{number}"][A]} == {number % 2}
+
+
+def test_racks_do_not_make_shares_uneven() -> None:
+    topics = {A: TopicShape(12, [{"east"}] * 12)}
+    group = {
+        "m0": Subscriber(frozenset({A}), {}, rack="east"),
+        "m1": Subscriber(frozenset({A}), {}, rack="west"),
+        "m2": Subscriber(frozenset({A}), {}),
+    }
+    assert counts(shared(assign_uniformly, group, topics)) == [4, 4, 4]
+
+
+def test_where_members_read_different_topics_a_near_one_of_those_with_least_is_chosen() -> None:
+    topics = {A: TopicShape(2, [{"west"}, {"east"}]), B: TopicShape(1)}
+    group = {
+        "m0": Subscriber(frozenset({A}), {}, rack="east"),
+        "m1": Subscriber(frozenset({A, B}), {}, rack="west"),
+        "m2": Subscriber(frozenset({B}), {}),
+    }
+    targets = shared(assign_uniformly, group, topics)
+    assert targets == {"m0": {A: {1}}, "m1": {A: {0}}, "m2": {B: {0}}}
+
+
+def test_ranges_are_the_same_for_topics_with_the_same_readers() -> None:
+    group = members(3, A, B)
+    topics = {A: TopicShape(7), B: TopicShape(7)}
+    targets = shared(assign_ranges, group, topics)
+    assert targets == {
+        "m000": {A: {0, 1, 2}, B: {0, 1, 2}},
+        "m001": {A: {3, 4}, B: {3, 4}},
+        "m002": {A: {5, 6}, B: {5, 6}},
+    }
+
+
+def test_ranges_go_by_instance_ids_which_stay_when_a_member_comes_back() -> None:
+    def static(first: str, second: str) -> dict[str, Subscriber]:
+        return {
+            first: Subscriber(frozenset({A}), {}, instance_id="one"),
+            second: Subscriber(frozenset({A}), {}, instance_id="two"),
+        }
+
+    topics = {A: TopicShape(2)}
+    assert shared(assign_ranges, static("a", "b"), topics) == {"a": {A: {0}}, "b": {A: {1}}}
+    assert shared(assign_ranges, static("z", "b"), topics) == {"z": {A: {0}}, "b": {A: {1}}}
+
+
+def test_no_piece_of_work_takes_long() -> None:
+    topics = {UUID(int=number): TopicShape(100) for number in range(100)}
+    group = {
+        f"m{number}": Subscriber(frozenset(list(topics)[number % 7 :]), {}) for number in range(50)
+    }
+    for assignor in ASSIGNORS.values():
+        pieces, work = 0, assignor(group, topics)
+        began = time.perf_counter()
+        try:
+            while True:
+                next(work)
+                pieces += 1
+        except StopIteration:
+            seconds = time.perf_counter() - began
+        # On average, so that the machine may rest in between.
+        assert seconds / pieces < 0.005
+        assert pieces >= 50

@@ -1,0 +1,546 @@
+"""Heartbeats of consumer groups of KIP-848: what members say, what they are told, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator import ConsumerGroupSettings
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
+
+from .harness import REBALANCE_MS, Harness
+
+AT_ONCE = ConsumerGroupSettings(assignment_interval_ms=0)
+SESSION_MS = AT_ONCE.session_timeout_ms
+ALL = {"orders": [0, 1, 2, 3]}
+
+
+def harness(**settings: Any) -> Harness:
+    return Harness(consumer=replace(AT_ONCE, **settings))
+
+
+def given(h: Harness, answer: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+    """What a member is told to have, None when it is told nothing."""
+    assert not answer.error_code, answer
+    if answer.assignment is None:
+        return None
+    return {
+        h.topics.name_of(row.topic_id) or "?": row.partitions
+        for row in answer.assignment.topic_partitions
+    }
+
+
+def members(h: Harness) -> dict[str, tuple[int, Mapping[str, list[int]]]]:
+    """Epoch and partitions of each member, as operators see them."""
+    return {
+        row.member_id: (
+            row.member_epoch,
+            {each.topic_name: each.partitions for each in row.assignment.topic_partitions},
+        )
+        for row in h.describe_consumer().members
+    }
+
+
+# -- what a heartbeat may say
+
+BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
+    "no group": ({"group": ""}, ErrorCode.INVALID_REQUEST),
+    "no member": ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+    "empty instance": ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+    "empty rack": ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
+    "no timeout": ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
+    "owns while it joins": ({"owned": {"orders": [0]}}, ErrorCode.INVALID_REQUEST),
+    "does not say what it owns": ({"owned": None}, ErrorCode.INVALID_REQUEST),
+    "reads neither names nor a pattern": (
+        {"subscribed_topic_regex": None},
+        ErrorCode.INVALID_REQUEST,
+    ),
+    "away without a name": ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
+    "strange epoch": ({"epoch": -3}, ErrorCode.INVALID_REQUEST),
+    "assignor": ({"server_assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+    "pattern": ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+    "lookahead": ({"subscribed_topic_regex": "(?=a)"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+    "long pattern": (
+        {"subscribed_topic_regex": "a" * 10_001},
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+    ),
+    "long id": ({"member_id": "m" * 1_001}, ErrorCode.INVALID_REQUEST),
+    "many topics": ({"topics": ["t"] * 10_001}, ErrorCode.INVALID_REQUEST),
+    "unknown group": ({"epoch": 1}, ErrorCode.GROUP_ID_NOT_FOUND),
+    "leaves no group": ({"epoch": -1}, ErrorCode.GROUP_ID_NOT_FOUND),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_heartbeat_that_makes_no_sense_is_refused(name: str) -> None:
+    fields, code = BAD[name]
+    h = harness()
+    answer = h.beat(**({"member_id": "a", "epoch": 0} | fields))
+    assert ErrorCode(answer.error_code) is code
+    assert answer.error_message
+    assert h.log == []
+
+
+def test_in_version_0_the_coordinator_makes_the_member_id() -> None:
+    h = harness()
+    answer = h.beat("", 0, version=0)
+    assert len(answer.member_id or "") == 36
+    assert h.beat("", 2, version=0).error_code == ErrorCode.INVALID_REQUEST
+    assert h.beat(answer.member_id or "", 2, version=0).error_code == 0
+
+
+# -- epochs and shares
+
+
+def test_one_member_gets_all_and_is_told_once() -> None:
+    h = harness()
+    first = h.beat("a", 0)
+    assert (first.member_epoch, given(h, first)) == (2, ALL)
+    assert first.heartbeat_interval_ms == 5_000
+    again = h.beat("a", 2, owned=ALL)
+    assert (again.member_epoch, given(h, again)) == (2, None)
+
+
+def test_who_says_all_is_told_all() -> None:
+    h = harness()
+    h.beat("a", 0)
+    answer = h.beat("a", 2, topics=["orders"], owned=ALL, rebalance_timeout_ms=REBALANCE_MS)
+    assert given(h, answer) == ALL
+
+
+def test_partitions_go_to_a_new_member_when_they_are_given_back() -> None:
+    h = harness()
+    h.beat("a", 0)
+    assert given(h, h.beat("b", 0)) == {}
+    half = h.beat("a", 2)
+    assert (half.member_epoch, given(h, half)) == (2, {"orders": [0, 1]})
+    assert given(h, h.beat("b", 3)) is None
+    assert h.beat("a", 2, owned=ALL).member_epoch == 2, "it has not given them back"
+    assert h.beat("a", 2, owned={"orders": [0, 1]}).member_epoch == 3
+    assert given(h, h.beat("b", 3)) == {"orders": [2, 3]}
+    assert h.describe_consumer().group_state == "Stable"
+    assert members(h) == {"a": (3, {"orders": [0, 1]}), "b": (3, {"orders": [2, 3]})}
+
+
+def test_members_that_come_one_after_the_other_are_given_their_shares_together() -> None:
+    h = harness(assignment_interval_ms=1_000)
+    h.beat("a", 0)
+    h.ms += 200
+    answer = h.beat("b", 0)
+    assert (answer.member_epoch, given(h, answer)) == (2, {})
+    assert h.describe_consumer().group_state == "Assigning"
+    h.beat("c", 0)
+    h.ms += 800
+    assert h.beat("a", 2).member_epoch == 2
+    row = h.describe_consumer()
+    assert (row.group_epoch, row.assignment_epoch, row.group_state) == (4, 4, "Reconciling")
+
+
+def test_epochs_fence() -> None:
+    h = harness()
+    h.beat("a", 0)
+    assert h.beat("a", 3).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert h.beat("a", 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert h.beat("x", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_lost_answer_is_no_reason_to_fence() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    kept = {"orders": [0, 1]}
+    assert h.beat("a", 2, owned=kept).member_epoch == 3
+    assert h.beat("a", 2, owned=kept).member_epoch == 3
+    assert h.beat("a", 2, owned={}).member_epoch == 3
+    assert h.beat("a", 2, owned=None).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert h.beat("a", 2, owned=ALL).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_who_begins_anew_under_its_id_is_told_all() -> None:
+    h = harness()
+    h.beat("a", 0)
+    again = h.beat("a", 0)
+    assert (again.member_epoch, given(h, again)) == (2, ALL)
+    assert len(members(h)) == 1
+
+
+def test_when_a_member_leaves_the_others_get_its_share() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.beat("b", 0)
+    assert h.beat("a", -1).member_epoch == -1
+    answer = h.beat("b", 3)
+    assert (answer.member_epoch, given(h, answer)) == (4, ALL)
+    assert h.beat("b", -1).error_code == 0
+    assert h.describe_consumer().group_state == "Empty"
+
+
+def test_the_session_ends_without_heartbeats() -> None:
+    h = harness(session_timeout_ms=10_000)
+    h.beat("a", 0)
+    h.sleep(9_000)
+    h.beat("a", 2)
+    h.sleep(9_999)
+    assert members(h)
+    (event,) = h.sleep(1)
+    assert event.cause == "member a missed heartbeats"
+    assert event.since_ms == event.at_ms - 10_000
+    assert h.describe_consumer().group_state == "Empty"
+    assert h.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_settings_that_change_hold_from_the_next_heartbeat_on() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.consumer = replace(AT_ONCE, session_timeout_ms=1_000, heartbeat_interval_ms=7)
+    assert h.beat("a", 2).heartbeat_interval_ms == 7
+    h.sleep(1_000)
+    assert not members(h)
+
+
+def test_who_does_not_give_back_in_time_is_fenced() -> None:
+    h = harness(session_timeout_ms=10 * REBALANCE_MS)
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    for _ in range(3):
+        h.sleep(REBALANCE_MS // 4)
+        assert h.beat("a", 2).error_code == 0
+    events = h.sleep(REBALANCE_MS // 4)
+    assert [e.cause for e in events] == ["member a did not give partitions back in time"]
+    assert h.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert given(h, h.beat("b", 3)) == ALL
+
+
+def test_who_gives_back_in_time_is_not() -> None:
+    h = harness(session_timeout_ms=10 * REBALANCE_MS)
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    h.beat("a", 2, owned={"orders": [0, 1]})
+    assert h.sleep(2 * REBALANCE_MS) == []
+
+
+def test_a_group_has_room_for_so_many() -> None:
+    h = harness(size_max=1)
+    h.beat("a", 0)
+    assert h.beat("b", 0).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert h.beat("a", 0).error_code == 0
+
+
+def test_the_assignor_that_most_ask_for_is_taken() -> None:
+    h = harness()
+    h.beat("a", 0)
+    assert h.describe_consumer().assignor_name == "uniform"
+    h.beat("b", 0, server_assignor="range")
+    assert h.describe_consumer().assignor_name == "range"
+
+
+def test_a_member_that_reads_something_else_gives_back_at_once() -> None:
+    h = harness(assignment_interval_ms=60_000)
+    h.beat("a", 0)
+    answer = h.beat("a", 2, topics=["audit"], owned=ALL)
+    assert (answer.member_epoch, given(h, answer)) == (2, {})
+    h.beat("a", 2, owned={})
+    for _ in range(2):
+        h.sleep(30_000)
+        answer = h.beat("a", 2)
+    assert given(h, answer) == {"audit": [0]}
+
+
+# -- topics
+
+
+def test_new_partitions_and_deleted_topics_are_noticed() -> None:
+    h = harness()
+    h.beat("a", 0, topics=["orders", "audit", "later"])
+    h.create_topic("orders", 6)
+    assert given(h, h.beat("a", 2)) == {"orders": [0, 1, 2, 3, 4, 5], "audit": [0]}
+    h.create_topic("later", 1)
+    h.delete_topic("audit")
+    assert given(h, h.beat("a", 3, owned={})) == {"orders": [0, 1, 2, 3, 4, 5], "later": [0]}
+    h.create_topic("other", 1)
+    assert h.beat("a", 4).member_epoch == 4
+
+
+def test_a_topic_that_was_made_again_is_another_one() -> None:
+    h = harness()
+    h.beat("a", 0, topics=["audit"])
+    h.delete_topic("audit")
+    h.create_topic("audit", 1)
+    answer = h.beat("a", 2, owned={})
+    assert answer.member_epoch == 3
+    assert given(h, answer) == {"audit": [0]}
+
+
+def test_a_regular_expression_finds_topics_and_later_ones() -> None:
+    h = harness()
+    answer = h.beat("a", 0, subscribed_topic_regex="or.*|au..t")
+    assert given(h, answer) == {"orders": [0, 1, 2, 3], "audit": [0]}
+    h.create_topic("orc", 1)
+    assert h.beat("a", 2).member_epoch == 2, "changes of topics come in bursts"
+    h.sleep(1_000)
+    assert set(given(h, h.beat("a", 2)) or ()) == {"orders", "audit", "orc"}
+    h.create_topic("x", 1)
+    h.sleep(1_000)
+    assert given(h, h.beat("a", 3)) is None
+
+
+def test_a_regular_expression_finds_only_what_the_client_may_know() -> None:
+    h = harness()
+    answer = h.beat("a", 0, subscribed_topic_regex=".*", may_know="audit".__eq__)
+    assert given(h, answer) == {"audit": [0]}
+
+
+def test_a_regular_expression_that_nobody_has_any_more_is_forgotten() -> None:
+    h = harness()
+    h.beat("a", 0, subscribed_topic_regex="or.*")
+    h.beat("b", 0, subscribed_topic_regex="or.*")
+    h.beat("b", -1)
+    group = h.coordinator._state.consumer_groups["g"]
+    assert set(group.resolved) == {"or.*"}
+    answer = h.beat("a", group.members["a"].epoch, subscribed_topic_regex="", topics=["audit"])
+    assert set(group.resolved) == set()
+    assert given(h, answer) == {}
+
+
+def test_a_member_without_topics_lives() -> None:
+    h = harness()
+    assert h.beat("a", 0, topics=[]).member_epoch == 1
+    assert h.beat("a", 1).error_code == 0
+    assert h.beat("b", 0, subscribed_topic_regex="nothing").member_epoch == 1
+
+
+def test_many_topics_are_held_against_a_pattern_beside_clients() -> None:
+    h = harness()
+    for number in range(2_100):
+        h.topics.create(f"t{number}", 1)
+    answer = h.beat("a", 0, subscribed_topic_regex="t1.?")
+    assert (answer.member_epoch, given(h, answer)) == (1, {})
+    found = given(h, h.beat("a", 1))
+    assert found == {f"t{each}": [0] for each in (1, *range(10, 20))}
+
+
+def test_many_partitions_are_shared_beside_clients() -> None:
+    h = harness()
+    h.create_topic("large", 2_500)
+    answer = h.beat("a", 0, topics=["large"])
+    assert (answer.member_epoch, given(h, answer)) == (1, {})
+    answer = h.beat("a", 1)
+    assert (answer.member_epoch, given(h, answer)) == (2, {"large": list(range(2_500))})
+    assert given(h, h.beat("b", 0, topics=["large"])) == {}
+    assert len((given(h, h.beat("a", 2)) or {})["large"]) == 1_250
+    h.beat("a", 2, owned={})
+    assert len((given(h, h.beat("b", 2)) or {})["large"]) == 1_250
+    assert h.restarted().describe_consumer() == h.describe_consumer()
+
+
+# -- static members
+
+
+def test_a_static_member_that_comes_back_has_its_share_again() -> None:
+    h = harness()
+    h.beat("a", 0, instance_id="i")
+    h.beat("b", 0)
+    h.beat("a", 2, owned={"orders": [0, 1]}, instance_id="i")
+    h.beat("b", 3)
+    assert h.beat("a", -2, instance_id="i").member_epoch == -2
+    assert members(h)["a"] == (-2, {"orders": [0, 1]})
+    back = h.beat("z", 0, instance_id="i")
+    assert (back.member_epoch, given(h, back)) == (3, {"orders": [0, 1]})
+    assert set(members(h)) == {"b", "z"}
+    assert h.describe_consumer().group_epoch == 3
+    assert h.beat("a", 3, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_stays_away_is_removed() -> None:
+    h = harness()
+    h.beat("a", 0, instance_id="i")
+    h.beat("a", -2, instance_id="i")
+    h.sleep(SESSION_MS)
+    assert not members(h)
+
+
+def test_the_name_of_a_static_member_is_its_own() -> None:
+    h = harness()
+    h.beat("a", 0, instance_id="i")
+    assert h.beat("z", 0, instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
+    assert h.beat("z", -1, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert h.beat("a", 2, instance_id="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.beat("a", 0, instance_id="i").error_code == 0, "it begins anew"
+    assert h.beat("a", -1, instance_id="i").error_code == 0
+    assert given(h, h.beat("z", 0, instance_id="i")) == ALL
+
+
+# -- offsets
+
+
+def test_commits_are_fenced_by_epochs() -> None:
+    h = harness()
+    h.beat("a", 0)
+    place = {("orders", 0): 5}
+    assert h.commit(place, "a", 2) == [0]
+    assert h.commit(place, "a", 3) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert h.commit(place, "a", 1) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert h.commit(place, "x", 2) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert h.commit(place) == [ErrorCode.UNKNOWN_MEMBER_ID], "the group is in use"
+    assert h.commit(place, "a", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
+    assert h.commit(place, "a", 2, version=10) == [0]
+
+
+def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    h.beat("a", 2, owned={"orders": [0, 1]})
+    h.beat("b", -1)
+    assert given(h, h.beat("a", 3)) == ALL
+    offsets = {("orders", index): 1 for index in range(4)}
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    assert h.commit(offsets, "a", 1) == [stale] * 4
+    assert h.commit(offsets, "a", 3) == [0, 0, stale, stale]
+    assert h.commit(offsets, "a", 4) == [0, 0, 0, 0]
+    again = h.restarted()
+    assert again.commit(offsets, "a", 3) == [0, 0, stale, stale]
+
+
+def test_fetches_are_fenced_when_they_name_a_member() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.commit({("orders", 0): 5}, "a", 2)
+    assert h.fetch_error() == 0
+    assert h.fetch_error("a", 2) == 0
+    assert h.fetch_error("a", 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert h.fetch_error("x", 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.fetch_error("x", 2, group="other") == 0
+
+
+def test_transactional_commits_are_fenced_as_well() -> None:
+    h = harness()
+    h.beat("a", 0)
+    place = {("orders", 0): 5}
+    stale = [ErrorCode.ILLEGAL_GENERATION]
+    assert h.commit_in_transaction(place, member_id="a", generation=2) == [0]
+    assert h.commit_in_transaction(place, member_id="a", generation=1) == stale
+    assert h.commit_in_transaction(place, member_id="a", generation=3) == stale
+    assert h.commit_in_transaction(place) == [0], "the transaction fences its producer"
+
+
+# -- restart, failure, and the kinds of groups
+
+
+def test_a_restart_changes_nothing_but_sessions() -> None:
+    h = harness()
+    h.beat("a", 0, instance_id="i", rack_id="r")
+    h.beat("b", 0, subscribed_topic_regex="or.*")
+    h.beat("a", 2, instance_id="i")
+    again = h.restarted()
+    assert again.describe_consumer() == h.describe_consumer()
+    assert again.beat("a", 2, instance_id="i", owned={"orders": [0, 1]}).member_epoch == 3
+    again.sleep(SESSION_MS - 1)
+    assert set(members(again)) == {"a", "b"}
+    again.sleep(1)
+    assert not members(again)
+
+
+def test_after_a_restart_partitions_have_to_be_given_back_in_time() -> None:
+    h = harness(session_timeout_ms=10 * REBALANCE_MS)
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    again = h.restarted()
+    again.sleep(REBALANCE_MS)
+    assert set(members(again)) == {"b"}
+
+
+def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
+    h = harness()
+    h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert h.beat("a", 0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert h.describe_consumer().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    h.beat("a", 0)
+    before = h.describe_consumer()
+    for request in ({"member_id": "b", "epoch": 0}, {"member_id": "a", "epoch": -1}):
+        h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+        assert h.beat(**request).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert h.describe_consumer() == before
+    h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+    h.sleep(SESSION_MS)
+    assert h.describe_consumer() == before
+    h.sleep(5_000)
+    assert not members(h), "it is tried again"
+
+
+def test_operators_see_both_kinds() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.commit({("orders", 0): 1}, group="simple")
+    listed = {
+        row.group_id: (row.group_type, row.protocol_type, row.group_state)
+        for row in h.coordinator.list_groups()
+    }
+    assert listed == {
+        "g": ("consumer", "consumer", "Stable"),
+        "simple": ("classic", "", "Empty"),
+    }
+    rows = h.coordinator.list_groups(types=["Consumer"], states=["stable"])
+    assert [row.group_id for row in rows] == ["g"]
+    assert [row.group_id for row in h.coordinator.list_groups(types=["classic"])] == ["simple"]
+    assert h.describe("g").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert h.describe("g", version=5).group_state == "Dead"
+    assert h.describe_consumer("simple").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_group_is_deleted_with_its_offsets_when_it_is_empty() -> None:
+    h = harness()
+    h.beat("a", 0, subscribed_topic_regex="or.*")
+    h.commit({("orders", 0): 1}, "a", 2)
+    assert h.delete_groups("g") == {"g": ErrorCode.NON_EMPTY_GROUP}
+    h.beat("a", -1)
+    assert h.delete_groups("g") == {"g": 0}
+    assert list(h.coordinator.list_groups()) == []
+    assert list(h.restarted().coordinator.list_groups()) == []
+
+
+def test_offsets_of_topics_that_are_read_cannot_be_deleted() -> None:
+    h = harness()
+    h.beat("a", 0, subscribed_topic_regex="or.*")
+    h.commit({("orders", 0): 1}, "a", 2)
+    response = h.delete_offsets({"orders": [0], "audit": [0]})
+    codes = {topic.name: [row.error_code for row in topic.partitions] for topic in response.topics}
+    assert codes == {"orders": [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC], "audit": [0]}
+
+
+def test_an_empty_group_goes_when_its_offsets_have_expired() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.commit({("orders", 0): 1, ("audit", 0): 1}, "a", 2)
+    h.sleep(h.settings.offsets_retention_ms - 10)
+    h.beat("a", 0)
+    h.sleep(10)
+    for piece in h.coordinator.expire(h.now):
+        if piece is not None:
+            h.settle(piece)
+    assert h.coordinator.committed("g") == {("orders", 0): 1}, "what is read stays"
+    h.sleep(SESSION_MS)
+    for piece in h.coordinator.expire(h.now):
+        if piece is not None:
+            h.settle(piece)
+    assert list(h.coordinator.list_groups()) == []
+
+
+def test_a_group_says_how_it_stands() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    assert h.coordinator.standing("g", h.now) == (
+        "group g is Reconciling in epoch 3: it has member a, member b; waits for member a, member b "
+        "to have their shares; member a must give partitions back"
+    )

@@ -1,0 +1,157 @@
+"""The records of consumer groups, byte for byte as Apache Kafka 4.3 writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kbroker.protocol.consumer_group_metadata import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from kbroker.protocol.group_metadata import read_member_subscription
+from kbroker.protocol.primitives import DecodeError
+
+TOPIC = UUID(int=1 << 64 | 2)
+Member = ConsumerGroupMemberMetadataValue
+Current = ConsumerGroupCurrentMemberAssignmentValue
+Target = ConsumerGroupTargetAssignmentMemberValue
+
+KEYS: dict[str, Any] = {
+    "0003000167": ConsumerGroupMetadataKey(group_id="g"),
+    "0004000167": ConsumerGroupPartitionMetadataKey(group_id="g"),
+    "000500016700016d": ConsumerGroupMemberMetadataKey(group_id="g", member_id="m"),
+    "0006000167": ConsumerGroupTargetAssignmentMetadataKey(group_id="g"),
+    "000700016700016d": ConsumerGroupTargetAssignmentMemberKey(group_id="g", member_id="m"),
+    "000800016700016d": ConsumerGroupCurrentMemberAssignmentKey(group_id="g", member_id="m"),
+    "00100001670003782e2a": ConsumerGroupRegularExpressionKey(
+        group_id="g", regular_expression="x.*"
+    ),
+}
+VALUES: dict[str, tuple[str, Any]] = {
+    "000000000007010008fffffffffffffffd": (
+        "0003000167",
+        ConsumerGroupMetadataValue(epoch=7, metadata_hash=-3),
+    ),
+    "00000269000263032f68030261026204782e2a000013880672616e67650100110100002328020672616e6765"
+    "0301020000": (
+        "000500016700016d",
+        Member(
+            instance_id="i",
+            rack_id=None,
+            client_id="c",
+            client_host="/h",
+            subscribed_topic_names=["a", "b"],
+            subscribed_topic_regex="x.*",
+            rebalance_timeout_ms=5000,
+            server_assignor="range",
+            classic_member_metadata=Member.ClassicMemberMetadata(
+                session_timeout_ms=9000,
+                supported_protocols=[Member.ClassicProtocol(name="range", metadata=b"\1\2")],
+            ),
+        ),
+    ),
+    "000001010263032f680101ffffffff0100": (
+        "000500016700016d",
+        Member(
+            instance_id="",
+            rack_id="",
+            client_id="c",
+            client_host="/h",
+            subscribed_topic_names=[],
+            subscribed_topic_regex="",
+            rebalance_timeout_ms=-1,
+            server_assignor="",
+        ),
+    ),
+    "0000000000040100080000000000003039": (
+        "0006000167",
+        ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=4, assignment_timestamp=12345),
+    ),
+    "000002000000000000000100000000000000020300000000000000030000": (
+        "000700016700016d",
+        Target(topic_partitions=[Target.TopicPartition(topic_id=TOPIC, partitions=[0, 3])]),
+    ),
+    "00000000000600000005010200000000000000010000000000000002030000000000000003010009030000000600"
+    "000002020000000000000001000000000000000202000000010000": (
+        "000800016700016d",
+        Current(
+            member_epoch=6,
+            previous_member_epoch=5,
+            state=1,
+            assigned_partitions=[
+                Current.TopicPartitions(topic_id=TOPIC, partitions=[0, 3], assignment_epochs=[6, 2])
+            ],
+            partitions_pending_revocation=[Current.TopicPartitions(topic_id=TOPIC, partitions=[1])],
+        ),
+    ),
+    "0000020261000000000000000b000000000000001600": (
+        "00100001670003782e2a",
+        ConsumerGroupRegularExpressionValue(topics=["a"], version=11, timestamp=22),
+    ),
+}
+
+
+@pytest.mark.parametrize("data", KEYS)
+def test_keys_are_kafkas(data: str) -> None:
+    assert encode_key(KEYS[data]).hex() == data
+    assert decode_key(bytes.fromhex(data)) == KEYS[data]
+
+
+@pytest.mark.parametrize("data", VALUES)
+def test_values_are_kafkas(data: str) -> None:
+    key, value = VALUES[data]
+    assert encode_value(value).hex() == data
+    assert decode_value(KEYS[key], bytes.fromhex(data)) == value
+
+
+def test_what_is_not_known() -> None:
+    assert decode_key(bytes.fromhex("0009000167")) is None
+    # What Kafka up to 4.0 kept of topics, in a form that nobody reads.
+    assert decode_value(KEYS["0004000167"], b"\x00\x00anything") is None
+    with pytest.raises(DecodeError):
+        decode_value(KEYS["0003000167"], b"\x00\x63")
+
+
+@pytest.mark.parametrize(
+    ("version", "tail", "owned", "rack"),
+    [
+        (0, "", [], None),
+        (1, "00000000", [], None),
+        (1, "00000001000161000000010000 0003", ["a"], None),
+        (2, "00000001000161000000010000 0003 00000007", ["a"], None),
+        (3, "00000001000161000000010000 0003 00000007 000172", ["a"], "r"),
+        (3, "", [], None),
+        (9, "00000000 00000007 000172 ffffffff", [], "r"),
+    ],
+)
+def test_subscriptions_of_all_versions(
+    version: int, tail: str, owned: list[str], rack: str | None
+) -> None:
+    metadata = version.to_bytes(2, "big") + bytes.fromhex("00000001000161 ffffffff" + tail)
+    said = read_member_subscription(metadata)
+    assert said is not None
+    assert (said.topics, [row.topic for row in said.owned_partitions]) == (["a"], owned)
+    assert said.rack_id == rack
+
+
+def test_what_is_no_subscription() -> None:
+    assert read_member_subscription(b"") is None
+    assert read_member_subscription(b"\x00\x03junk") is None

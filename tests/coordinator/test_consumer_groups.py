@@ -466,9 +466,9 @@ def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
     assert h.describe_consumer().error_code == ErrorCode.GROUP_ID_NOT_FOUND
     h.beat("a", 0)
     before = h.describe_consumer()
-    for request in ({"member_id": "b", "epoch": 0}, {"member_id": "a", "epoch": -1}):
+    for member_id, epoch in (("b", 0), ("a", -1)):
         h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
-        assert h.beat(**request).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert h.beat(member_id, epoch).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert h.describe_consumer() == before
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     h.sleep(SESSION_MS)

@@ -1,0 +1,323 @@
+"""Groups that go from the classic protocol to that of KIP-848 and back, empty and with members."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator import ConsumerGroupSettings, MigrationPolicy
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import read_assignment, write_assignment
+
+from .harness import SESSION_MS, Harness, subscription
+from .test_consumer_groups import AT_ONCE, given, harness, members
+
+HALVES = [[("orders", 0), ("orders", 1)], [("orders", 2), ("orders", 3)]]
+
+
+def owning(*partitions: int, version: int = 1) -> tuple[tuple[str, bytes], ...]:
+    """The protocols of a member that owns partitions of "orders"."""
+    owned = b"\x00\x00\x00\x01\x00\x06orders" + len(partitions).to_bytes(4, "big")
+    owned += b"".join(each.to_bytes(4, "big") for each in partitions)
+    metadata = version.to_bytes(2, "big") + subscription("orders")[2:] + owned
+    return (("cooperative", metadata),)
+
+
+def classic_pair(h: Harness) -> list[str]:
+    """Two classic members with two partitions each."""
+    a = h.enter().response.member_id
+    b = h.new_id()
+    second = h.join(b)
+    first = h.join(a)
+    generation = first.response.generation_id
+    assert second.response.generation_id == generation
+    leader = first.response.leader
+    shares = dict(zip((a, b), map(write_assignment, HALVES), strict=True))
+    waiting = h.sync(b if leader == a else a, generation)
+    h.sync(leader, generation, shares)
+    assert waiting.response.assignment
+    return [a, b]
+
+
+def generation_of(h: Harness) -> int:
+    group = h.coordinator._state.groups["g"]
+    return group.generation
+
+
+def is_classic(h: Harness) -> bool:
+    (row,) = h.coordinator.list_groups()
+    return row.group_type == "classic"
+
+
+def assigned(data: bytes) -> dict[str, list[int]]:
+    found = read_assignment(data)
+    assert found is not None
+    return {row.topic: row.partitions for row in found.assigned_partitions}
+
+
+# -- without members
+
+
+def test_an_empty_classic_group_becomes_a_consumer_group_with_its_offsets() -> None:
+    for policy in MigrationPolicy:
+        h = harness(migration=policy)
+        h.commit({("orders", 0): 7})
+        assert h.beat("a", 0).error_code == 0
+        assert not is_classic(h)
+        assert h.coordinator.committed("g") == {("orders", 0): 7}
+        again = h.restarted()
+        assert not is_classic(again)
+        assert again.coordinator.committed("g") == {("orders", 0): 7}
+
+
+def test_a_classic_group_whose_members_have_left_does_as_well() -> None:
+    h = harness()
+    a, b = classic_pair(h)
+    h.leave((a, None), (b, None))
+    assert h.beat("c", 0).error_code == 0
+    assert not is_classic(h.restarted())
+
+
+def test_an_empty_consumer_group_becomes_a_classic_one_with_its_offsets() -> None:
+    h = harness(migration=MigrationPolicy.DISABLED)
+    h.beat("a", 0)
+    h.commit({("orders", 0): 7}, "a", 2)
+    h.beat("a", -1)
+    freed = h.coordinator.free_for_classic("g", h.now)
+    assert freed is not None
+    h.settle(freed)
+    assert h.coordinator.free_for_classic("g", h.now) is None
+    assert h.enter().response.generation_id == 1
+    assert is_classic(h)
+    assert h.coordinator.committed("g") == {("orders", 0): 7}
+    assert is_classic(h.restarted())
+
+
+# -- with members
+
+
+@pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.DOWNGRADE])
+def test_the_policy_forbids_an_upgrade(policy: MigrationPolicy) -> None:
+    h = harness(migration=policy)
+    classic_pair(h)
+    answer = h.beat("c", 0)
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "group.consumer.migration.policy" in (answer.error_message or "")
+    assert is_classic(h)
+
+
+def test_what_cannot_be_upgraded_stays_as_it_is() -> None:
+    cases: list[dict[str, Any]] = [
+        {"protocol_type": "connect"},
+        {"protocols": (("range", b"junk"),)},
+    ]
+    for fields in cases:
+        h = harness()
+        h.enter(**fields)
+        before = h.describe()
+        assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert h.describe() == before
+    h = harness(size_max=1)
+    classic_pair(h)
+    assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_data_of_an_assignor_would_be_lost() -> None:
+    h = harness()
+    a = h.new_id()
+    generation = h.join(a).response.generation_id
+    h.sync(a, generation, {a: write_assignment(HALVES[0])[:-4] + b"\x00\x00\x00\x01x"})
+    assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_an_upgrade_moves_nothing_and_classic_members_go_on() -> None:
+    h = harness()
+    a, b = classic_pair(h)
+    generation = generation_of(h)
+    answer = h.beat("c", 0)
+    assert (answer.member_epoch, given(h, answer)) == (generation + 1, {})
+    shares = members(h)
+    assert shares[a] == (generation, {"orders": [0, 1]})
+    assert shares[b] == (generation, {"orders": [2, 3]})
+    types = {row.member_id: row.member_type for row in h.describe_consumer().members}
+    assert types == {a: 0, b: 0, "c": 1}
+    assert h.restarted().describe_consumer() == h.describe_consumer()
+    # They are told to join again, because there is another target.
+    assert h.heartbeat(a, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    joined = h.join(a).response
+    assert (joined.generation_id, joined.leader) == (generation + 1, "")
+    synced = h.sync(a, generation + 1).response
+    assert not synced.error_code
+    assert set(assigned(synced.assignment)) == {"orders"}
+    h.join(b)
+    assert not h.sync(b, generation + 1).response.error_code
+    told = given(h, h.beat("c", generation + 1))
+    shares = members(h)
+    everything = sorted(i for _, share in shares.values() for i in share.get("orders", []))
+    assert everything == [0, 1, 2, 3]
+    assert told
+    assert h.heartbeat(a, generation + 1) == 0
+    assert h.commit({("orders", assigned(synced.assignment)["orders"][0]): 1}, a, 3, version=8) == [
+        0
+    ]
+
+
+def test_who_waits_in_a_classic_group_is_told_to_join_again() -> None:
+    h = Harness(consumer=AT_ONCE)
+    a, _ = classic_pair(h)
+    waiting = h.join(h.new_id())
+    assert waiting.is_parked
+    assert h.beat("c", 0).error_code == 0
+    assert waiting.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert h.join(a).response.error_code == 0
+
+
+def test_an_upgrade_that_cannot_be_stored_leaves_the_classic_group() -> None:
+    h = harness()
+    a, _ = classic_pair(h)
+    before = h.describe()
+    waiting = h.join(h.new_id())
+    h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert h.beat("c", 0).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert waiting.is_parked
+    assert len(h.describe().members) == len(before.members) + 1
+    assert h.heartbeat(a, generation_of(h)) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_classic_member_gives_partitions_back_by_joining_again() -> None:
+    h = harness()
+    a = h.new_id(protocols=owning())
+    h.join(a, protocols=owning())
+    h.sync(a, 1, {a: write_assignment([("orders", i) for i in range(4)])}, protocol="cooperative")
+    assert given(h, h.beat("c", 0)) == {}
+    assert h.heartbeat(a, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    joined = h.join(a, protocols=owning(0, 1, 2, 3)).response
+    assert joined.generation_id == 1, "it has to give back first"
+    left = assigned(h.sync(a, 1, protocol="cooperative").response.assignment)
+    assert left == {"orders": [0, 1]}
+    assert given(h, h.beat("c", 2)) is None
+    assert h.heartbeat(a, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert h.join(a, protocols=owning(0, 1)).response.generation_id == 2
+    assert assigned(h.sync(a, 2, protocol="cooperative").response.assignment) == left
+    assert given(h, h.beat("c", 2)) == {"orders": [2, 3]}
+    assert h.heartbeat(a, 2) == 0
+    assert h.describe_consumer().group_state == "Stable"
+
+
+def test_a_classic_member_that_does_not_join_or_sync_in_time_goes() -> None:
+    h = harness()
+    a, b = classic_pair(h)
+    generation = generation_of(h)
+    h.beat("c", 0)
+    h.heartbeat(a, generation)
+    h.join(b)
+    causes = []
+    for _ in range(40):
+        causes += [event.cause for event in h.sleep(1_000)]
+        h.heartbeat(a, generation)
+        h.heartbeat(b, generation + 1)
+        h.beat("c", members(h)["c"][0])
+    assert f"member {a} did not join in time" in causes
+    assert f"member {b} did not sync in time" in causes
+
+
+def test_a_classic_member_has_its_own_session() -> None:
+    h = harness()
+    a, b = classic_pair(h)
+    h.beat("c", 0)
+    causes = [event.cause for event in h.sleep(SESSION_MS)]
+    assert causes == [f"member {a} missed heartbeats", f"member {b} missed heartbeats"]
+    assert set(members(h)) == {"c"}
+
+
+def test_a_classic_member_may_join_a_consumer_group() -> None:
+    h = harness()
+    h.beat("c", 0)
+    member_id = h.new_id()
+    answer = h.join(member_id).response
+    assert answer.generation_id == 3
+    assert h.sync(member_id, 3).response.assignment == write_assignment([])
+    h.beat("c", 2)
+    h.beat("c", 2, owned={"orders": [0, 1]})
+    assert h.heartbeat(member_id, 3) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert h.join(member_id).response.generation_id == 3
+    assert assigned(h.sync(member_id, 3).response.assignment) == {"orders": [2, 3]}
+    # What does not fit.
+    assert h.join(h.new_id(), protocols=(("other", subscription("orders")),)).response.error_code
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert h.join("x", protocol_type="connect").response.error_code == code
+    assert h.join("x", protocols=(("range", b"junk"),)).response.error_code == code
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+    assert h.join("x", session_ms=1).response.error_code == code
+    assert h.heartbeat("c", 3) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.heartbeat(member_id, 2) == ErrorCode.ILLEGAL_GENERATION
+    assert h.sync(member_id, 2).response.error_code == ErrorCode.ILLEGAL_GENERATION
+
+
+def test_when_classic_members_alone_are_left_the_group_is_a_classic_one() -> None:
+    h = harness()
+    a, b = classic_pair(h)
+    h.beat("c", 0)
+    h.join(a)
+    h.join(b)
+    h.beat("c", -1)
+    assert is_classic(h)
+    row = h.describe()
+    assert (row.group_state, {each.member_id for each in row.members}) == (
+        "PreparingRebalance",
+        {a, b},
+    )
+    joins = [h.join(a), h.join(b)]
+    assert {each.response.generation_id for each in joins} == {generation_of(h)}
+    again = h.restarted()
+    assert is_classic(again)
+    assert {each.member_id for each in again.describe().members} == {a, b}
+
+
+@pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.UPGRADE])
+def test_the_policy_forbids_a_downgrade(policy: MigrationPolicy) -> None:
+    h = harness()
+    a, _ = classic_pair(h)
+    h.beat("c", 0)
+    h.consumer = replace(AT_ONCE, migration=policy)
+    h.beat("c", -1)
+    assert not is_classic(h)
+    assert a in members(h)
+
+
+def test_operators_take_out_members_of_either_kind() -> None:
+    h = harness()
+    a, b = classic_pair(h)
+    h.beat("c", 0, instance_id="i")
+    rows = h.leave((a, None), ("", "i"), ("x", None)).members
+    assert [row.error_code for row in rows] == [0, 0, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert is_classic(h)
+    assert [each.member_id for each in h.describe().members] == [b]
+
+
+def test_static_members_change_the_protocol_one_by_one() -> None:
+    h = harness()
+    joined = h.join(instance="i").response
+    h.sync(joined.member_id, 1, {joined.member_id: write_assignment(HALVES[0])}, instance="i")
+    up = h.beat("new", 0, instance_id="i")
+    assert (up.error_code, given(h, up)) == (0, {"orders": [0, 1]})
+    assert set(members(h)) == {"new"}
+    assert h.heartbeat(joined.member_id, 1, instance="i") == ErrorCode.FENCED_INSTANCE_ID
+    down = h.join(instance="i").response
+    assert not down.error_code
+    assert is_classic(h)
+    assert down.generation_id == generation_of(h)
+    assert h.heartbeat(down.member_id, down.generation_id, instance="i") == 0
+    synced = h.sync(down.member_id, down.generation_id, instance="i").response
+    assert set(assigned(synced.assignment)["orders"]) >= {0, 1}
+
+
+def test_classic_settings_hold_for_the_size_of_a_classic_group() -> None:
+    h = Harness(replace(Harness().settings, group_size_max=1), consumer=ConsumerGroupSettings())
+    h.beat("c", 0)
+    for _ in range(2):
+        h.join(h.new_id())
+    h.beat("c", -1)
+    assert not is_classic(h)

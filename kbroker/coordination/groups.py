@@ -6,7 +6,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 import trio
@@ -35,6 +35,35 @@ from .shards import RECORDS_AT_ONCE, REST, Load, Shard, Shards
 logger = logging.getLogger(__name__)
 
 GroupShard: TypeAlias = Shard[GroupCoordinator]
+
+
+class _Timing(NamedTuple):
+    """The settings behind a time of a consumer group: its own, the broker's, and their limits."""
+
+    own: str
+    broker: str
+    least: str
+    most: str
+
+
+_SESSION_TIMEOUT = _Timing(
+    "consumer.session.timeout.ms",
+    "group.consumer.session.timeout.ms",
+    "group.consumer.min.session.timeout.ms",
+    "group.consumer.max.session.timeout.ms",
+)
+_HEARTBEAT_INTERVAL = _Timing(
+    "consumer.heartbeat.interval.ms",
+    "group.consumer.heartbeat.interval.ms",
+    "group.consumer.min.heartbeat.interval.ms",
+    "group.consumer.max.heartbeat.interval.ms",
+)
+_ASSIGNMENT_INTERVAL = _Timing(
+    "consumer.assignment.interval.ms",
+    "group.consumer.assignment.interval.ms",
+    "group.consumer.min.assignment.interval.ms",
+    "group.consumer.max.assignment.interval.ms",
+)
 
 
 class GroupService(Shards[GroupCoordinator]):
@@ -78,15 +107,14 @@ class GroupService(Shards[GroupCoordinator]):
         config = self._partitions.config
         own = self._partitions.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
 
-        def timing(name: str) -> int:
-            value = int(own.get(f"consumer.{name}", config.integer(f"group.consumer.{name}")))
-            least = config.integer(f"group.consumer.min.{name}")
-            return min(max(value, least), config.integer(f"group.consumer.max.{name}"))
+        def timing(names: _Timing) -> int:
+            value = int(own.get(names.own, config.integer(names.broker)))
+            return min(max(value, config.integer(names.least)), config.integer(names.most))
 
         return ConsumerGroupSettings(
-            session_timeout_ms=timing("session.timeout.ms"),
-            heartbeat_interval_ms=timing("heartbeat.interval.ms"),
-            assignment_interval_ms=timing("assignment.interval.ms"),
+            session_timeout_ms=timing(_SESSION_TIMEOUT),
+            heartbeat_interval_ms=timing(_HEARTBEAT_INTERVAL),
+            assignment_interval_ms=timing(_ASSIGNMENT_INTERVAL),
             size_max=config.group_consumer_max_size,
             assignors=config.group_consumer_assignors,
             migration=MigrationPolicy(config.group_consumer_migration_policy.lower()),

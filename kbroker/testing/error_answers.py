@@ -22,7 +22,7 @@ ROWS_OF = {
     "filter_results": ("filters",),
     "coordinators": ("coordinator_keys",),
     "topics": ("topics",),
-    "groups": ("groups",),
+    "groups": ("groups", "group_ids"),
     "members": ("members",),
     "replica_election_results": ("topic_partitions",),
     "partition_result": ("partitions",),

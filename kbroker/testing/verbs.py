@@ -46,6 +46,8 @@ ASK_COORDINATORS = frozenset(
         ApiKey.OFFSET_DELETE,
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.DELETE_GROUPS,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
         ApiKey.TXN_OFFSET_COMMIT,
     }
 )

@@ -29,6 +29,7 @@ from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -308,6 +309,23 @@ async def a_member_joins(wire: Wire) -> Pair:
     return Pair(joining(), look_at_group(), lambda answer: len(answer.groups[0].members) == 1)
 
 
+async def a_consumer_joins(wire: Wire) -> Pair:
+    await create_topic(wire, "t")
+    await find_coordinator(wire)
+    asked = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    look = Ask(
+        ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request(ApiKey.CONSUMER_GROUP_DESCRIBE, group_ids=["g"])
+    )
+    change = Ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, asked)
+    return Pair(change, look, lambda answer: len(answer.groups[0].members) == 1)
+
+
 async def a_group_becomes_stable(wire: Wire) -> Pair:
     change = synchronizing(await joined(wire))
     return Pair(change, look_at_group(), lambda answer: answer.groups[0].group_state == "Stable")
@@ -512,6 +530,7 @@ PAIRS: dict[ApiKey, MakePair] = {
     ApiKey.FIND_COORDINATOR: a_coordinator_is_found,
     ApiKey.JOIN_GROUP: a_member_joins,
     ApiKey.LEAVE_GROUP: a_member_leaves,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: a_consumer_joins,
     ApiKey.SYNC_GROUP: a_group_becomes_stable,
     ApiKey.CREATE_TOPICS: topics_are_created,
     ApiKey.DELETE_TOPICS: topics_are_deleted,
@@ -588,6 +607,7 @@ LOOKS = {
     ApiKey.OFFSET_FETCH,
     ApiKey.DESCRIBE_GROUPS,
     ApiKey.LIST_GROUPS,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.API_VERSIONS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.DESCRIBE_ACLS,

@@ -79,7 +79,8 @@ BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
 def test_a_heartbeat_that_makes_no_sense_is_refused(name: str) -> None:
     fields, code = BAD[name]
     h = harness()
-    answer = h.beat(**({"member_id": "a", "epoch": 0} | fields))
+    request: dict[str, Any] = {"member_id": "a", "epoch": 0}
+    answer = h.beat(**(request | fields))
     assert ErrorCode(answer.error_code) is code
     assert answer.error_message
     assert h.log == []

@@ -21,6 +21,7 @@ from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import (
     JoinGroupRequest,
@@ -75,6 +76,8 @@ from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, req
 
 TOPICS = ("plain", "compact", "stamped")
 GROUPS = ("stable", "empty", "fresh")
+CONSUMER_GROUP, CONSUMER = "modern", "consumer"
+"""A group of KIP-848 and its member."""
 TRANSACTIONAL_ID = "t"
 
 
@@ -124,8 +127,16 @@ async def make_world(wire: Wire) -> World:
 
 
 async def _make_groups(wire: Wire) -> tuple[str, int]:
-    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=list(GROUPS))
+    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[*GROUPS, CONSUMER_GROUP])
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+    beat = ConsumerGroupHeartbeatRequest(
+        group_id=CONSUMER_GROUP,
+        member_id=CONSUMER,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=["plain"],
+        topic_partitions=[],
+    )
+    await wire.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat)
     join = JoinGroupRequest(
         group_id="stable",
         session_timeout_ms=1_800_000,
@@ -345,6 +356,32 @@ def _heartbeat(world: World, rng: random.Random) -> Any:
     )
 
 
+def _consumer_heartbeat(world: World, rng: random.Random) -> Any:
+    cls = ConsumerGroupHeartbeatRequest
+    joins = rng.random() < 0.5
+    topic = world.topic(rng)
+    rows = [] if joins else [cls.Topic(topic_id=topic.id, partitions=[0])]
+    return cls(
+        group_id=rng.choice((CONSUMER_GROUP, "patterns", *GROUPS)),
+        member_id=rng.choice((CONSUMER, "other")),
+        member_epoch=0 if joins else rng.choice((2, 3, -1, -2)),
+        instance_id=rng.choice((None, None, "i")),
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=["plain", topic.name],
+        subscribed_topic_regex=rng.choice((None, "", "pl.*", "(")),
+        server_assignor=rng.choice((None, "range", "other")),
+        topic_partitions=rows,
+    )
+
+
+def _consumer_describe(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        group_ids=[CONSUMER_GROUP, *GROUPS],
+        include_authorized_operations=True,
+    )
+
+
 def _leave_group(world: World, rng: random.Random) -> Any:
     members = [
         LeaveGroupRequest.Member(member_id=rng.choice(("other", "")), group_instance_id="i")
@@ -361,7 +398,7 @@ def _list_groups(world: World, rng: random.Random) -> Any:
     return request(
         ApiKey.LIST_GROUPS,
         states_filter=rng.choice(([], ["Stable", "Empty"])),
-        types_filter=rng.choice(([], ["classic"])),
+        types_filter=rng.choice(([], ["classic"], ["consumer"])),
     )
 
 
@@ -754,6 +791,8 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.SYNC_GROUP: _sync_group,
     ApiKey.DESCRIBE_GROUPS: _describe_groups,
     ApiKey.LIST_GROUPS: _list_groups,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_describe,
     ApiKey.API_VERSIONS: _api_versions,
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,

@@ -82,6 +82,8 @@ NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.LEAVE_GROUP: {GROUP: (READ,)},
     ApiKey.SYNC_GROUP: {GROUP: (READ,)},
     ApiKey.DESCRIBE_GROUPS: {GROUP: (DESCRIBE,)},
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: {GROUP: (READ,), TOPIC: (DESCRIBE,)},
+    ApiKey.CONSUMER_GROUP_DESCRIBE: {GROUP: (DESCRIBE,), TOPIC: (DESCRIBE,)},
     ApiKey.CREATE_TOPICS: {TOPIC: (CREATE,)},
     ApiKey.DELETE_TOPICS: {TOPIC: (DELETE,)},
     ApiKey.DELETE_RECORDS: {TOPIC: (DELETE,)},

@@ -199,6 +199,14 @@ class Confluent(Client):
             "fetch.wait.max.ms": fetch_wait_ms,
             "fetch.message.max.bytes": partition_bytes,
         }
+        if strategy == "consumer":  # KIP-848: the broker assigns, and says how long sessions are
+            for name in (
+                "partition.assignment.strategy",
+                "session.timeout.ms",
+                "heartbeat.interval.ms",
+            ):
+                del settings[name]
+            settings["group.protocol"] = "consumer"
         if instance is not None:
             settings["group.instance.id"] = instance
         return ConfluentConsumer(settings)

@@ -343,6 +343,8 @@ NOT_ADMIN = {
     ApiKey.HEARTBEAT: "test_groups.py",
     ApiKey.LEAVE_GROUP: "test_groups.py",
     ApiKey.OFFSET_FOR_LEADER_EPOCH: "test_positions.py",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "test_consumer_groups.py",
+    ApiKey.CONSUMER_GROUP_DESCRIBE: "test_consumer_groups.py",
 }
 """APIs of producers and consumers, and where else they are held against Kafka."""
 

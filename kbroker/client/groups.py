@@ -144,7 +144,8 @@ async def _describe_consumer_group(
         return None
     answer = await coordinator.ask(ConsumerGroupDescribeRequest(group_ids=[name]))
     (row,) = answer.groups
-    if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+    # The second one is of clusters that run `group.version` 0.
+    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
     check(row.error_code, row.error_message)
     members = [

@@ -24,7 +24,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def library() -> Library:
-    return next(each for each in LIBRARIES if each.name == "confluent-kafka")
+    return LIBRARIES["confluent-kafka"]
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from kbroker.cluster.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.coordinator import TransactionState
-from kbroker.protocol import transaction_log
+from kbroker.protocol import consumer_group_metadata, transaction_log
 from kbroker.protocol.group_metadata import (
     GroupMetadataKey,
     OffsetCommitKey,
@@ -16,6 +17,7 @@ from kbroker.protocol.group_metadata import (
     read_assignment,
     read_subscription,
 )
+from kbroker.protocol.schema import Struct, fields
 
 Row = dict[str, Any]
 
@@ -47,7 +49,31 @@ def _group_record(key: bytes, value: bytes | None) -> Row | None:
         }
     if isinstance(decoded, GroupMetadataKey):
         return {"group": decoded.group} | _group_state(value)
-    return None
+    return _consumer_group_record(key, value)
+
+
+def _consumer_group_record(key: bytes, value: bytes | None) -> Row | None:
+    """A record of a consumer group of KIP-848, field by field."""
+    decoded = consumer_group_metadata.decode_key(key)
+    if decoded is None:
+        return None
+    row = _plain(decoded)
+    row["group"] = row.pop("group_id")
+    if value is None:
+        return row | {"tombstone": True}
+    found = consumer_group_metadata.decode_value(decoded, value)
+    return row | ({} if found is None else _plain(found))
+
+
+def _plain(value: Any) -> Any:
+    """A struct of a record as plain values."""
+    if isinstance(value, Struct):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(type(value))}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    return str(value) if isinstance(value, UUID) else value
 
 
 def _group_state(value: bytes | None) -> Row:

@@ -136,12 +136,23 @@ async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> No
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
     for version, supported in (
         (3, {"metadata.version": (30, 30)}),
-        (4, {"metadata.version": (30, 30), "transaction.version": (0, 2)}),
+        (
+            4,
+            {
+                "metadata.version": (30, 30),
+                "group.version": (0, 1),
+                "transaction.version": (0, 2),
+            },
+        ),
     ):
         answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
         rows = answer.finalized_features
         levels = {row.name: (row.min_version_level, row.max_version_level) for row in rows}
-        assert levels == {"metadata.version": (30, 30), "transaction.version": (2, 2)}
+        assert levels == {
+            "metadata.version": (30, 30),
+            "group.version": (1, 1),
+            "transaction.version": (2, 2),
+        }
         found = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
         assert found == supported, "clients that know version 3 refuse features that may be off"
     before = answer.finalized_features_epoch
@@ -152,7 +163,7 @@ async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> No
 
 async def test_a_feature_is_lowered_switched_off_and_raised(broker: Broker, wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
-    levels = {"metadata.version": 30, "transaction.version": 2}
+    levels = {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
     for level, kind in ((1, 2), (0, 2), (0, 2), (2, 1), (1, 3), (2, 1)):
         row = UpdateFeaturesRequest.Feature(
             feature="transaction.version", max_version_level=level, upgrade_type=kind

@@ -27,6 +27,7 @@ OF_GROUPS = frozenset(
         ApiKey.OFFSET_COMMIT,
         ApiKey.OFFSET_FETCH,
         ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
     }
 )
 OF_TRANSACTIONS = frozenset(
@@ -87,6 +88,8 @@ class Routed(Wire):
     async def _node_for(self, key: ApiKey, message: Any) -> int:
         if key in OF_GROUPS:
             return await coordinator(self.broker, "groups", message.group_id)
+        if key == ApiKey.CONSUMER_GROUP_DESCRIBE:
+            return await coordinator(self.broker, "groups", message.group_ids[0])
         if key in OF_TRANSACTIONS:
             return await coordinator(self.broker, "transactions", _transactional_id(message))
         if key in (ApiKey.PRODUCE, ApiKey.FETCH):

@@ -10,10 +10,11 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.broker.local_node import LocalNode
-from kbroker.cluster import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.cluster import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+from ..broker.test_consumer_groups import beat, describe, given, owning, set_config
 from ..broker.test_coordinators import GROUP, TRANSACTION, find
 from ..broker.test_groups import Member, committed
 from ..wire import ANSWER_SECONDS, Wire, connected, create_topic, delete_topic, request, until
@@ -144,6 +145,45 @@ async def test_a_member_goes_on(broker: Broker, wire: Routed, how: str) -> None:
     assert await member.commit("t", 7) == 0
     assert await committed(wire, "t") == 7
     assert member.generation == generation
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_members_of_a_consumer_group_go_on(broker: Broker, wire: Routed, how: str) -> None:
+    """In each state that the group of KIP-848 can be in, with the same epochs and partitions."""
+    topic = await create_topic(wire, "t", 4)
+    name = "consumer.assignment.interval.ms"
+    for group in ("stable", "reconciling"):
+        assert await set_config(wire, ResourceType.GROUP, group, name, "0") == 0
+    for group in ("stable", "reconciling", "assigning"):
+        assert given(await beat(wire, "a", 0, group=group)) == [0, 1, 2, 3]
+    for group in ("reconciling", "assigning"):
+        assert given(await beat(wire, "b", 0, group=group)) == []
+    assert given(await beat(wire, "a", 2, group="reconciling")) == [0, 1]
+    for group, state in (("stable", "Stable"), ("reconciling", "Reconciling")):
+        first = await coordinator(broker, "groups", group)
+        (before,) = await described(wire, group)
+        assert before.group_state == state
+        await end(broker.local_node(first), how)
+        assert await described(wire, group) == [before]
+        await broker.local_node(first).start()
+        await all_in_sync(broker)
+    owned = owning(topic.id, 0, 1)
+    answer = await beat(wire, "a", 2, group="reconciling", topic_partitions=owned)
+    assert answer.member_epoch == 3
+    assert given(await beat(wire, "b", 3, group="reconciling")) == [2, 3]
+    await trio.sleep(1)
+    assert (await beat(wire, "a", 2, group="assigning")).member_epoch == 2
+    assert (await described(wire, "assigning"))[0].group_state == "Reconciling"
+
+
+async def described(wire: Routed, group: str) -> list[Any]:
+    """As clients describe a group while its coordinator moves."""
+    with trio.fail_after(ANSWER_SECONDS):
+        while True:
+            rows = await describe(wire, group)
+            if rows[0].error_code not in RETRIED:
+                return rows
+            await trio.sleep(0.01)
 
 
 async def test_who_is_parked_is_told(broker: Broker, wire: Routed) -> None:

@@ -1,0 +1,47 @@
+"""Records of coordinators in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.cli.log_records import coordinator_record
+
+from ..protocol.test_consumer_group_metadata import VALUES
+
+TOPIC = "__consumer_offsets"
+
+
+def row_of(key: str, value: str | None) -> dict[str, object] | None:
+    data = None if value is None else bytes.fromhex(value)
+    return coordinator_record(TOPIC, bytes.fromhex(key), data)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_records_of_consumer_groups(value: str) -> None:
+    key = VALUES[value][0]
+    row = row_of(key, value)
+    assert row is not None
+    assert row["group"] == "g"
+    assert len(row) > 2
+    gone = row_of(key, None)
+    assert gone is not None
+    assert gone["tombstone"] is True
+    assert gone.keys() - row.keys() == {"tombstone"}
+
+
+def test_what_a_member_has() -> None:
+    value = next(each for each, (key, _) in VALUES.items() if key.startswith("0008"))
+    row = row_of(VALUES[value][0], value)
+    assert row is not None
+    assert (row["member_id"], row["member_epoch"]) == ("m", 6)
+    assert row["assigned_partitions"] == [
+        {
+            "topic_id": "00000000-0000-0001-0000-000000000002",
+            "partitions": [0, 3],
+            "assignment_epochs": [6, 2],
+        }
+    ]
+
+
+def test_other_kinds_have_no_words() -> None:
+    assert row_of("000b000167", "0000") is None

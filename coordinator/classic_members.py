@@ -100,7 +100,8 @@ class ClassicMembers:
         self._find(step, request, member_id)
         step.member = _updated(step.before, request, said, client)
         self._groups.put_member(step)
-        self._groups.sharing.advance(step, now, None)
+        # It has no pattern, and what its client may know of says nothing of other members' clients.
+        self._groups.sharing.advance(step, now, None, resolves=False)
         if step.replaced is not None and self._groups.may_be_classic(group.id, step.members()):
             self._become_classic(step, now, result)
         else:

@@ -134,16 +134,19 @@ class Sharing:
 
     # -- the epoch
 
-    def advance(self, step: Step, now: Now, may_know: MayKnow | None) -> None:
+    def advance(
+        self, step: Step, now: Now, may_know: MayKnow | None, *, resolves: bool = True
+    ) -> None:
         """Raise the epoch of the group where the step, or a change of the topics, asks for it.
 
         Parameters: `may_know` says which topics the client of the member may know of; None for all.
+        Without `resolves` patterns are left to other members.
 
         Raises KafkaError INVALID_REGULAR_EXPRESSION.
         """
         group = step.group
         bump = step.member.topics != step.before.topics
-        bump = self._resolve(step, now, may_know) or bump
+        bump = self._resolve(step, now, may_know, resolves) or bump
         if not bump and group.topics_version == self._topics.version:
             return
         names = group.topics_after(step.counted, step.member, step.resolved)
@@ -171,7 +174,7 @@ class Sharing:
 
     # -- patterns
 
-    def _resolve(self, step: Step, now: Now, may_know: MayKnow | None) -> bool:
+    def _resolve(self, step: Step, now: Now, may_know: MayKnow | None, resolves: bool) -> bool:
         """Find the topics of patterns; whether members read others than before."""
         group, old, new = step.group, step.before.pattern or "", step.member.pattern or ""
         patterns = dict(group.patterns)
@@ -185,7 +188,7 @@ class Sharing:
             patterns[new] = 1
         changed = old != new and (not new or new in group.resolved)
         wanted = self._unresolved(group, patterns, now)
-        if not wanted or group.is_resolving:
+        if not wanted or group.is_resolving or not resolves:
             return changed
         names = tuple(self._topics.all_names())
         group.patterns_version = self._topics.version

@@ -57,12 +57,12 @@ def _consumer_group_record(key: bytes, value: bytes | None) -> Row | None:
     decoded = consumer_group_metadata.decode_key(key)
     if decoded is None:
         return None
-    row = _plain(decoded)
+    row: Row = _plain(decoded)
     row["group"] = row.pop("group_id")
     if value is None:
         return row | {"tombstone": True}
     found = consumer_group_metadata.decode_value(decoded, value)
-    return row | ({} if found is None else _plain(found))
+    return row if found is None else {**row, **_plain(found)}
 
 
 def _plain(value: Any) -> Any:

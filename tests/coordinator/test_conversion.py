@@ -287,6 +287,17 @@ def test_the_policy_forbids_a_downgrade(policy: MigrationPolicy) -> None:
     assert a in members(h)
 
 
+def test_a_classic_member_resolves_no_patterns_of_others() -> None:
+    """It is not asked for which topics the others may know of."""
+    h = harness()
+    h.beat("c", 0, subscribed_topic_regex=".*", may_know="orders".__eq__)
+    h.create_topic("secret", 1)
+    h.sleep(2_000)
+    h.join(h.new_id())
+    resolved = h.coordinator._state.consumer_groups["g"].resolved
+    assert resolved[".*"].topics == {"orders"}
+
+
 def test_operators_take_out_members_of_either_kind() -> None:
     h = harness()
     a, b = classic_pair(h)

@@ -27,6 +27,9 @@ from kbroker.security.acls import (
     PatternType,
 )
 
+from ..broker.test_consumer_groups import beat, given
+from ..broker.test_consumer_groups import describe as describe_groups
+from ..broker.test_consumer_groups import find as find_group
 from ..fuzz.world import VALID, World, make_world
 from ..testing.test_error_answers import errors_in
 from ..wire import (
@@ -311,6 +314,22 @@ async def test_topics_that_are_made_by_use() -> None:
         await grant(admin, new(TOPIC, CREATE, "t"))
         (row,) = (await metadata_of(alice, "t", allow_auto_topic_creation=True)).topics
         assert row.error_code == 0
+
+
+async def test_a_pattern_of_a_consumer_group_finds_what_its_member_may_know() -> None:
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        for name in ("open-1", "open-2", "secret"):
+            await create_topic(admin, name)
+        await find_group(admin)
+        await grant(admin, new(GROUP, READ), new(TOPIC, DESCRIBE, "open-1"))
+        await grant(admin, new(TOPIC, DESCRIBE, "secret", DENY))
+        answer = await beat(alice, "a", 0, subscribed_topic_names=[], subscribed_topic_regex=".*")
+        assert given(answer) == [0]
+        (row,) = await describe_groups(admin)
+        (member,) = row.members
+        assert [each.topic_name for each in member.assignment.topic_partitions] == ["open-1"]
+        answer = await beat(alice, "a", 0, subscribed_topic_names=["open-1", "secret"])
+        assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def test_settings_of_a_new_topic_are_told_to_who_may_see_them() -> None:

@@ -20,7 +20,7 @@ COMMANDS = {
         "Show brokers, what is wrong, disks, transactions; stop and start nodes.",
     ),
     "config": ("kbroker.cli.config:config", "Explain settings, and show those of a server."),
-    "security": ("kbroker.cli.security:security", "Show, make and remove users that log in."),
+    "security": ("kbroker.cli.security:security", "Show, make and remove users and ACLs; say why."),
     "log": (
         "kbroker.cli.log:log",
         "Work on the files of a partition; the broker must not run.",

@@ -1,4 +1,5 @@
-"""`kbroker security`: who may log in by SCRAM, or by a delegation token, at any Kafka."""
+"""`kbroker security`: who may log in by SCRAM, or by a delegation token, and who may do what, at any
+Kafka."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import click
 
 from .completion import complete_users
 from .output import Column, format_options, say, show, table
+from .security_acl import acl
 from .security_token import token
 from .target import Target, run, target_options
 
@@ -20,10 +22,11 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @click.group()
 def security() -> None:
-    """Show, make and remove users and delegation tokens."""
+    """Show, make and remove users, delegation tokens and ACLs."""
 
 
 security.add_command(token)
+security.add_command(acl)
 
 
 @security.group()

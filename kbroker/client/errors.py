@@ -114,6 +114,16 @@ _NEXT_ACTIONS: Mapping[ErrorCode, str] = MappingProxyType(
         ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "it takes an ACL for CREATE_TOKENS on that user",
         ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "its owner can, and who was made a renewer of it",
         ErrorCode.DELEGATION_TOKEN_EXPIRED: "`kbroker security token create` makes another one",
+        **dict.fromkeys(
+            (
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                ErrorCode.GROUP_AUTHORIZATION_FAILED,
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            ),
+            "`kbroker security acl explain`, asked by who may see ACLs, says which one is missing",
+        ),
+        ErrorCode.SECURITY_DISABLED: "everybody may do everything there",
         ErrorCode.OFFSET_OUT_OF_RANGE: "`kbroker topic describe TOPIC` shows what there is",
     }
 )

@@ -25,6 +25,7 @@ from kbroker.security.acls import (
     AclResourceType,
     Pattern,
     PatternType,
+    known,
 )
 
 from .context import Context
@@ -51,14 +52,6 @@ class _AskedFilter(Protocol):
     permission_type: int
 
 
-def _known(kind: type[Number], number: int) -> Number:
-    """The member of that number; UNKNOWN for one that nobody knows."""
-    try:
-        return kind(number)
-    except ValueError:
-        return kind(UNKNOWN)
-
-
 def _check_access(ctx: Context, operation: AclOperation) -> None:
     if ctx.node.authorizer is None:
         raise KafkaError(
@@ -81,13 +74,13 @@ def _filter(asked: _AskedFilter) -> AclFilter:
             ErrorCode.INVALID_REQUEST, "The AclBindingFilter must not contain UNKNOWN elements."
         )
     return AclFilter(
-        _known(AclResourceType, asked.resource_type_filter),
+        known(AclResourceType, asked.resource_type_filter),
         asked.resource_name_filter,
-        _known(PatternType, asked.pattern_type_filter),
+        known(PatternType, asked.pattern_type_filter),
         asked.principal_filter,
         asked.host_filter,
-        _known(AclOperation, asked.operation),
-        _known(AclPermission, asked.permission_type),
+        known(AclOperation, asked.operation),
+        known(AclPermission, asked.permission_type),
     )
 
 
@@ -170,7 +163,7 @@ def _cause(ctx: Context) -> str:
 def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
     """Raises KafkaError for one that says nothing, in the words of Kafka."""
     kind = _certain(AclResourceType, asked.resource_type, "resourceType")
-    pattern = _known(PatternType, asked.resource_pattern_type)
+    pattern = known(PatternType, asked.resource_pattern_type)
     if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid patternType {pattern.name}")
     operation = _certain(AclOperation, asked.operation, "operation")
@@ -204,7 +197,7 @@ def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
 
 def _certain(kind: type[Number], number: int, what: str) -> Number:
     """The member of that number, of those that are one thing. Raises KafkaError."""
-    found = _known(kind, number)
+    found = known(kind, number)
     if found in (UNKNOWN, ANY):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid {what} {found.name}")
     return found

@@ -19,6 +19,7 @@ from kbroker.security.acls import (
 )
 from kbroker.security.authorizer import audit_logger
 from kbroker.security.principals import ANONYMOUS, Principal
+from kbroker.security.rights import MEANT_FOR
 
 if TYPE_CHECKING:
     from kbroker.cluster import Registration
@@ -34,7 +35,10 @@ TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
 USER = AclResourceType.USER
 """Whom tokens are made for; its name is that of a principal, as ``User:alice`` (KIP-373)."""
-OPERATIONS = {TOPIC: 0xDF8, GROUP: 0xD48, AclResourceType.CLUSTER: 0x1FA0}
+OPERATIONS = {
+    kind: sum(1 << each for each in MEANT_FOR[kind])
+    for kind in (TOPIC, GROUP, AclResourceType.CLUSTER)
+}
 """All operations that there are for resources of a type, as bits (KIP-430)."""
 _DENIED = {
     TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,

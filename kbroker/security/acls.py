@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from .principals import USER, Principal
 
@@ -72,6 +72,17 @@ class AclPermission(IntEnum):
     ANY = 1
     DENY = 2
     ALLOW = 3
+
+
+Number = TypeVar("Number", bound=IntEnum)
+
+
+def known(kind: type[Number], number: int) -> Number:
+    """The member of that number; UNKNOWN for one that this version does not know."""
+    try:
+        return kind(number)
+    except ValueError:
+        return kind(0)
 
 
 _IMPLIED_BY = {

@@ -1,0 +1,449 @@
+"""`kbroker security acl`: who may do what, and why, at any Kafka."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kbroker.security.acls import (
+    CLUSTER,
+    WILDCARD,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Acls,
+    Client,
+    Pattern,
+    PatternType,
+    Resource,
+)
+from kbroker.security.principals import USER, Principal
+from kbroker.security.rights import (
+    CONSUMER,
+    CONSUMING,
+    IDEMPOTENCE,
+    MEANT_FOR,
+    PRODUCER,
+    PRODUCING,
+    Answer,
+    Operations,
+    Right,
+    answer,
+    option_of,
+    rights,
+)
+
+from .completion import complete_groups, complete_topics, complete_users
+from .output import Column, format_options, say, show, table
+from .target import Target, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.client.acls import ToldRules
+    from kbroker.client.cluster import ClusterClient
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
+OPERATIONS = {option_of(each): each for each in AclOperation if each >= AclOperation.ALL}
+LISTED = ("principal", "permission", "operation", "resource_type", "resource", "pattern", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options of a command name."""
+
+    principals: tuple[str, ...]
+    operations: tuple[AclOperation, ...]
+    resources: tuple[Resource, ...]
+
+
+def _principal(text: str) -> str:
+    """A principal as ACLs have it; a bare name is a user's."""
+    return text if ":" in text else f"{USER}:{text}"
+
+
+def what_options(command: Command) -> Command:
+    """Give a command the options that say what somebody does, and with what; it receives `asked`."""
+
+    @click.option(
+        "--operation",
+        "operations",
+        multiple=True,
+        metavar="NAME",
+        type=click.Choice([*OPERATIONS], case_sensitive=False),
+        help=f"One of {', '.join(OPERATIONS)}; can be given several times, as all these.",
+    )
+    @click.option("--topic", "topics", multiple=True, shell_complete=complete_topics)
+    @click.option("--group", "groups", multiple=True, shell_complete=complete_groups)
+    @click.option("--transactional-id", "transactional_ids", multiple=True)
+    @click.option("--cluster", is_flag=True, help="The cluster itself.")
+    @click.option("--delegation-token", "tokens", multiple=True, metavar="ID")
+    @click.option("--user", "users", multiple=True, help="User:NAME, for whom tokens are made.")
+    @functools.wraps(command)
+    def with_options(
+        *args: Any,
+        operations: tuple[str, ...],
+        cluster: bool,
+        principals: tuple[str, ...],
+        **named: Any,
+    ) -> Any:
+        resources = [
+            Resource(kind, name)
+            for kind, option in (
+                (TOPIC, "topics"),
+                (GROUP, "groups"),
+                (AclResourceType.TRANSACTIONAL_ID, "transactional_ids"),
+                (AclResourceType.DELEGATION_TOKEN, "tokens"),
+                (AclResourceType.USER, "users"),
+            )
+            for name in named.pop(option)
+        ]
+        asked = Asked(
+            tuple(map(_principal, principals)),
+            tuple(OPERATIONS[each.lower()] for each in operations),
+            (*resources, *([CLUSTER] if cluster else [])),
+        )
+        return command(*args, asked=asked, **named)
+
+    return with_options  # type: ignore[return-value]
+
+
+def work_options(command: Command) -> Command:
+    """Give a command the shortcuts for what people do."""
+    for option, text in (
+        ("--idempotent", "With --producer: the right to be idempotent, for brokers before 3.0."),
+        ("--consumer", "All that reading --topic with --group takes."),
+        ("--producer", "All that writing to --topic, with --transactional-id, takes."),
+    ):
+        command = click.option(option, is_flag=True, help=text)(command)
+    return command
+
+
+principals_option = click.option(
+    "--principal",
+    "principals",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_users,
+    help="User:NAME, or NAME alone; '*' is everybody.",
+)
+prefixed_option = click.option(
+    "--prefixed", is_flag=True, help="All whose names begin with those that are given."
+)
+
+
+@click.group()
+def acl() -> None:
+    """Show, add and remove ACLs, and say which of them decides.
+
+    Names of topics and others can be '*', for all.
+    """
+
+
+def filter_options(command: Command) -> Command:
+    """Give a command what tells some ACLs from the others."""
+    command = click.option(
+        "--allow/--deny", "allow", default=None, help="Those that allow, or deny, alone."
+    )(command)
+    command = click.option("--host", metavar="ADDRESS", help="Those for this one.")(command)
+    return principals_option(what_options(prefixed_option(command)))
+
+
+def _filters(
+    asked: Asked, prefixed: bool, host: str | None, allow: bool | None, pattern: PatternType
+) -> list[AclFilter]:
+    """All that fit what is asked; `pattern` says how names are meant unless they are prefixes."""
+    permission = {
+        None: AclPermission.ANY,
+        True: AclPermission.ALLOW,
+        False: AclPermission.DENY,
+    }[allow]
+    whatever = [Resource(AclResourceType.ANY, "")]
+    if prefixed:
+        pattern = PatternType.PREFIXED
+    return [
+        AclFilter(
+            resource.type,
+            resource.name or None,
+            pattern if resource.name or prefixed else PatternType.ANY,
+            principal,
+            host,
+            operation,
+            permission,
+        )
+        for resource, principal, operation in itertools.product(
+            asked.resources or whatever,
+            asked.principals or [None],
+            asked.operations or [AclOperation.ANY],
+        )
+    ]
+
+
+def row_of(each: Acl) -> dict[str, str]:
+    """An ACL as commands print it."""
+    return {
+        "principal": each.principal,
+        "permission": each.permission.name.lower(),
+        "operation": option_of(each.operation),
+        "resource_type": option_of(each.pattern.resource_type),
+        "resource": each.pattern.name,
+        "pattern": each.pattern.type.name.lower(),
+        "host": each.host,
+    }
+
+
+def _show(found: list[Acl], output: str) -> None:
+    rows = [row_of(each) for each in found]
+    columns = [Column(each) for each in LISTED]
+    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+
+@acl.command("list")
+@filter_options
+@format_options
+@target_options
+def list_(
+    target: Target,
+    asked: Asked,
+    prefixed: bool,
+    host: str | None,
+    allow: bool | None,
+    output: str,
+) -> None:
+    """Show ACLs, or those that fit all that is given.
+
+    With a name of a topic, or of something else, these are all that cover it, prefixes and '*' too;
+    with --prefixed those of that very prefix.
+    """
+    from kbroker.client.acls import describe_acls
+
+    wanted = _filters(asked, prefixed, host, allow, PatternType.MATCH)
+    _show(run(target, lambda cluster: describe_acls(cluster, wanted)), output)
+
+
+@acl.command()
+@principals_option
+@what_options
+@work_options
+@prefixed_option
+@click.option("--host", default=WILDCARD, metavar="ADDRESS", help="From there alone.")
+@click.option("--deny", is_flag=True, help="Deny it, whatever other ACLs allow.")
+@target_options
+def add(
+    target: Target,
+    asked: Asked,
+    producer: bool,
+    consumer: bool,
+    idempotent: bool,
+    prefixed: bool,
+    host: str,
+    deny: bool,
+) -> None:
+    """Allow, or deny, --principal an --operation on --topic, --group, ...
+
+    Those that are there already stay as they are.
+    """
+    from kbroker.client.acls import add_acls
+
+    if not asked.principals:
+        raise click.UsageError("say to whom: --principal NAME")
+    shortcuts = _shortcuts(producer, consumer, asked, PRODUCER, CONSUMER)
+    given = list(_rights(asked, shortcuts, idempotent))
+    new = [
+        Acl(
+            Pattern(
+                right.resource.type,
+                PatternType.PREFIXED
+                if prefixed and right.resource != CLUSTER
+                else PatternType.LITERAL,
+                right.resource.name,
+            ),
+            principal,
+            host,
+            right.operation,
+            AclPermission.DENY if deny else AclPermission.ALLOW,
+        )
+        for principal in asked.principals
+        for right in given
+    ]
+    run(target, lambda cluster: add_acls(cluster, new))
+    say(*new)
+
+
+def _shortcuts(
+    producer: bool, consumer: bool, asked: Asked, producing: Operations, consuming: Operations
+) -> list[Operations]:
+    """The work that is meant. Raises UsageError where its topics or groups are not named."""
+    kinds = {each.type for each in asked.resources}
+    if producer and TOPIC not in kinds:
+        raise click.UsageError("--producer needs --topic NAME")
+    if consumer and not {TOPIC, GROUP} <= kinds:
+        raise click.UsageError("--consumer needs --topic NAME and --group NAME")
+    return [*([producing] if producer else []), *([consuming] if consumer else [])]
+
+
+def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list[Right]:
+    """What is asked for, each once. Raises UsageError for what no request ever needs."""
+    if not shortcuts and not (asked.operations and asked.resources):
+        raise click.UsageError(
+            "say what: --operation NAME and --topic NAME (or --group, --cluster, ...), or --producer "
+            "or --consumer"
+        )
+    found = [right for each in shortcuts for right in rights(each, asked.resources)]
+    if idempotent:
+        found.append(IDEMPOTENCE)
+    for operation, resource in itertools.product(asked.operations, asked.resources):
+        meant = MEANT_FOR[resource.type]
+        if operation not in (*meant, AclOperation.ALL):
+            raise click.UsageError(
+                f"nobody asks for {option_of(operation)} on a {option_of(resource.type)}; there are "
+                f"{', '.join(sorted(map(option_of, meant)))} and all"
+            )
+        found.append(Right(operation, resource))
+    return list(dict.fromkeys(found))
+
+
+@acl.command()
+@filter_options
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@format_options
+@target_options
+def remove(
+    target: Target,
+    asked: Asked,
+    prefixed: bool,
+    host: str | None,
+    allow: bool | None,
+    yes: bool,
+    output: str,
+) -> None:
+    """Remove the ACLs that fit all that is given, and print them.
+
+    Names are meant as they are: for a topic orders, ACLs of a prefix or of '*' stay.
+    """
+    from kbroker.client.acls import describe_acls, remove_acls
+
+    if asked == Asked((), (), ()) and host is None and allow is None and not prefixed:
+        raise click.UsageError(
+            "say which: --principal, --topic, ... (--allow and --deny together are two commands)"
+        )
+    wanted = _filters(asked, prefixed, host, allow, PatternType.LITERAL)
+    if not yes:
+        found = run(target, lambda cluster: describe_acls(cluster, wanted))
+        if not found:
+            _show(found, output)
+            return
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"{len(found)} ACLs would go; say --yes to remove them")
+        say(*found, err=True)
+        click.confirm(f"Remove these {len(found)} ACLs?", abort=True, err=True)
+    _show(run(target, lambda cluster: remove_acls(cluster, wanted)), output)
+
+
+@acl.command()
+@principals_option
+@what_options
+@work_options
+@click.option(
+    "--host", metavar="ADDRESS", help="Where it comes from.  [default: where no ACL names]"
+)
+@format_options
+@target_options
+def explain(
+    target: Target,
+    asked: Asked,
+    producer: bool,
+    consumer: bool,
+    idempotent: bool,
+    host: str | None,
+    output: str,
+) -> None:
+    """Say whether --principal may do something, by which rule, and what would let it.
+
+    What is asked is an --operation on a --topic, --group, ..., or what people do: all rights that
+    --producer and --consumer need.
+    """
+    if len(asked.principals) != 1 or asked.principals == (f"{USER}:{WILDCARD}",):
+        raise click.UsageError("say who asks: one --principal NAME")
+    shortcuts = _shortcuts(producer, consumer, asked, PRODUCING, CONSUMING)
+    needed = _rights(asked, shortcuts, idempotent)
+    if any(right.operation == AclOperation.ALL for right in needed):
+        raise click.UsageError("no request asks for all operations; say for which of them it does")
+    kind, _, name = asked.principals[0].partition(":")
+    client = Client(Principal(kind, name), host or WILDCARD)
+    acls, told = run(target, lambda cluster: _known(cluster, needed))
+    answers = [answer(acls, told.rules, client, right) for right in needed]
+    notes = list(_notes(acls, told, answers, host))
+    value = [_row(each) for each in answers]
+    show(output, value, lambda _: [*_sentences(answers), *notes])
+
+
+async def _known(cluster: ClusterClient, needed: list[Right]) -> tuple[Acls, ToldRules]:
+    """All that decides about some rights."""
+    from kbroker.client.acls import describe_acls, describe_rules
+
+    wanted = [_covering(each.resource) for each in needed]
+    if IDEMPOTENCE in needed:
+        wanted.append(_covering(Resource(TOPIC, "")))
+    acls = Acls()
+    for number, each in enumerate(await describe_acls(cluster, dict.fromkeys(wanted))):
+        acls.put(str(number), each)
+    return acls, await describe_rules(cluster)
+
+
+def _covering(resource: Resource) -> AclFilter:
+    """All ACLs that say something of a resource; of all of its type where it has no name."""
+    pattern = PatternType.MATCH if resource.name else PatternType.ANY
+    return AclFilter(
+        resource.type,
+        resource.name or None,
+        pattern,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermission.ANY,
+    )
+
+
+def _sentences(answers: list[Answer]) -> Iterator[str]:
+    for each in answers:
+        yield f"{'allowed' if each.allowed else 'denied'}: {each.right}: {each.rule}"
+        yield from (f"    {change.command}" for change in each.changes)
+
+
+def _notes(acls: Acls, told: ToldRules, answers: list[Answer], host: str | None) -> Iterator[str]:
+    """What the answers do not take into account."""
+    if told.untold and not all(each.allowed for each in answers):
+        yield f"The broker does not tell its {' and '.join(told.untold)}, which may allow more."
+    client = answers[0].client
+    hosts = {
+        each.host
+        for right in (one.right for one in answers)
+        for each in acls.about(right.resource)
+        if each.host != WILDCARD and each.covers(str(client.principal), each.host, right.operation)
+    }
+    if host is None and hosts:
+        yield f"Other ACLs rule for --host {', '.join(sorted(hosts))}."
+
+
+def _row(each: Answer) -> dict[str, Any]:
+    operation, resource = each.right
+    return {
+        "principal": str(each.client.principal),
+        "host": each.client.host,
+        "operation": option_of(operation),
+        "resource_type": option_of(resource.type),
+        "resource": resource.name,
+        "allowed": each.allowed,
+        "rule": each.rule,
+        "acl": None if each.verdict.acl is None else row_of(each.verdict.acl),
+        "commands": [change.command for change in each.changes],
+    }

@@ -1,0 +1,368 @@
+"""`kbroker security acl`: list, add, remove, explain."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.client.acls import add_acls, describe_acls, describe_rules, remove_acls
+from kbroker.client.cluster import open_cluster
+from kbroker.client.credentials import Credentials, Security
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.security.acls import AclOperation, Resource, Rules, decide
+from kbroker.security.rights import Right, answer
+
+from ..security.test_access import DENIED, TOPIC, guarded, user
+from ..security.test_acls import (
+    ALLOW,
+    ANY,
+    NAMES,
+    acl,
+    book,
+    client,
+    random_acl,
+)
+from ..wire import batch, create_topic, fetch, produce, request
+from .conftest import Cli, ReadJson
+
+LOGIN_OF = (
+    "security.protocol=SASL_PLAINTEXT",
+    "sasl.mechanism=PLAIN",
+    'sasl.jaas.config=a.PlainLoginModule required username="%s" password="hush";',
+)
+
+
+def login(name: str = "admin") -> tuple[str, ...]:
+    return tuple(word for each in LOGIN_OF for word in ("-X", each.replace("%s", name)))
+
+
+LOGIN = login()
+ADMIN = Security(None, Credentials("PLAIN", "admin", "hush"))
+READ = ("--operation", "read")
+BOB = ("--principal", "bob")
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """One where ACLs rule."""
+    async with guarded() as broker:
+        yield broker
+
+
+async def test_an_acl_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
+    assert await read_json("security", "acl", "list", *LOGIN) == []
+    orders = ("--topic", "orders")
+    both = (*READ, "--operation", "WRITE")
+    made = await cli("security", "acl", "add", *BOB, *both, *orders, *LOGIN)
+    assert made.stdout.splitlines() == [
+        "ALLOW User:bob READ on topic orders from *",
+        "ALLOW User:bob WRITE on topic orders from *",
+    ]
+    more = ("--deny", "--prefixed", "--host", "10.0.0.1", "--cluster", "--group", "g")
+    await cli(
+        *("security", "acl", "add", "--principal", "User:*", "--operation", "describe"),
+        *(*more, *LOGIN),
+    )
+    rows = await read_json("security", "acl", "list", *LOGIN)
+    assert {
+        (row["principal"], row["resource_type"], row["pattern"], row["permission"], row["host"])
+        for row in rows
+    } == {
+        ("User:bob", "topic", "literal", "allow", "*"),
+        ("User:*", "group", "prefixed", "deny", "10.0.0.1"),
+        ("User:*", "cluster", "literal", "deny", "10.0.0.1"),
+    }
+    listed = (await cli("security", "acl", "list", *BOB, *LOGIN)).stdout.splitlines()
+    assert listed[0].split()[:3] == ["PRINCIPAL", "PERMISSION", "OPERATION"]
+    assert listed[1].split() == ["User:bob", "allow", "read", "topic", "orders", "literal", "*"]
+    lines = (await cli("security", "acl", "list", "--deny", "--json", *LOGIN)).stdout.splitlines()
+    assert [json.loads(line)["principal"] for line in lines] == ["User:*", "User:*"]
+    said = await cli("security", "acl", "remove", *BOB, *READ, *LOGIN, status=2)
+    assert "1 ACLs would go; say --yes" in said.stderr
+    gone = await read_json("security", "acl", "remove", *BOB, *READ, "--yes", *LOGIN)
+    assert [row["operation"] for row in gone] == ["read"]
+    assert len(broker.node.cluster.acls) == 3
+    assert await read_json("security", "acl", "remove", *BOB, *READ, *LOGIN) == []
+
+
+async def test_names_cover_in_lists_and_are_meant_as_they_are_in_removals(
+    cli: Cli, read_json: ReadJson
+) -> None:
+    for words in (["orders"], ["ord", "--prefixed"], ["*"], ["order"], ["orders", "--prefixed"]):
+        await cli("security", "acl", "add", *BOB, *READ, "--topic", *words, *LOGIN)
+    orders = ("--topic", "orders")
+
+    def names(rows: Any) -> list[tuple[str, str]]:
+        return [(row["resource"], row["pattern"]) for row in rows]
+
+    assert names(await read_json("security", "acl", "list", *orders, *LOGIN)) == [
+        ("*", "literal"),
+        ("orders", "literal"),
+        ("ord", "prefixed"),
+        ("orders", "prefixed"),
+    ]
+    prefixed = await read_json("security", "acl", "list", *orders, "--prefixed", *LOGIN)
+    assert names(prefixed) == [("orders", "prefixed")]
+    gone = await read_json("security", "acl", "remove", *orders, "--yes", *LOGIN)
+    assert names(gone) == [("orders", "literal")]
+    assert len(await read_json("security", "acl", "list", "--prefixed", *LOGIN)) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["add", *READ, "--topic", "t"], "say to whom"),
+        (["add", *BOB, *READ], "say what"),
+        (["add", *BOB, "--topic", "t"], "say what"),
+        (["add", *BOB, "--operation", "write", "--group", "g"], "nobody asks for write on a group"),
+        (["add", *BOB, "--producer"], "--producer needs --topic"),
+        (["add", *BOB, "--consumer", "--topic", "t"], "--consumer needs --topic NAME and --group"),
+        (["remove", "--yes"], "say which"),
+        (["explain", *READ, "--topic", "t"], "say who asks"),
+        (["explain", "--principal", "*", *READ, "--topic", "t"], "say who asks"),
+        (["explain", *BOB, "--operation", "all", "--topic", "t"], "no request asks for all"),
+    ],
+)
+async def test_what_is_not_understood(words: list[str], said: str, cli: Cli) -> None:
+    assert said in (await cli("security", "acl", *words, *LOGIN, status=2)).stderr
+
+
+async def test_what_a_broker_refuses(broker: Broker, cli: Cli) -> None:
+    """The message says what helps."""
+    said = await cli("security", "acl", "list", *login("bob"), status=1)
+    assert "User:bob may not DESCRIBE cluster" in said.stderr
+    assert "`kbroker security acl explain`" in said.stderr
+    said = await cli("security", "acl", "add", *BOB, *READ, "--topic", "", *LOGIN, status=1)
+    assert "should not be empty" in said.stderr
+    assert not len(broker.node.cluster.acls)
+
+
+async def test_what_producers_and_consumers_need(broker: Broker, cli: Cli) -> None:
+    """With these and no more they work, and `explain` says so."""
+    orders, group = ("--topic", "orders"), ("--group", "g")
+    produces = ("--producer", *orders, "--transactional-id", "tx")
+    consumes = ("--consumer", *orders, *group)
+    async with user(broker, "admin") as admin, user(broker, "bob") as bob:
+        topic = await create_topic(admin, "orders")
+        for work, count in ((produces, 4), (consumes, 4)):
+            said = await cli("security", "acl", "explain", *BOB, *work, *LOGIN)
+            lines = said.stdout.splitlines()
+            assert sum(line.startswith("denied: ") for line in lines) == count
+        assert (await produce(bob, topic, batch())).error_code == DENIED[TOPIC]
+        await cli("security", "acl", "add", *BOB, *produces, "--idempotent", *LOGIN)
+        assert (await produce(bob, topic, batch())).error_code == 0
+        init = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=1000)
+        assert (await bob.ask(ApiKey.INIT_PRODUCER_ID, 4, init)).error_code != 53
+        assert (await fetch(bob, topic)).error_code == DENIED[TOPIC]
+        await cli("security", "acl", "add", *BOB, *consumes, *LOGIN)
+        assert (await fetch(bob, topic)).error_code == 0
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
+        (row,) = (await bob.ask(ApiKey.FIND_COORDINATOR, 4, find)).coordinators
+        assert row.error_code == 0
+        said = await cli(
+            *("security", "acl", "explain", *BOB, *produces, *group, "--consumer", "--idempotent"),
+            *LOGIN,
+        )
+        assert "denied" not in said.stdout
+        assert len(said.stdout.splitlines()) == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "allowed", "rule", "commands"),
+    [
+        (
+            [],
+            [*READ, "--topic", "my orders"],
+            False,
+            "the resource has no ACL",
+            ["add --principal User:bob --operation read --topic 'my orders'"],
+        ),
+        (
+            [["--principal", "al", *READ, "--topic", "t"]],
+            [*READ, "--topic", "t"],
+            False,
+            "no ACL of the resource allows it",
+            ["add --principal User:bob --operation read --topic t"],
+        ),
+        (
+            [[*BOB, *READ, "--topic", "t"]],
+            ["--operation", "describe", "--topic", "tt"],
+            False,
+            "the resource has no ACL",
+            ["add --principal User:bob --operation describe --topic tt"],
+        ),
+        (
+            [[*BOB, *READ, "--topic", "t", "--prefixed"]],
+            ["--operation", "describe", "--topic", "tt"],
+            True,
+            "ALLOW User:bob READ on prefixed topic t from *, as READ allows DESCRIBE",
+            [],
+        ),
+        (
+            [[*BOB, "--operation", "all", "--cluster"]],
+            ["--operation", "alter", "--cluster"],
+            True,
+            "ALLOW User:bob ALL on cluster kafka-cluster from *",
+            [],
+        ),
+        (
+            [["--principal", "*", "--operation", "all", "--topic", "*", "--deny"]],
+            [*READ, "--topic", "t"],
+            False,
+            "DENY User:* ALL on topic * from *",
+            [
+                "remove --principal 'User:*' --deny --operation all --topic '*' --host '*'",
+                "add --principal User:bob --operation read --topic t",
+            ],
+        ),
+        (
+            [[*BOB, *READ, "--topic", "t", "--host", "10.0.0.1"]],
+            [*READ, "--topic", "t", "--host", "10.0.0.1"],
+            True,
+            "ALLOW User:bob READ on topic t from 10.0.0.1",
+            [],
+        ),
+        (
+            [[*BOB, "--operation", "write", "--topic", "t"]],
+            ["--operation", "idempotent-write", "--cluster", "--idempotent"],
+            True,
+            "it has WRITE on some topic, which is enough",
+            [],
+        ),
+        ([], ["--principal", "admin", *READ, "--group", "g"], True, "a super user", []),
+    ],
+)
+async def test_why(
+    given: list[list[str]],
+    asked: list[str],
+    allowed: bool,
+    rule: str,
+    commands: list[str],
+    cli: Cli,
+    read_json: ReadJson,
+) -> None:
+    """And the commands that are told are what it takes."""
+    for words in given:
+        await cli("security", "acl", "add", *words, *LOGIN)
+    who = [] if "--principal" in asked else BOB
+    why = ("security", "acl", "explain", *who, *asked, *LOGIN)
+    (row,) = await read_json(*why)
+    assert (row["allowed"], row["rule"]) == (allowed, rule)
+    assert row["commands"] == [f"kbroker security acl {each}" for each in commands]
+    for command in row["commands"]:
+        told = shlex.split(command)[1:]
+        if told[2] == "remove":
+            told.append("--yes")
+        await cli(*told, *LOGIN)
+    (row,) = await read_json(*why)
+    assert row["allowed"]
+
+
+async def test_what_explain_leaves_out_is_said(cli: Cli) -> None:
+    await cli("security", "acl", "add", *BOB, *READ, "--topic", "t", "--host", "::1", *LOGIN)
+    await cli(
+        *("security", "acl", "add", "--principal", "bob", "--operation", "describe", "--cluster"),
+        *LOGIN,
+    )
+    words = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
+    assert "Other ACLs rule for --host ::1." in (await cli(*words, *LOGIN)).stdout
+    told = (await cli(*words, *login("bob"))).stdout
+    assert "does not tell its super.users and allow.everyone.if.no.acl.found" in told
+
+
+async def test_where_everybody_may(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded("allow.everyone.if.no.acl.found=true") as broker:
+        monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap_servers)
+        words = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
+        said = (await cli(*words, *LOGIN)).stdout
+        assert "and allow.everyone.if.no.acl.found is true" in said
+
+
+def test_what_would_allow_it_always_does() -> None:
+    """In random worlds: the changes are needed, and enough."""
+    changed = 0
+    for seed in range(2000):
+        rng = random.Random(seed)
+        rules = Rules(allows_without_acls=rng.random() < 0.5)
+        known = [random_acl(rng) for _ in range(rng.randrange(12))]
+        right = Right(AclOperation(rng.randrange(3, 16)), Resource(TOPIC, rng.choice(NAMES[:-1])))
+        told = answer(book(*known), rules, client(), right)
+        assert told.allowed is decide(book(*known), rules, client(), *right).allowed
+        assert bool(told.changes) is not told.allowed
+        for change in told.changes:
+            assert not decide(book(*known), rules, client(), *right).allowed
+            if change.verb == "add":
+                known.append(change.acl)
+            else:
+                known = [each for each in known if each != change.acl]
+            changed += 1
+        assert decide(book(*known), rules, client(), *right).allowed
+    assert changed > 1000
+
+
+async def test_at_a_terminal_it_asks(broker: Broker) -> None:
+    """And shows what would go."""
+    async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
+        await add_acls(cluster, [acl(principal="User:bob")])
+    command = [sys.executable, "-m", "kbroker", "security", "acl", "remove", *BOB, *LOGIN]
+
+    def at_a_terminal(answered: bytes) -> str:
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [*command, "-b", broker.bootstrap_servers],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        seen = b""
+        while b"Remove these 1 ACLs?" not in seen:
+            seen += os.read(ours, 1000)
+        os.write(ours, answered)
+        try:
+            while more := os.read(ours, 1000):
+                seen += more
+        except OSError:  # the other end is closed
+            pass
+        process.wait(30)
+        os.close(ours)
+        return seen.decode()
+
+    with trio.fail_after(60):
+        for answered, left in ((b"n\n", 1), (b"y\n", 0)):
+            work = trio.to_thread.run_sync(at_a_terminal, answered, abandon_on_cancel=True)
+            assert "ALLOW User:bob READ on topic orders from *" in await work
+            assert len(broker.node.cluster.acls) == left
+
+
+# -- the functions behind them
+
+
+async def test_functions(broker: Broker) -> None:
+    ours, others = acl(), acl(principal="User:bob")
+    async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
+        await add_acls(cluster, [others, ours, ours])
+        assert await describe_acls(cluster, [ANY, ANY]) == [ours, others]
+        told = await describe_rules(cluster)
+        assert told.rules == Rules(frozenset(["User:admin"]))
+        assert told.untold == []
+        assert await remove_acls(cluster, [ANY._replace(principal="User:bob"), ANY]) == [
+            ours,
+            others,
+        ]
+        with pytest.raises(KafkaError) as refused:
+            await add_acls(cluster, [acl(permission=type(ALLOW)(1))])
+        assert refused.value.code == ErrorCode.INVALID_REQUEST

@@ -218,7 +218,7 @@ def metadata() -> Iterator[Call]:
         "metadata: operations",
         key,
         range(8, 99),
-        topics=[_by_name("one7")],
+        topics=[_by_name("one7"), _by_name("nowhere")],
         include_topic_authorized_operations=True,
         include_cluster_authorized_operations=True,
         **quiet,

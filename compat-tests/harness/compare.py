@@ -305,6 +305,8 @@ def _identity(row: Struct, position: int) -> str:
             str(getattr(row, name, ""))
             for name in ("resource_name", "principal", "host", "operation", "permission_type")
         )
+    if "pattern_type" in type(row).DEFAULTS:  # what ACLs are about
+        return f"{row.resource_type} {row.pattern_type} {row.resource_name}"  # type: ignore[attr-defined]
     for name in IDENTITIES:
         if name in type(row).DEFAULTS:
             value = getattr(row, name)

@@ -46,5 +46,15 @@ class RawConnection:
             data += more
         return data
 
+    def log_in(self, user: str, password: str) -> None:
+        """Show who asks, by PLAIN; raises NoAnswer where the broker does not know that user."""
+        handshake = messages.request_class(ApiKey.SASL_HANDSHAKE)(mechanism="PLAIN")
+        assert not self.ask(ApiKey.SASL_HANDSHAKE, 1, handshake).error_code
+        shown = f"\0{user}\0{password}".encode()
+        message = messages.request_class(ApiKey.SASL_AUTHENTICATE)(auth_bytes=shown)
+        answer = self.ask(ApiKey.SASL_AUTHENTICATE, 2, message)
+        if answer.error_code:
+            raise NoAnswer(f"{user} is not let in: {answer.error_message}")
+
     def close(self) -> None:
         self._socket.close()

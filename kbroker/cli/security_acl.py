@@ -304,7 +304,7 @@ def _rights(asked: Asked, shortcuts: list[Operations], idempotent: bool) -> list
         meant = MEANT_FOR[resource.type]
         if operation not in (*meant, AclOperation.ALL):
             raise click.UsageError(
-                f"nobody asks for {option_of(operation)} on a {option_of(resource.type)}; there are "
+                f"there is no {option_of(operation)} on a {option_of(resource.type)}; there are "
                 f"{', '.join(sorted(map(option_of, meant)))} and all"
             )
         found.append(Right(operation, resource))

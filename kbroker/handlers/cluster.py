@@ -172,9 +172,7 @@ async def alter_partition_reassignments(
     try:
         ctx.require_cluster(AclOperation.ALTER)
     except KafkaError as error:
-        return AlterPartitionReassignmentsResponse(
-            error_code=error.code, error_message=error.message
-        )
+        return await _refuse_reassignments(ctx, request, error)
     topics: dict[str, dict[int, AlterPartitionReassignmentsRequest.Partition]] = {}
     for topic in request.topics:
         rows = topics.setdefault(topic.name, {})
@@ -191,6 +189,31 @@ async def alter_partition_reassignments(
                 ],
             )
             for name, rows in topics.items()
+        ],
+    )
+
+
+async def _refuse_reassignments(
+    ctx: Context, request: AlterPartitionReassignmentsRequest, error: KafkaError
+) -> AlterPartitionReassignmentsResponse:
+    """The same error for all, and for each partition, as Kafka."""
+    cls = AlterPartitionReassignmentsResponse
+    return cls(
+        error_code=error.code,
+        error_message=error.message,
+        responses=[
+            cls.Topic(
+                name=topic.name,
+                partitions=[
+                    cls.Partition(
+                        partition_index=row.partition_index,
+                        error_code=error.code,
+                        error_message=error.message,
+                    )
+                    async for row in ctx.turn.each(topic.partitions)
+                ],
+            )
+            async for topic in ctx.turn.each(request.topics)
         ],
     )
 

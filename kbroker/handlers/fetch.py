@@ -36,6 +36,14 @@ FIRST_VERSION_WITH_LEADERS = 16
 """Whose answers say who leads instead (KIP-951)."""
 FIRST_VERSION_AT_FOLLOWERS = 11
 READ_COMMITTED = 1
+NOT_READ = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Errors with which Kafka answers an empty list of aborted transactions, and no null."""
 NO_REPLICA = -1
 """The replica id of a client."""
 NOTHING = Slice(b"", -1, -1, 0)
@@ -320,7 +328,7 @@ class _FetchWork:
             partition_index=target.key[1],
             error_code=error.code,
             high_watermark=-1,
-            aborted_transactions=[] if self.committed_only else None,
+            aborted_transactions=[] if self.committed_only or error.code in NOT_READ else None,
             records=b"",
         )
         return _Row(target, name, refusal, NOTHING, replica)

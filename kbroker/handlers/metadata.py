@@ -223,20 +223,28 @@ class _Answer:
                 check_topic_name(name)
             except KafkaError as error:
                 code = error.code
-        return MetadataResponse.Topic(error_code=code, name=name)
+        operations = NOT_ASKED
+        if code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            operations = self._operations(name)
+        return MetadataResponse.Topic(
+            error_code=code, name=name, topic_authorized_operations=operations
+        )
+
+    def _operations(self, name: str) -> int:
+        """What the client may do with a topic, be there such a one or not; if it asks for that."""
+        if not self._request.include_topic_authorized_operations:
+            return NOT_ASKED
+        return self._ctx.operations(Resource(TOPIC, name))
 
     def _topic_row(self, topic: Topic) -> MetadataResponse.Topic:
         """The row of a topic with its first partitions, which mostly are all that it has."""
-        asks = self._request.include_topic_authorized_operations
         first = topic.partitions[:PARTITIONS_AT_ONCE]
         return MetadataResponse.Topic(
             name=topic.name,
             topic_id=topic.id,
             is_internal=topic.is_internal,
             partitions=[self._partition_row(partition) for partition in first],
-            topic_authorized_operations=(
-                self._ctx.operations(Resource(TOPIC, topic.name)) if asks else NOT_ASKED
-            ),
+            topic_authorized_operations=self._operations(topic.name),
         )
 
     def _add_partitions(

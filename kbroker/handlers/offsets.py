@@ -404,10 +404,13 @@ def offset_delete(
 
 
 async def _delete_permitted(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Delete the offsets of those topics that the client may read."""
+    """Delete the offsets of those topics that the client may read; what is wrong with the group is told
+    whatever they are."""
     cls = OffsetDeleteResponse
     permitted, denied = await split(ctx, AclOperation.READ, request.topics)
-    whole = await _delete_long(ctx, about(request, permitted)) if permitted else cls()
+    whole = await _delete_long(ctx, about(request, permitted))
+    if whole.error_code:
+        return whole
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     whole.topics += [
         cls.Topic(
@@ -435,7 +438,10 @@ def _delete(
 
 async def _delete_long(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     whole = OffsetDeleteResponse()
-    for step in steps_of(request, await last_rows(ctx.turn, request.topics)):
+    steps: Iterable[OffsetDeleteRequest] = [request]
+    if request.topics:
+        steps = steps_of(request, await last_rows(ctx.turn, request.topics))
+    for step in steps:
         await ctx.turn.pause()
         answer: OffsetDeleteResponse | None = await outcome_of(_delete(ctx, step))
         if answer is None or answer.error_code:

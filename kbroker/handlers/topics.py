@@ -145,6 +145,8 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     asked: Iterable[DeleteTopicsRequest.Topic] = request.topics
     if ctx.version < 6:
         asked = (DeleteTopicsRequest.Topic(name=name) for name in request.topic_names)
+    # Who may delete topics of the cluster may know and delete each, as in Kafka.
+    may_all = ctx.allows(AclOperation.DELETE, CLUSTER, is_looked_for=True)
     times: dict[tuple[str | None, uuid.UUID], int] = {}
     async for row in ctx.turn.each(asked):
         times[row.name, row.topic_id] = times.get((row.name, row.topic_id), 0) + 1
@@ -153,10 +155,11 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
         answer = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id)
         rows.append(answer)
         try:
-            topic = _topic_to_delete(ctx, name, topic_id, twice=count > 1)
-            if ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, topic.name)):
-                answer.name = topic.name
-            ctx.require_topic(AclOperation.DELETE, topic.name)
+            topic = _topic_to_delete(ctx, name, topic_id, twice=count > 1, may_all=may_all)
+            if not may_all:
+                if ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, topic.name)):
+                    answer.name = topic.name
+                ctx.require_topic(AclOperation.DELETE, topic.name)
             answer.name, answer.topic_id = topic.name, topic.id
             await ctx.node.cluster.delete_topic(
                 topic.name, cause=f"DeleteTopics by {ctx.client_id}"
@@ -166,13 +169,16 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     return DeleteTopicsResponse(responses=rows)
 
 
-def _topic_to_delete(ctx: Context, name: str | None, topic_id: uuid.UUID, *, twice: bool) -> Topic:
+def _topic_to_delete(
+    ctx: Context, name: str | None, topic_id: uuid.UUID, *, twice: bool, may_all: bool
+) -> Topic:
     by_id = topic_id != ZERO_UUID
     if twice or by_id == (name is not None):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "name each topic once, by name or by id")
     if not ctx.node.config.allow_delete_topics:
         raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
-    if name is not None:  # who may not know whether there is such a topic is not told
+    if name is not None and not may_all:
+        # Who may not know whether there is such a topic is not told.
         ctx.require_topic(AclOperation.DESCRIBE, name)
     return find_topic(ctx.node.cluster, name or "", topic_id, by_id=by_id)
 

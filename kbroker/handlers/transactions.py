@@ -25,7 +25,7 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from kbroker.protocol.records import Marker
-from kbroker.security.acls import AclOperation, AclResourceType, Resource
+from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 
 from .context import TOPIC, Context
 from .named import named_once
@@ -303,7 +303,9 @@ async def write_txn_markers(
     Versions: 2 says the protocol of the transaction (KIP-1228).
     """
     try:
-        ctx.require_cluster(AclOperation.CLUSTER_ACTION)
+        # Nodes may do the one, operators the other (KIP-664).
+        if not ctx.allows(AclOperation.ALTER, CLUSTER, is_looked_for=True):
+            ctx.require_cluster(AclOperation.CLUSTER_ACTION)
     except KafkaError as error:
         return await _refuse_markers(ctx, request, error.code)
     rows: list[WriteTxnMarkersResponse.Marker] = []

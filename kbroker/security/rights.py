@@ -45,7 +45,7 @@ MEANT_FOR: Final[Mapping[AclResourceType, frozenset[AclOperation]]] = MappingPro
         AclResourceType.USER: frozenset({AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS}),
     }
 )
-"""The operations that are ever asked for, by what they are about; ACLs with others rule nothing."""
+"""The operations that there are by what they are about, as kafka-acls has them (KIP-430 tells these)."""
 
 Operations = Mapping[AclResourceType, tuple[AclOperation, ...]]
 

@@ -126,7 +126,7 @@ async def test_names_cover_in_lists_and_are_meant_as_they_are_in_removals(
         (["add", *READ, "--topic", "t"], "say to whom"),
         (["add", *BOB, *READ], "say what"),
         (["add", *BOB, "--topic", "t"], "say what"),
-        (["add", *BOB, "--operation", "write", "--group", "g"], "nobody asks for write on a group"),
+        (["add", *BOB, "--operation", "write", "--group", "g"], "there is no write on a group"),
         (["add", *BOB, "--producer"], "--producer needs --topic"),
         (["add", *BOB, "--consumer", "--topic", "t"], "--consumer needs --topic NAME and --group"),
         (["remove", "--yes"], "say which"),

@@ -19,6 +19,7 @@ from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.security import CreateAclsRequest, DeleteAclsRequest
+from kbroker.protocol.schema import ZERO_UUID
 from kbroker.security.acls import (
     CLUSTER_NAME,
     AclOperation,
@@ -330,6 +331,103 @@ async def test_a_pattern_of_a_consumer_group_finds_what_its_member_may_know() ->
         assert [each.topic_name for each in member.assignment.topic_partitions] == ["open-1"]
         answer = await beat(alice, "a", 0, subscribed_topic_names=["open-1", "secret"])
         assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+async def test_what_one_may_do_with_a_topic_that_is_not_there() -> None:
+    """As with one that is: an answer about rights (KIP-430)."""
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        await grant(admin, new(TOPIC, READ, "none"))
+        asked = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
+        allowed, denied = (await metadata_of(alice, "none", "other", **asked)).topics
+        assert allowed.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert allowed.topic_authorized_operations == 1 << READ | 1 << DESCRIBE
+        assert denied.error_code == DENIED[TOPIC]
+        assert denied.topic_authorized_operations == -(2**31)
+        asked["include_topic_authorized_operations"] = False
+        (row,) = (await metadata_of(alice, "none", **asked)).topics
+        assert row.topic_authorized_operations == -(2**31)
+
+
+async def test_who_may_delete_on_the_cluster_may_delete_every_topic() -> None:
+    """Without knowing of it, as in Kafka."""
+    cls = type(request(ApiKey.DELETE_TOPICS))
+    ask = cls(topics=[cls.Topic(name="orders"), cls.Topic(name="none")])
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        topic = await create_topic(admin, "orders")
+        told = (await alice.ask(ApiKey.DELETE_TOPICS, 6, ask)).responses
+        assert [row.error_code for row in told] == [DENIED[TOPIC]] * 2
+        await grant(admin, new(CLUSTER, DELETE))
+        told = (await alice.ask(ApiKey.DELETE_TOPICS, 6, ask)).responses
+        assert [(row.error_code, row.topic_id) for row in told] == [
+            (0, topic.id),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ZERO_UUID),
+        ]
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_a_refused_fetch_names_no_transactions(isolation_level: int) -> None:
+    """An empty list of those that were aborted, as Kafka, whatever was asked for."""
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        topic = await create_topic(admin, "orders")
+        ask = fetch_request(topic)
+        ask.isolation_level = isolation_level
+        (row,) = (await alice.ask(ApiKey.FETCH, 12, ask)).responses
+        assert row.partitions[0].error_code == DENIED[TOPIC]
+        assert row.partitions[0].aborted_transactions == []
+
+
+async def test_who_may_alter_the_cluster_may_end_transactions() -> None:
+    """As operators do with kafka-transactions (KIP-664)."""
+    cls = type(request(ApiKey.WRITE_TXN_MARKERS))
+    topics = [cls.Topic(name="none", partition_indexes=[0])]
+    ask = cls(markers=[cls.Marker(producer_id=1, producer_epoch=0, topics=topics)])
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        for code in (DENIED[CLUSTER], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            answer = await alice.ask(ApiKey.WRITE_TXN_MARKERS, 1, ask)
+            assert answer.markers[0].topics[0].partitions[0].error_code == code
+            await grant(admin, new(CLUSTER, ALTER))
+
+
+async def test_refused_reassignments_are_refused_one_by_one() -> None:
+    cls = type(request(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
+    rows = [cls.Partition(partition_index=index, replicas=[0]) for index in (3, 4)]
+    ask = cls(topics=[cls.Topic(name="none", partitions=rows)])
+    async with guarded() as broker, user(broker, "alice") as alice:
+        answer = await alice.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, ask)
+    assert answer.error_code == DENIED[CLUSTER]
+    assert [(row.name, len(row.partitions)) for row in answer.responses] == [("none", 2)]
+    assert {row.error_code for row in answer.responses[0].partitions} == {DENIED[CLUSTER]}
+
+
+async def test_a_group_that_is_not_there_is_told_before_topics_that_are_denied() -> None:
+    cls = type(request(ApiKey.OFFSET_DELETE))
+    rows = [cls.Partition(partition_index=0)]
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        for name in ("open", "secret"):
+            await create_topic(admin, name)
+        await grant(admin, new(TOPIC, ALL, "open"), new(GROUP, ALL))
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
+        await admin.ask(ApiKey.FIND_COORDINATOR, 4, find)
+        for names in (["secret"], ["open", "secret"]):
+            topics = [cls.Topic(name=name, partitions=rows) for name in names]
+            ask = cls(group_id="g", topics=topics)
+            answer = await alice.ask(ApiKey.OFFSET_DELETE, 0, ask)
+            assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+
+
+async def test_a_refused_join_gives_no_member() -> None:
+    cls = type(request(ApiKey.JOIN_GROUP))
+    ask = cls(
+        group_id="g",
+        member_id="me",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[cls.Protocol(name="range", metadata=b"")],
+    )
+    async with guarded() as broker, user(broker, "alice") as alice:
+        answer = await alice.ask(ApiKey.JOIN_GROUP, 5, ask)
+        assert (answer.error_code, answer.member_id) == (DENIED[GROUP], "")
 
 
 async def test_settings_of_a_new_topic_are_told_to_who_may_see_them() -> None:

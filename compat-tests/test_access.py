@@ -1,0 +1,354 @@
+"""A random world of users and ACLs on kbroker and on Apache Kafka 4.3 with its StandardAuthorizer:
+whoever asks for whatever is answered the same, in every field.
+
+`make soak PART=access` lets every user ask every version of every API.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pytest
+from harness.access_calls import (
+    ADMIN,
+    BUILDERS,
+    LOGIN_APIS,
+    NAMES,
+    PASSWORD,
+    Setting,
+    acls,
+    creation_of,
+    users,
+)
+from harness.admin_calls import World, of, request
+from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker, free_port
+from harness.compare import Comparison, Difference
+from harness.differences import ACCESS_DIFFERENCES, DIFFERENCES
+from harness.differential import SETTLE_SECONDS, renamed
+from harness.raw import NoAnswer, RawConnection
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Struct, fields
+from kbroker.security.acls import Acl
+
+CLIENT = "differential"
+SEED = int(os.environ.get("KBROKER_COMPAT_SEED", "1"))
+USERS, ACLS = 50, 200
+ASKERS = int(os.environ.get("KBROKER_COMPAT_ASKERS", "2"))
+"""How many of the users ask for each version of each API."""
+DENIED = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+TELLS = {
+    ApiKey.METADATA,
+    ApiKey.DESCRIBE_ACLS,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.LIST_GROUPS,
+    ApiKey.LIST_TRANSACTIONS,
+    ApiKey.LIST_CONFIG_RESOURCES,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.API_VERSIONS,
+}
+"""What may be asked again until both know of what was just made."""
+
+
+@dataclass(slots=True)
+class Guarded:
+    """One of the two brokers, and a connection of each user."""
+
+    address: str
+    world: World = field(default_factory=World)
+    _connections: dict[str, RawConnection] = field(default_factory=dict)
+
+    def ask(self, user: str, key: ApiKey, version: int, message: Any) -> Any:
+        """Ask as a user; raises NoAnswer where the broker closes instead of answering."""
+        if user not in self._connections:
+            connection = RawConnection(self.address)
+            connection.log_in(user, PASSWORD)
+            self._connections[user] = connection
+        try:
+            return self._connections[user].ask(key, version, message)
+        except (NoAnswer, OSError) as error:
+            self._connections.pop(user).close()
+            raise NoAnswer(str(error)) from error
+
+    def served(self) -> dict[ApiKey, range]:
+        """The versions of each API."""
+        hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
+        answer = self.ask(ADMIN, ApiKey.API_VERSIONS, 3, hello)
+        return {
+            ApiKey(row.api_key): range(row.min_version, row.max_version + 1)
+            for row in answer.api_keys
+            if row.api_key in set(ApiKey)
+        }
+
+    def close(self) -> None:
+        for each in self._connections.values():
+            each.close()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All requests were made."""
+
+    comparison: Comparison
+    differences: list[Difference]
+    asked: dict[ApiKey, range]
+    requests: int = 0
+    refused: int = 0
+    partly: int = 0
+
+
+def properties() -> dict[str, str]:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    known = " ".join(f'user_{each}="{PASSWORD}"' for each in (ADMIN, *users(USERS)))
+    return {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            f'{login} username="{ADMIN}" password="{PASSWORD}" {known};'
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ADMIN};User:ANONYMOUS",
+        "auto.create.topics.enable": "false",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
+def ours(folder: Any) -> Broker:
+    return KbrokerBroker(folder, {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", **properties()})
+
+
+def theirs(folder: Any) -> Broker:
+    """Its controller has a listener without logins, from which nobody else asks."""
+    port, controller = free_port(), free_port()
+    listeners = f"SASL_PLAINTEXT://127.0.0.1:{port}"
+    broker = FixedQuorumBroker(
+        folder,
+        {
+            **properties(),
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "SASL_PLAINTEXT",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        },
+    )
+    broker.listener_port, broker.controller_port = port, controller
+    return broker
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """One world, in which everything was asked."""
+    brokers = [ours(tmp_path_factory.mktemp("kbroker")), theirs(tmp_path_factory.mktemp("apache"))]
+    try:
+        for broker in brokers:
+            broker.start()
+        sides = [
+            Guarded(broker.address, World(folders=[str(broker.data_dir)])) for broker in brokers
+        ]
+        rng = random.Random(SEED)
+        for side in sides:
+            make_world(side, acls(random.Random(SEED), users(USERS), ACLS))
+        yield ask_everything(rng, *sides)
+        for side in sides:
+            side.close()
+    finally:
+        for broker in brokers:
+            broker.kill()
+
+
+def make_world(side: Guarded, known: list[Acl]) -> None:
+    """Topics with a record, groups with an offset, transactional ids; and who may do what with them."""
+    create = ApiKey.CREATE_TOPICS
+    rows = [
+        of(create, "Topic", name=each, num_partitions=2, replication_factor=1) for each in NAMES
+    ]
+    side.ask(ADMIN, create, 5, request(create, topics=rows, timeout_ms=10_000))
+    rng, version = random.Random(SEED), {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.OFFSET_COMMIT: 7}
+    eventually(lambda: learn(side), "all topics")
+    for kind in (0, 1):
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[*NAMES], key_type=kind)
+        eventually(
+            lambda find=find: (
+                not any(  # type: ignore[misc]
+                    row.error_code
+                    for row in side.ask(ADMIN, ApiKey.FIND_COORDINATOR, 4, find).coordinators
+                )
+            ),
+            "coordinators",
+        )
+    for key in (ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_COMMIT):
+        for _ in range(10):
+            message = BUILDERS[key](Setting(side.world, 0), rng, version[key])
+            eventually(
+                lambda key=key, message=message: (
+                    not (  # type: ignore[misc]
+                        codes_in(side.ask(ADMIN, key, version[key], message)) & {14, 15, 16}
+                    )
+                ),
+                "a coordinator that has loaded",
+            )
+    message = request(ApiKey.CREATE_ACLS, creations=[creation_of(each) for each in known])
+    assert not codes_in(side.ask(ADMIN, ApiKey.CREATE_ACLS, 3, message))
+    everything = request(
+        ApiKey.DESCRIBE_ACLS,
+        resource_type_filter=1,
+        pattern_type_filter=1,
+        operation=1,
+        permission_type=1,
+    )
+    eventually(
+        lambda: (
+            sum(
+                len(row.acls)
+                for row in side.ask(ADMIN, ApiKey.DESCRIBE_ACLS, 3, everything).resources
+            )
+            == len(known)
+        ),
+        "all ACLs",
+    )
+
+
+def learn(side: Guarded) -> bool:
+    answer = side.ask(ADMIN, ApiKey.METADATA, 12, request(ApiKey.METADATA, topics=None))
+    side.world.learn(ApiKey.METADATA, answer)
+    return set(NAMES) <= side.world.topic_ids.keys()
+
+
+def eventually(holds: Any, what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, f"no {what} after a minute"
+        time.sleep(0.1)
+
+
+def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome:
+    """Each version of each API by some users; which ones, and in which order, is left to chance."""
+    served = other.served()
+    asked = {
+        key: range(max(versions[0], served[key][0]), min(versions[-1], served[key][-1]) + 1)
+        for key, versions in mine.served().items()
+        if key in served and key not in LOGIN_APIS
+    }
+    # Kafka closes older ones, which it only pretends to serve (KAFKA-18659).
+    asked[ApiKey.PRODUCE] = range(3, asked[ApiKey.PRODUCE][-1] + 1)
+    assert not asked.keys() - BUILDERS.keys(), "write requests of these in harness/access_calls.py"
+    comparison = Comparison((*ACCESS_DIFFERENCES, *DIFFERENCES))
+    outcome = Outcome(comparison, [], asked)
+    everything = [
+        (key, version, user)
+        for key, versions in asked.items()
+        for version in versions
+        for user in rng.sample(users(USERS), ASKERS)
+    ]
+    rng.shuffle(everything)
+    for number, (key, version, user) in enumerate(everything):
+        seed = rng.random()
+        call = f"access: {key.api_name} by {user} (request {number} of seed {SEED})"
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            answers = [answer_of(side, user, key, version, number, seed) for side in (mine, other)]
+            found = compared(comparison, call, key, version, *answers)
+            if not found or key not in TELLS or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        outcome.differences += found
+        outcome.requests += 1
+        codes = set() if answers[1] is None else codes_in(answers[1])
+        outcome.refused += bool(codes) and codes <= DENIED
+        outcome.partly += bool(codes & DENIED) and not codes <= DENIED
+    return outcome
+
+
+def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, seed: float) -> Any:
+    """The answer; None where the broker closed the connection instead."""
+    message = BUILDERS[key](Setting(side.world, number), random.Random(seed), version)
+    try:
+        answer = side.ask(user, key, version, message)
+    except NoAnswer:
+        return None
+    names = {value: name for name, value in side.world.topic_ids.items()}
+    name_topics(answer, version, names)
+    if key is ApiKey.METADATA:  # rows of ids alone: in one order, so that they can be matched
+        answer.topics.sort(key=lambda row: (row.name or "", names.get(row.topic_id, "")))
+    return renamed(answer, side.world.names(), {})
+
+
+def name_topics(value: Any, version: int, names: Mapping[UUID, str]) -> None:
+    """Give rows that have ids of topics alone their names, so that they can be matched."""
+    for each in value if isinstance(value, list) else []:
+        name_topics(each, version, names)
+    if isinstance(value, Struct):
+        present = {each.name: each.present(version) for each in fields(type(value))}
+        if present.get("topic_id"):
+            for name in {"name", "topic"} & present.keys():
+                if not present[name]:
+                    setattr(value, name, names.get(value.topic_id, "nowhere"))
+        for part in present:
+            name_topics(getattr(value, part), version, names)
+
+
+def compared(
+    comparison: Comparison, call: str, key: ApiKey, version: int, mine: Any, other: Any
+) -> list[Difference]:
+    if mine is None or other is None:
+        return comparison.compare_presence(call, key, version, mine, other)
+    return comparison.compare(call, key, version, mine, other)
+
+
+def codes_in(value: Any) -> set[int]:
+    """All error codes of an answer."""
+    if isinstance(value, list):
+        return {code for each in value for code in codes_in(each)}
+    if not isinstance(value, Struct):
+        return set()
+    found = set()
+    for each in fields(type(value)):
+        part = getattr(value, each.name)
+        found |= {part} - {0} if each.name.endswith("error_code") else codes_in(part)
+    return found
+
+
+def test_everybody_is_answered_the_same(outcome: Outcome) -> None:
+    """Apart from what is allowed to differ; and much was refused, and much was not."""
+    print(
+        f"figures: seed {SEED}, {USERS} users, {ACLS} ACLs, {outcome.requests} requests of "
+        f"{len(outcome.asked)} APIs in {len(outcome.comparison.asked)} versions: "
+        f"{outcome.refused} refused, {outcome.partly} in part; {outcome.comparison.values} values "
+        f"compared, {len(outcome.differences)} differ"
+    )
+    assert not outcome.differences, "\n".join(map(str, outcome.differences[:100]))
+    assert outcome.requests / 10 < outcome.refused < outcome.requests * 9 / 10
+    assert outcome.partly
+
+
+def test_every_version_was_asked(outcome: Outcome) -> None:
+    every = {(key, version) for key, versions in outcome.asked.items() for version in versions}
+    assert outcome.comparison.asked == every
+
+
+def test_a_broker_that_forgets_an_acl_is_noticed() -> None:
+    """A planted defect: it answers what the other one refuses."""
+    cls: Any = messages.response_class(ApiKey.METADATA)
+    answers = [
+        cls(topics=[cls.Topic(name="orders", error_code=code)])
+        for code in (0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    ]
+    comparison = Comparison((*ACCESS_DIFFERENCES, *DIFFERENCES))
+    found = comparison.compare("access: planted", ApiKey.METADATA, 12, *answers)
+    assert [each.place for each in found] == ["topics[orders].error_code"]

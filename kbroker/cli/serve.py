@@ -75,6 +75,14 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_de
 )
 @option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @option(
+    "--audit-log",
+    "audit_file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write who was denied what, who came in, and who changed ACLs and users to FILE. It is set"
+    " aside at 10 MiB, and nine of those are kept.",
+)
+@option(
     "--grace",
     "grace_seconds",
     type=DURATION,

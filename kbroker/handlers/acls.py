@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -150,6 +151,7 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
             row.error_code, row.error_message = error.code, error.message
     try:
         await add_acls(ctx.node.cluster, [acl for acl, _ in new], cause=_cause(ctx))
+        await _tell(ctx, "added", (acl for acl, _ in new))
     except KafkaError as error:
         for _, row in new:
             row.error_code, row.error_message = error.code, error.message
@@ -158,6 +160,22 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
 
 def _cause(ctx: Context) -> str:
     return f"{ApiKey(ctx.key).api_name} by {ctx.peer.client.principal}"
+
+
+async def _tell(ctx: Context, done: str, acls: Iterable[Acl]) -> None:
+    """Write changes to the audit log."""
+    async for acl in ctx.turn.each(acls):
+        ctx.node.audit.changed(
+            ctx.peer.client,
+            f"ACL {done}: {acl}",
+            acl_principal=acl.principal,
+            acl_host=acl.host,
+            permission=acl.permission.name,
+            operation=acl.operation.name,
+            resource_type=acl.pattern.resource_type.name,
+            resource=acl.pattern.name,
+            pattern=acl.pattern.type.name,
+        )
 
 
 def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
@@ -232,6 +250,7 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
         row.matching_acls = [_deleted(acl) for acl in found.values()]
     try:
         await remove_acls(ctx.node.cluster, gone, cause=_cause(ctx))
+        await _tell(ctx, "removed", gone.values())
     except KafkaError as error:
         rows = [cls.Result(error_code=error.code, error_message=error.message) for _ in rows]
     return cls(filter_results=rows)

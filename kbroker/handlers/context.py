@@ -17,7 +17,7 @@ from kbroker.security.acls import (
     Client,
     Resource,
 )
-from kbroker.security.authorizer import audit_logger
+from kbroker.security.audit import NAME_CHARACTERS_MAX, audit_logger
 from kbroker.security.principals import ANONYMOUS, Principal
 from kbroker.security.rights import MEANT_FOR
 
@@ -148,7 +148,18 @@ class Context:
         allowed = authorizer.allows(self.peer.client, operation, resource)
         level = logging.DEBUG if allowed or is_looked_for else logging.INFO
         if audit_logger.isEnabledFor(level):
-            authorizer.tell(level, self.peer.client, operation, resource, self._asked)
+            client = self.peer.client
+            verdict = authorizer.verdict(client, operation, resource)
+            self.node.audit.decided(
+                verdict,
+                client,
+                operation,
+                resource,
+                level,
+                api=ApiKey(self.key).api_name,
+                version=self.version,
+                client_id=(self.client_id or "")[:NAME_CHARACTERS_MAX],
+            )
         return allowed
 
     def require(self, operation: AclOperation, resource: Resource) -> None:
@@ -207,10 +218,6 @@ class Context:
             for each in AclOperation
             if bits >> each & 1 and authorizer.allows(client, each, resource)
         )
-
-    @property
-    def _asked(self) -> str:
-        return f"{ApiKey(self.key).api_name} {self.version} of client {self.client_id!r}"
 
     # -- where nodes are
 

@@ -145,9 +145,11 @@ async def alter_user_scram_credentials(
             outcomes[row.name] = _add(changes, row, cluster.scram_users)
     left = iter(changes.items())
     while some := dict(islice(left, SCRAM_USERS_AT_ONCE)):
-        outcomes |= await _store(
-            cluster, some, cause=f"AlterUserScramCredentials by {ctx.client_id}"
-        )
+        stored = await _store(cluster, some, cause=f"AlterUserScramCredentials by {ctx.client_id}")
+        for name, outcome in stored.items():
+            if outcome == DONE:
+                _tell(ctx, name, some[name])
+        outcomes |= stored
         await ctx.turn.pause()
     return AlterUserScramCredentialsResponse(
         results=[
@@ -156,6 +158,17 @@ async def alter_user_scram_credentials(
             )
             async for name, outcome in ctx.turn.each(outcomes.items())
         ]
+    )
+
+
+def _tell(ctx: Context, name: str, change: Change) -> None:
+    """Write a change to the audit log."""
+    done = "removed from" if change.credential is None else "set for"
+    ctx.node.audit.changed(
+        ctx.peer.client,
+        f"password of {change.mechanism} {done} {name}",
+        user=name,
+        mechanism=change.mechanism,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import trio
 
 from kbroker.protocol.api_keys import ApiKey
@@ -14,12 +12,11 @@ from kbroker.protocol.messages.security import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from kbroker.security.acls import Client
 from kbroker.security.errors import LoginFailed
 
 from .context import Context
 from .registry import handles
-
-logger = logging.getLogger(__name__)
 
 WRONG = (
     "Authentication failed: the user or the password is wrong, or the mechanism is not spoken well"
@@ -70,5 +67,6 @@ async def sasl_authenticate(
         )
     if not login.is_done:
         return SaslAuthenticateResponse(auth_bytes=answer)
-    logger.debug("%s has logged in from %s", login.principal, ctx.peer.host)
+    client = Client(login.principal, ctx.peer.host)
+    ctx.node.audit.came_in(client, ctx.peer.listener, login.mechanism)
     return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=login.lifetime_ms)

@@ -51,6 +51,7 @@ from kbroker.protocol.headers import (
 )
 from kbroker.protocol.messages import response_class
 from kbroker.runtime.slices import Turn
+from kbroker.security.acls import Client
 from kbroker.security.errors import LoginFailed
 
 from .transport import Transport
@@ -345,12 +346,18 @@ class Connection:
         except LoginFailed:
             await trio.sleep(self._node.config.failed_login_delay_ms / 1000)
             return
+        if login.is_done:
+            client = Client(login.principal, self.peer.host)
+            self._node.audit.came_in(client, self.peer.listener, login.mechanism)
         parts: Parts = [len(answer).to_bytes(4, "big") + answer]
         self._queue(_RAW, parts, len(parts[0]))
 
     def _look_at_login(self, login: Login) -> None:
         """Go on as the login has come out. Raises Refused when it has failed."""
         if login.failure:
+            self._node.audit.kept_out(
+                self.peer.host, self.peer.listener, login.mechanism, login.claimed, login.failure
+            )
             raise Refused(f"the login has failed: {login.failure}")
         if login.is_done:
             if self.peer.client.principal != login.principal:

@@ -26,6 +26,7 @@ from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
 from kbroker.security.acls import INSIDER
 from kbroker.security.errors import LoginFailed
+from kbroker.security.principals import ANONYMOUS
 
 from .connection import Connection
 from .transport import PlainTransport, Transport
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from kbroker.security.users import Users
 
 logger = logging.getLogger(__name__)
+CERTIFICATE = "certificate"
+"""How clients show who they are that do not log in, as the audit log names it."""
 
 LOOPBACK = ("127.0.0.1", "::1")
 LOOPBACK_NAMES = ("localhost", *LOOPBACK)
@@ -352,6 +355,8 @@ class Server:
                 peer.came_to(transport.asked_name)
             if peer.login is None:
                 peer.shows(gate.principal_of(transport.certificate))
+                if peer.client.principal != ANONYMOUS:
+                    self._node.audit.came_in(peer.client, listener.name, CERTIFICATE)
         except BaseException as error:
             plain.close()
             if isinstance(error, MemoryError):
@@ -364,6 +369,8 @@ class Server:
 
     def _tell_of_handshake(self, listener: Listener, host: str, error: BaseException) -> None:
         slow = isinstance(error, trio.TooSlowError)
+        if isinstance(error, LoginFailed):
+            self._node.audit.kept_out(host, listener.name, CERTIFICATE, "", str(error))
         told = str(error) if isinstance(error, LoginFailed) else repr(error)
         reason = "it took too long" if slow else getattr(error, "reason", None) or told
         message = f"no TLS with {host} on listener {listener.name}: {reason}"

@@ -38,7 +38,9 @@ RECEIVE_BYTES = 4096
 def main() -> None:
     """Run a node until its process is told to stop."""
     order: NodeOrder = pickle.loads(Path(sys.argv[1]).read_bytes())
-    set_up_logging(order.options.log_levels, order.options.log_format)
+    options = order.options
+    audit_file = options.audit_file and f"{options.audit_file}.node-{order.node_id}"
+    set_up_logging(options.log_levels, options.log_format, audit_file)
     raise_limit()
     set_up_interpreter()
     gc.disable()  # until it is ready: what a start makes stays

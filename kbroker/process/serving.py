@@ -71,8 +71,10 @@ def run_server(options: ServeOptions) -> None:
     options.cluster_id = found.cluster_id
     options.log_levels = options.log_levels or tuple(filter(None, [found.log_level]))
     try:
-        set_up_logging(options.log_levels, options.log_format)
-    except ValueError as error:
+        # Nodes in processes of their own have files of their own.
+        audit_file = None if options.processes else options.audit_file
+        set_up_logging(options.log_levels, options.log_format, audit_file)
+    except (ValueError, OSError) as error:
         raise StartFailed(str(error)) from None
     raise_limit()
     set_up_interpreter()

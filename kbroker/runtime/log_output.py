@@ -16,6 +16,11 @@ from kbroker.text.printable import printable
 ACCEPT_COMPLAINT_SECONDS = 60
 logger = logging.getLogger(__name__)
 
+AUDIT = "kbroker.audit"
+"""The logger of what clients are denied, and of who comes in."""
+AUDIT_FILE_BYTES = 10 << 20
+AUDIT_FILES = 9
+"""How many that are full are kept beside the one that is written."""
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 
 _node: ContextVar[int | None] = ContextVar("node", default=None)
@@ -33,7 +38,7 @@ def logged_as(node_id: int | None) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line, with what a record has in `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
@@ -41,6 +46,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         node_id = _node.get()
         if node_id is not None:
@@ -91,19 +97,22 @@ class OnceInAWhile(logging.Filter):
         return True
 
 
-def set_up_logging(levels: Iterable[str], form: str) -> None:
-    """Install the handler of the command line.
+def set_up_logging(levels: Iterable[str], form: str, audit_file: str | None = None) -> None:
+    """Install the handlers of the command line.
 
-    Parameters: `levels` are LEVEL or LOGGER=LEVEL; `form` is "text" or "json".
-    Raises ValueError for a level that does not exist.
+    Parameters: `levels` are LEVEL or LOGGER=LEVEL; `form` is "text" or "json"; what
+    ``kbroker.audit`` logs goes to `audit_file`, if there is one, and nowhere else.
+    Raises ValueError for a level that does not exist, and OSError for a file that cannot be written.
     """
     handler = logging.StreamHandler(sys.stderr)
-    if form == "json":
-        handler.setFormatter(JsonFormatter())
-    else:
-        handler.setFormatter(
-            TextFormatter("%(asctime)s %(levelname)-7s %(name)s%(node)s: %(message)s", "%H:%M:%S")
-        )
+    handler.setFormatter(_formatter(form, "%H:%M:%S"))
+    audit = logging.getLogger(AUDIT)
+    for each in audit.handlers[:]:
+        audit.removeHandler(each)
+        each.close()
+    audit.propagate = audit_file is None
+    if audit_file is not None:
+        audit.addHandler(_audit_handler(audit_file, form))
     # What accepts connections says each time that the process is out of descriptors.
     logging.getLogger("trio.serve_listeners").filters[:] = [OnceInAWhile(ACCEPT_COMPLAINT_SECONDS)]
     root = logging.getLogger()
@@ -122,6 +131,24 @@ def set_up_logging(levels: Iterable[str], form: str) -> None:
                 name,
             )
         logging.getLogger(name or "kbroker").setLevel(level.upper())
+
+
+def _formatter(form: str, time_format: str) -> logging.Formatter:
+    if form == "json":
+        return JsonFormatter()
+    line = "%(asctime)s %(levelname)-7s %(name)s%(node)s: %(message)s"
+    return TextFormatter(line, time_format)
+
+
+def _audit_handler(path: str, form: str) -> logging.Handler:
+    """Writes to a file, which is set aside when it is full; the oldest of those goes."""
+    from logging.handlers import RotatingFileHandler  # most servers have no such file
+
+    handler = RotatingFileHandler(
+        path, maxBytes=AUDIT_FILE_BYTES, backupCount=AUDIT_FILES, encoding="utf-8"
+    )
+    handler.setFormatter(_formatter(form, "%Y-%m-%dT%H:%M:%S%z"))
+    return handler
 
 
 def _is_known(name: str) -> bool:

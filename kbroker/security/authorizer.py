@@ -1,4 +1,4 @@
-"""Who may do what: the answers that handlers ask for, and the log of them."""
+"""Who may do what: the answers that handlers ask for."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from .acls import (
     decide,
     decide_any,
 )
-
-audit_logger = logging.getLogger("kbroker.audit")
-"""What was denied at INFO, what was allowed at DEBUG."""
+from .audit import audit_logger
 
 KEPT_MAX: Final = 10_000
 """Answers that are kept."""
@@ -71,22 +69,6 @@ class Authorizer:
             allowed = decide_any(self.acls, self.rules, client, operation, resource_type)
             self._kept[asked] = allowed
         return allowed
-
-    def tell(
-        self, level: int, client: Client, operation: AclOperation, resource: Resource, asked: str
-    ) -> None:
-        """Write one answer to the audit log; `asked` names the request."""
-        verdict = self.verdict(client, operation, resource)
-        audit_logger.log(
-            level,
-            "%s: %s, %s on %s, for %s (%s)",
-            "allowed" if verdict.allowed else "denied",
-            client,
-            operation.name,
-            resource,
-            asked,
-            verdict,
-        )
 
     def _forget(self) -> None:
         """Keep no answer that may not be true any more, nor too many of them."""

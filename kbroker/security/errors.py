@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable
 class LoginFailed(Exception):
     """Who asked is not who it says, or did not speak as the mechanism has it.
 
-    The text is for the log; `told` is what the client may know of it.
+    The text is for the log; `told` is what the client may know of it, `claimed` the name that it gave.
     """
 
-    def __init__(self, reason: str, told: str = "") -> None:
+    def __init__(self, reason: str, told: str = "", claimed: str = "") -> None:
         super().__init__(reason)
         self.told = told
+        self.claimed = claimed
 
 
 class NotYet(Exception):

@@ -90,6 +90,8 @@ class Login:
         """How long the last login is good; 0: as long as the connection lives."""
         self.failure = ""
         """Why it has failed; then nothing more is answered."""
+        self.claimed = ""
+        """Who failed to show that it is that one, where it gave a name."""
 
     @property
     def is_done(self) -> bool:
@@ -130,6 +132,11 @@ class Login:
         """What the listener offers."""
         return self._users().mechanisms
 
+    @property
+    def mechanism(self) -> str:
+        """The one that was chosen last; empty before."""
+        return self._mechanism
+
     def choose(self, mechanism: str, *, raw: bool, now: float) -> ErrorCode:
         """Begin with a mechanism; `raw` says that its messages come as they are."""
         users = self._users()
@@ -159,7 +166,7 @@ class Login:
             if exchange.name is not None:
                 self._came_in(exchange, exchange.name, now())
         except LoginFailed as error:
-            self.failure = str(error)
+            self.failure, self.claimed = str(error), error.claimed
             raise
         return answer
 

@@ -34,6 +34,6 @@ class PlainServer:
         if authorization not in ("", name):
             raise LoginFailed("nobody acts for somebody else")
         if not self._knows(name, password):
-            raise LoginFailed("the user or the password is wrong")
+            raise LoginFailed("the user or the password is wrong", claimed=name)
         self.name = name
         return b""

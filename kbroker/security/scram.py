@@ -208,7 +208,8 @@ class ScramServer:
         signed = self._first_messages + b"," + match["unproved"].encode()
         known = self._credential or ScramCredential(b"", self._secret, self._secret, 0)
         if not self._proves(proof, known, signed) or self._credential is None:
-            raise LoginFailed("the user or the password is wrong")
+            claimed = "" if self._claimed is None else self._claimed.name
+            raise LoginFailed("the user or the password is wrong", claimed=claimed)
         self.user = self._claimed
         signature = _mac(self._mechanism, known.server_key, signed)
         return b"v=" + base64.b64encode(signature)

@@ -308,7 +308,7 @@ async def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
             await authenticate(wire, b"\0alice\0wrong-secret")
     for secret in ("pencil", "hush", "wrong-secret", base64.b64encode(b"pencil").decode()):
         assert secret not in caplog.text
-    assert "User:alice has logged in" in caplog.text
+    assert "came in: User:alice at 127.0.0.1, by PLAIN" in caplog.text
     assert "the login has failed: the user or the password is wrong" in caplog.text
 
 

@@ -37,11 +37,11 @@ class Authority:
         )
         return path
 
-    def locked(self, name: str) -> Path:
+    def locked(self, name: str, password: str = PASSWORD) -> Path:
         """A file with a new certificate, and its key, which has a password."""
         leaf = self._ca.issue_cert(*NAMES, common_name=name)
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None).private_bytes(
-            Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(PASSWORD.encode())
+            Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode())
         )
         path = self.folder / f"{name}-locked.pem"
         path.write_bytes(key + b"".join(each.bytes() for each in leaf.cert_chain_pems))

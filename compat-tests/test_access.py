@@ -49,6 +49,7 @@ DENIED = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 TELLS = {
     ApiKey.METADATA,
@@ -121,6 +122,7 @@ def properties() -> dict[str, str]:
         ),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN};User:ANONYMOUS",
+        "delegation.token.secret.key": "a secret of the test",
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.num.partitions": "1",

@@ -94,7 +94,7 @@ def _acl(rng: random.Random, principals: Sequence[str]) -> Acl:
 _KINDS = (
     *(AclResourceType.TOPIC, AclResourceType.TOPIC, AclResourceType.TOPIC),
     *(AclResourceType.GROUP, AclResourceType.GROUP, AclResourceType.CLUSTER),
-    AclResourceType.TRANSACTIONAL_ID,
+    *(AclResourceType.TRANSACTIONAL_ID, AclResourceType.USER),
 )
 
 
@@ -102,13 +102,13 @@ def _pattern(rng: random.Random, kind: AclResourceType, denies: bool) -> Pattern
     """What denies is never about everything: then nothing else would decide."""
     if kind is AclResourceType.CLUSTER:
         return Pattern(kind, PatternType.LITERAL, CLUSTER_NAME)
-    drawn = rng.random()
+    drawn, before = rng.random(), "User:" if kind is AclResourceType.USER else ""
     if drawn < 0.2 and not denies:
         return Pattern(kind, PatternType.LITERAL, WILDCARD)
     if drawn < 0.6:
         prefix = rng.choice(("b", "bill", "order", "orders-", "new", "nowhere"))
-        return Pattern(kind, PatternType.PREFIXED, prefix)
-    return Pattern(kind, PatternType.LITERAL, rng.choice((*NAMES, "nowhere")))
+        return Pattern(kind, PatternType.PREFIXED, before + prefix)
+    return Pattern(kind, PatternType.LITERAL, before + rng.choice((*NAMES, "nowhere")))
 
 
 def creation_of(acl: Acl) -> Any:
@@ -629,6 +629,52 @@ def _describe_topic_partitions(at: Setting, rng: random.Random, version: int) ->
     everything = rng.random() < 0.3
     rows = [] if everything else [of(key, "Topic", name=name) for name in at.topics(rng)]
     return request(key, topics=rows, response_partition_limit=1000, cursor=None)
+
+
+@builds(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+def _consumer_group_heartbeat(at: Setting, rng: random.Random, version: int) -> Any:
+    return request(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        group_id=rng.choice(NAMES),
+        member_id="nobody",
+        member_epoch=7,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=at.topics(rng),
+        topic_partitions=[],
+    )
+
+
+@builds(ApiKey.CONSUMER_GROUP_DESCRIBE)
+def _consumer_group_describe(at: Setting, rng: random.Random, version: int) -> Any:
+    return request(
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        group_ids=rng.sample(NAMES, rng.randint(1, 3)),
+        include_authorized_operations=True,
+    )
+
+
+@builds(ApiKey.CREATE_DELEGATION_TOKEN)
+def _create_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
+    """One that nobody can make, because of who would renew it."""
+    key = ApiKey.CREATE_DELEGATION_TOKEN
+    renewer = of(key, "Renewer", principal_type="Group", principal_name="nobody")
+    owner = {"owner_principal_type": "User", "owner_principal_name": rng.choice(NAMES)}
+    return request(key, renewers=[renewer], max_lifetime_ms=60_000, **owner)
+
+
+@builds(ApiKey.RENEW_DELEGATION_TOKEN)
+def _renew_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
+    return request(ApiKey.RENEW_DELEGATION_TOKEN, hmac=b"nothing", renew_period_ms=1000)
+
+
+@builds(ApiKey.EXPIRE_DELEGATION_TOKEN)
+def _expire_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
+    return request(ApiKey.EXPIRE_DELEGATION_TOKEN, hmac=b"nothing", expiry_time_period_ms=1000)
+
+
+@builds(ApiKey.DESCRIBE_DELEGATION_TOKEN)
+def _describe_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
+    return request(ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=None)
 
 
 @builds(ApiKey.API_VERSIONS)

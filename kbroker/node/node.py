@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,11 +46,11 @@ from kbroker.runtime.slices import TurnQueue
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.troubles import Troubles
 from kbroker.security.acls import Rules
-from kbroker.security.audit import WINDOW_SECONDS, Audit
 from kbroker.security.authorizer import Authorizer
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
+from .auditing import NodeAudit
 from .delegation import Delegation
 from .fetch_sessions import FetchSessions
 from .gate import Gate
@@ -132,9 +131,7 @@ class Node:
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
         self.gates = gates
-        self.audit = Audit(time.monotonic, self._audit_counts)
-        self._counted = trio.Event()
-        """Set while the audit log has counted what it has not told."""
+        self.audit = NodeAudit()
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
@@ -242,18 +239,7 @@ class Node:
             nursery.start_soon(self.delegation.remove_regularly)
             for gate in self.gates:
                 nursery.start_soon(gate.run, partitions.in_thread)
-            nursery.start_soon(self._sum_up_audit)
-
-    def _audit_counts(self) -> None:
-        self._counted.set()
-
-    async def _sum_up_audit(self) -> None:
-        """Tell what clients asked for again and again, at most once a second."""
-        while True:
-            await self._counted.wait()
-            await trio.sleep(WINDOW_SECONDS)
-            self._counted = trio.Event()
-            self.audit.sum_up()
+            nursery.start_soon(self.audit.run)
 
     def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, nothing at all."""

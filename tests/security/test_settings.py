@@ -161,6 +161,17 @@ async def test_versions_that_are_spoken(authority: Authority) -> None:
         assert not await accepts(broker, context)
 
 
+async def test_cipher_suites_that_are_spoken(authority: Authority) -> None:
+    """One of TLS 1.2 alone lets nobody in who speaks nothing older than 1.3."""
+    context = authority.context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    async with started(authority) as broker:
+        assert await accepts(broker, context)
+        await safely(broker, {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"})
+        assert not await accepts(broker, context)
+        assert await accepts(broker, authority.context())
+
+
 async def test_a_key_as_text(authority: Authority) -> None:
     other = Authority(authority.folder, "other")
     chain, key = other.texts()

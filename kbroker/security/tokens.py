@@ -119,12 +119,22 @@ def _key_of(entry: dict[str, Any]) -> RSAKey | ECKey | OKPKey | None:
     key_class, parts = kind
     facts = {name: entry[name] for name in (*parts, *_KEY_FACTS) if name in entry}
     try:
+        if key_class is RSAKey and _bits(facts["n"]) < RSA_BITS_MIN:
+            return None  # the library would warn of it, and take it
         key = key_class.import_key(facts)
         key.check_key_op("verify")
-        bits = key.public_key.key_size if isinstance(key, RSAKey) else RSA_BITS_MIN
     except (JoseError, ValueError, TypeError, KeyError):
         return None
-    return key if bits >= RSA_BITS_MIN else None
+    return key
+
+
+def _bits(number: str) -> int:
+    """The length of a number of a key, which is in base64 (RFC 7518, 2)."""
+    return int.from_bytes(_decoded(number)).bit_length()
+
+
+def _decoded(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 class Tokens:
@@ -260,7 +270,7 @@ def _header_of(token: str) -> dict[str, Any]:
     if not rest:
         raise BadToken("the token is no JWT")
     try:
-        header = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        header = json.loads(_decoded(text))
     except (ValueError, RecursionError):
         raise BadToken("the token's header is not understood") from None
     # Extensions that have to be understood (RFC 7515, 4.1.11): there are none here.

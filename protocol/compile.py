@@ -199,6 +199,22 @@ class Encoded(Message):
         return decode(self.cls, self.body, self.version)[0]
 
 
+def with_throttle_time(message: Any, milliseconds: int) -> Any:
+    """An answer that says for how long its client is held back (KIP-219), where its version can.
+
+    Others may be told the same `Encoded`: it stays as it is.
+    """
+    if isinstance(message, Encoded):
+        first = next(each for each in fields(message.cls) if each.present(message.version))
+        if first.name == "throttle_time_ms":
+            body = struct.pack(">i", milliseconds) + message.body[4:]
+            return Encoded(message.cls, message.version, body)
+        message = message.decoded()
+    if isinstance(message, Message) and "throttle_time_ms" in message.DEFAULTS:
+        message.throttle_time_ms = milliseconds  # type: ignore[attr-defined]
+    return message
+
+
 def _append_body(message: Encoded, out: bytearray, parts: list[Part]) -> None:
     parts.append(message.body)
 

@@ -17,6 +17,7 @@ SCRAM_SECRET = "scram_secret"
 """What pretended SCRAM users are made with: all nodes pretend alike."""
 ACLS = "acls/"
 DELEGATION_TOKENS = "tokens/"
+CLIENT_QUOTAS = "quotas/"
 
 NODES = "nodes/"
 """What outlives a node's runs: its data folders, and whether its last run ended well."""

@@ -13,10 +13,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Acls
 
 from .acls import read_acl
+from .client_quotas import ClientQuotas
 from .delegation_tokens import DelegationTokens
 from .features import UNSAID
 from .keys import (
     ACLS,
+    CLIENT_QUOTAS,
     CONFIGS,
     DELEGATION_TOKENS,
     FEATURES,
@@ -88,6 +90,7 @@ class ClusterView:
         self.registrations = Registrations()
         self.scram_users = ScramUsers()
         self.delegation_tokens = DelegationTokens()
+        self.client_quotas = ClientQuotas()
         self.default_min_in_sync = 1
         """The min.insync.replicas of topics that have none of their own: what a node says."""
         self.features = {name: levels[-1] for name, levels in UNSAID.items()}
@@ -317,6 +320,8 @@ class ClusterView:
             self.delegation_tokens.put(key.removeprefix(DELEGATION_TOKENS), entry)
         elif key.startswith(ACLS):
             self._put_acl(key, entry)
+        elif key.startswith(CLIENT_QUOTAS):
+            self.client_quotas.put(key, entry)
         elif entry is not None and key == PRODUCER_IDS:
             self._next_producer_id = int(entry.value["next"])
             self._producer_ids_revision = entry.revision

@@ -1037,6 +1037,22 @@ _LIMITS = (
         minimum=1,
         dynamic=False,
     ),
+    *(
+        Property(
+            f"{of}quota.window.{what}",
+            Type.INT,
+            default,
+            f"{doc} over which the rates of {whose} are measured that have a quota.",
+            unit=unit,
+            minimum=minimum,
+            dynamic=False,
+        )
+        for of, whose in (("", "clients"), ("controller.", "changes of partitions"))
+        for what, default, doc, unit, minimum in (
+            ("num", "11", "Number of windows", "", 1),
+            ("size.seconds", "1", "Length of a window", "s", 1),
+        )
+    ),
     _quota("leader.replication.throttled.rate", "Bytes per second that others copy from here."),
     _quota("follower.replication.throttled.rate", "Bytes per second that this node copies."),
     _quota(

@@ -90,8 +90,6 @@ controller.quorum.fetch.snapshot.max.bytes
 controller.quorum.fetch.timeout.ms
 controller.quorum.request.timeout.ms
 controller.quorum.retry.backoff.ms
-controller.quota.window.num
-controller.quota.window.size.seconds
 controller.socket.timeout.ms
 create.topic.policy.class.name
 delete.records.purgatory.purge.interval.requests
@@ -118,8 +116,6 @@ num.replica.alter.log.dirs.threads
 offsets.load.buffer.size
 offsets.topic.compression.codec
 producer.purgatory.purge.interval.requests
-quota.window.num
-quota.window.size.seconds
 remote.log.manager.copy.quota.window.num
 remote.log.manager.copy.quota.window.size.seconds
 remote.log.manager.fetch.quota.window.num
@@ -201,6 +197,7 @@ _APPLIED_TO_LOGINS = (
     "sasl.server.callback.handler.class",
 )
 _APPLIED_TO_LISTENERS = (
+    "max.connection.creation.rate",
     *_APPLIED_TO_LOGINS,
     *(
         f"{mechanism}.{name}"

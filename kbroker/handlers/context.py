@@ -23,6 +23,7 @@ from kbroker.security.rights import MEANT_FOR
 
 if TYPE_CHECKING:
     from kbroker.cluster import Registration
+    from kbroker.node.metering import Toll
     from kbroker.node.node import Node
     from kbroker.runtime.slices import Turn
     from kbroker.security.login import Login
@@ -102,11 +103,11 @@ class Context:
     """One request's surroundings.
 
     `key` is the API's, `version` that of the request and of its response, `rows` how many array elements the request
-    has. Who goes over what the request names pauses with `turn` on the way, because others want
-    their turn as well.
+    has, `toll` what it takes of quotas, None where nobody has one. Who goes over what the request
+    names pauses with `turn` on the way, because others want their turn as well.
     """
 
-    __slots__ = ("apis", "client_id", "key", "node", "peer", "rows", "turn", "version")
+    __slots__ = ("apis", "client_id", "key", "node", "peer", "rows", "toll", "turn", "version")
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ class Context:
         version: int,
         turn: Turn,
         rows: int,
+        toll: Toll | None = None,
     ) -> None:
         self.node = node
         self.apis = apis
@@ -127,6 +129,7 @@ class Context:
         self.version = version
         self.turn = turn
         self.rows = rows
+        self.toll = toll
 
     def client_info(self) -> ClientInfo:
         """Who asks, as groups show their members."""
@@ -218,6 +221,17 @@ class Context:
             for each in AclOperation
             if bits >> each & 1 and authorizer.allows(client, each, resource)
         )
+
+    # -- what it takes
+
+    def change_partitions(self, count: int, *, told_since: int) -> None:
+        """The client makes or deletes partitions (KIP-599).
+
+        Parameters: `told_since` is the version of the API since which its clients know the error.
+        Raises THROTTLING_QUOTA_EXCEEDED.
+        """
+        if self.toll is not None:
+            self.toll.change_partitions(count, is_told=self.version >= told_since)
 
     # -- where nodes are
 

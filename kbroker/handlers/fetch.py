@@ -11,6 +11,7 @@ import trio
 from kbroker.cluster import Topic
 from kbroker.cluster.topics import find_topic
 from kbroker.node.fetch_sessions import FetchPlan, Target, TargetKey
+from kbroker.node.metering import Toll
 from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import FetchWait, Waiting
@@ -63,7 +64,7 @@ def fetch(ctx: Context, request: FetchRequest) -> Answer | Coroutine[Any, Any, A
     A follower reads up to the end of the log, and its offset says what it has; it is answered as
     soon as there is more, and soon after the high watermark or the log start moved. A consumer that
     names its rack may be sent to a follower there, which serves up to its own high watermark
-    (KIP-392).
+    (KIP-392). A client above its quota gets no records, and waits (KIP-13, KIP-219).
 
     Versions: 0 to 3 are answered in the formats before record batches, 0 and 1 in format 0, as
     Kafka did before 4.0. 7 brings sessions (KIP-227), 11 racks, 12 the check for a diverged reader
@@ -162,6 +163,7 @@ class _FetchWork:
         "deadline",
         "follower",
         "max_bytes",
+        "min_bytes",
         "node",
         "plan",
         "request",
@@ -180,15 +182,29 @@ class _FetchWork:
         self.max_bytes = min(request.max_bytes, ctx.node.config.fetch_max_bytes)
         if ctx.version < FIRST_VERSION_OF_BATCHES:
             self.max_bytes = min(self.max_bytes, CONTENT_BYTES_MAX)
+        self.min_bytes = request.min_bytes
         self.deadline = trio.current_time() + request.max_wait_ms / 1000
         self.follower = fetching_follower(request)
         self._may_follow = self.follower is not None and ctx.allows(
             AclOperation.CLUSTER_ACTION, CLUSTER
         )
+        if ctx.toll is not None:
+            self._obey_quota(ctx.toll)
         self._arrived = False
         """What the request says of a follower was taken note of: it says nothing new later."""
         self._idle: list[tuple[Target, Replica]] = []
         self._empty: dict[TargetKey, _Row] = {}
+
+    def _obey_quota(self, toll: Toll) -> None:
+        """A client does not wait for more than it can get, nor for as much: what fits may be less."""
+        if self._may_follow:
+            toll.exempt()
+            return
+        bytes_max = toll.fetch_bytes_max()
+        if bytes_max is not None and bytes_max < self.max_bytes:
+            self.max_bytes = int(bytes_max)
+            if self.min_bytes > self.max_bytes:
+                self.min_bytes = 1
 
     def begin(self) -> Generator[None, None, Answer]:
         """Read, and answer unless there is something to wait for."""
@@ -415,7 +431,7 @@ class _FetchWork:
         """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
         if self.request.max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
             return True
-        if _size_of(rows) >= self.request.min_bytes:
+        if _size_of(rows) >= self.min_bytes:
             return True
         return any(row.must_not_wait() for row in rows)
 
@@ -492,7 +508,7 @@ class _FetchWork:
 
         Parameters: `paused` says that some of that may have happened since `rows` were read.
         """
-        wait = FetchWait(self.request.min_bytes - _size_of(rows), self.deadline)
+        wait = FetchWait(self.min_bytes - _size_of(rows), self.deadline)
         if self._has_news(rows):
             wait.hurry()
         replicas = [row.replica for row in rows if row.replica is not None]
@@ -522,6 +538,9 @@ class _FetchWork:
     # -- answering
 
     def _respond(self, rows: list[_Row]) -> Generator[None, None, FetchResponse]:
+        toll = self.ctx.toll
+        if toll is not None and not toll.takes_records(_size_of(rows)):
+            return self._without_records()
         session = self.plan.session
         response = FetchResponse(session_id=self.plan.session_id)
         refused: list[tuple[str | UUID, int, FetchResponse.Partition]] = []
@@ -547,6 +566,16 @@ class _FetchWork:
         if refused and self.version >= FIRST_VERSION_WITH_LEADERS:
             tell_leaders(self.ctx, response, refused)
         return response
+
+    def _without_records(self) -> FetchResponse:
+        """The answer to who is above a quota: it asks again, from where it was (KIP-219).
+
+        Who has named all its partitions is told of none of them, and names them again; so there is
+        no session yet.
+        """
+        if not self.plan.incremental:
+            self.node.fetch_sessions.forget(self.plan)
+        return FetchResponse(session_id=self.plan.session_id)
 
     def _must_tell(self, row: _Row) -> bool:
         answer = row.response

@@ -157,6 +157,8 @@ class _Answer:
             await reading
         if self.missing:
             async for name in ctx.turn.each(self.missing):
+                if ctx.toll is not None:
+                    ctx.toll.change_partitions(ctx.node.config.num_partitions, is_told=False)
                 try:
                     await ctx.node.auto_create_topic(name)
                 except KafkaError as error:

@@ -86,6 +86,8 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
     Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`). Where
     too few replicas are in sync after the append, that and not the timeout is the error.
     """
+    if ctx.toll is not None:
+        ctx.toll.produce()
     work = _ProduceWork(ctx, request)
     if ctx.rows > ROWS_AT_ONCE:
         return work.do_in_turns()

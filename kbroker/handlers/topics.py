@@ -48,7 +48,11 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     """Behaviour: each topic by itself; one that is created is usable when the answer arrives. A
     request for more partitions than one may ask for makes none, as in Kafka.
 
-    Versions: 1 has validate_only, 5 answers counts and settings, 7 the topic id. -1 partitions or
+    A client that makes more partitions than its quota allows is told so, or waits (KIP-599); as in
+    Kafka, those that are only checked count as well.
+
+    Versions: 1 has validate_only, 5 answers counts and settings, 6 knows THROTTLING_QUOTA_EXCEEDED, 7
+    has the topic id. -1 partitions or
     replicas mean the broker's default (also before version 4, as in Kafka).
     """
     default = ctx.node.config.num_partitions
@@ -91,6 +95,7 @@ async def _create_one(
     new = _new_topic(row)
     plan = plan_topic(node.cluster, node.config, new)
     topic_id = ZERO_UUID
+    ctx.change_partitions(len(plan.assignments), told_since=6)
     if not validate_only:
         topic = await node.cluster.create_topic(
             plan.name, plan.assignments, plan.configs, cause=f"CreateTopics by {ctx.client_id}"
@@ -140,7 +145,7 @@ def _created_row(ctx: Context, plan: TopicPlan, topic_id: uuid.UUID) -> CreateTo
 async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Behaviour: the name is free again when the answer arrives.
 
-    Versions: 6 deletes by name or by id.
+    Versions: 5 knows THROTTLING_QUOTA_EXCEEDED (KIP-599), 6 deletes by name or by id.
     """
     asked: Iterable[DeleteTopicsRequest.Topic] = request.topics
     if ctx.version < 6:
@@ -161,6 +166,7 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
                     answer.name = topic.name
                 ctx.require_topic(AclOperation.DELETE, topic.name)
             answer.name, answer.topic_id = topic.name, topic.id
+            ctx.change_partitions(len(topic.partitions), told_since=5)
             await ctx.node.cluster.delete_topic(
                 topic.name, cause=f"DeleteTopics by {ctx.client_id}"
             )
@@ -188,7 +194,10 @@ async def create_partitions(
     ctx: Context, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Behaviour: a topic grows to `count` partitions, never shrinks. A request for more new
-    partitions than one may ask for makes none."""
+    partitions than one may ask for makes none.
+
+    Versions: 3 knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
+    """
     asked: dict[str, CreatePartitionsRequest.Topic] = {}
     twice: set[str] = set()
     wanted = 0
@@ -207,6 +216,7 @@ async def create_partitions(
             if name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
             added = _added_partitions(ctx, topic)
+            ctx.change_partitions(len(added), told_since=3)
             if not request.validate_only:
                 await ctx.node.cluster.add_partitions(
                     name, added, cause=f"CreatePartitions by {ctx.client_id}"

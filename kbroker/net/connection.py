@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -29,6 +29,7 @@ import trio
 from kbroker.handlers.api_versions import refuse_version
 from kbroker.handlers.context import Context, Peer, Refused
 from kbroker.handlers.registry import Api
+from kbroker.node.metering import Toll
 from kbroker.node.node import Node
 from kbroker.node.request_memory import Claim
 from kbroker.partitions.waiters import Pending, Waiting
@@ -40,6 +41,7 @@ from kbroker.protocol.compile import (
     TooManyElements,
     decode_counted,
     decode_in_slices,
+    with_throttle_time,
 )
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import FrameError, FrameReader
@@ -87,15 +89,18 @@ LIGHT_MAX = 16
 _PRODUCE = int(ApiKey.PRODUCE)  # a plain number: every request asks
 
 
+_OF_NODES = frozenset({ApiKey.WRITE_TXN_MARKERS})
+"""What only nodes ask takes nothing of quotas; followers do not either, who fetch as clients do."""
+
 _RAW = RequestHeader(int(ApiKey.SASL_AUTHENTICATE), 0, 0, None)
 """Stands for the request that an answer without a header belongs to."""
 
 Parts: TypeAlias = list[Any]
 """An answer as it goes out."""
 Unencoded: TypeAlias = Pending[Any] | Waiting[Any]
-Reply: TypeAlias = tuple[RequestHeader, Parts | Unencoded, int]
-"""An answer's place in the queue: whose it is, its parts or what resolves to a response, and its
-size, which is a guess until it is encoded."""
+Reply: TypeAlias = tuple[RequestHeader, Parts | Unencoded, int, Toll | None]
+"""An answer's place in the queue: whose it is, its parts or what resolves to a response, its size,
+which is a guess until it is encoded, and what it takes of quotas."""
 
 
 class Connection:
@@ -119,6 +124,11 @@ class Connection:
         self._apis = apis
         self._transport = transport
         self._frames = FrameReader(frame_bytes_max)
+        self._quotas = node.cluster.client_quotas
+        self._toll: Toll | None = None
+        """What the request takes that is being handled; None where nobody has a quota."""
+        self._muted_until: float | None = None
+        """Nothing more is handled before (KIP-219)."""
         self._claim = Claim(node.request_memory, peer.host, self._give_up)
         self._turn = Turn(node.turns)
         self._replies: deque[Reply] = deque()
@@ -212,7 +222,7 @@ class Connection:
         """True while a request is not answered yet, but for a fetch that waits for new records."""
         return bool(self._working or self._unsent) or any(
             asked.api_key != ApiKey.FETCH or not _is_parked(result)
-            for asked, result, _ in self._replies
+            for asked, result, _, _ in self._replies
         )
 
     def is_overdue(self, now: float, first_request_seconds: float, idle_seconds: float) -> bool:
@@ -234,16 +244,39 @@ class Connection:
         try:
             with self._work:
                 while await self._read_some():
-                    self._turn.begin()
-                    self._working = True
-                    await self._handle_frames()
-                    self._working = False
+                    await self._handle_all()
                     self._send_or_hand_over()
                     await self._wait_until_answers_are_taken()
         except (Refused, FrameError, DecodeError) as error:
             self._log_refusal(error)
         finally:
             self._working = False
+
+    async def _handle_all(self) -> None:
+        """Handle what has come; what stands behind a request that went over a quota waits.
+
+        A large one that is half here comes in whole before: it has taken memory that others need.
+        """
+        while True:
+            while self._muted_until is not None and not self._frames.held:
+                await self._stay_muted(self._muted_until)
+            self._turn.begin()
+            self._working = True
+            await self._handle_frames()
+            self._working = False
+            if self._muted_until is None or self._frames.held:
+                return
+
+    async def _stay_muted(self, until: float) -> None:
+        """Nothing is held meanwhile but what has come in one read: `close` ends it at once."""
+        self._send_or_hand_over()
+        await trio.sleep_until(until)
+        if self._muted_until == until:
+            self._muted_until = None
+
+    def _mute(self, milliseconds: int) -> None:
+        until = trio.current_time() + milliseconds / 1000
+        self._muted_until = max(self._muted_until or until, until)
 
     async def _read_some(self) -> bool:
         """Receive once; False when the peer has closed."""
@@ -285,6 +318,7 @@ class Connection:
                 continue
             header, offset = decode_request_header(frame)
             self.requests += 1
+            self._toll = None if self._quotas.of_clients is None else self._toll_of(header, frame)
             if self._login is not None:
                 self._ask_login(self._login, header)
             if header.api_key == _PRODUCE:
@@ -314,6 +348,8 @@ class Connection:
                     unfinished = self._handle(api, header, request, rows)
             if unfinished is not None:
                 await self._finish(unfinished)
+            elif self._muted_until is not None:
+                pass
             elif header.api_key == _PRODUCE and len(frame) <= LIGHT_BYTES and light < LIGHT_MAX:
                 light += 1
                 continue
@@ -323,8 +359,15 @@ class Connection:
             self._claim.release()
             if self._turn.is_over or self._owes_too_much:
                 await self._let_others()
-            if self._aborted:
+            if self._aborted or self._muted_until is not None:
                 return
+
+    def _toll_of(self, header: RequestHeader, frame: memoryview) -> Toll | None:
+        """What a request takes, now that there are quotas."""
+        if header.api_key in _OF_NODES:
+            return None
+        user = self.peer.client.principal.name
+        return self._node.metering.toll(user, header.client_id, len(frame))
 
     def _ask_login(self, login: Login, header: RequestHeader) -> None:
         """Raise Refused for a request that has no place now.
@@ -374,9 +417,10 @@ class Connection:
         """Decode a request of many rows in turns with other clients, and handle it."""
         rows_max = self._node.config.request_max_rows
         version = header.api_version
-        request, _, rows = await self._turn.finish(
+        decoding = self._turn.finish(
             decode_in_slices(api.request_class, frame, version, offset, objects_max=rows_max)
         )
+        request, _, rows = await (decoding if self._toll is None else self._toll.timed(decoding))
         if self._traced:
             self._trace(header, request)
         unfinished = self._handle(api, header, request, rows)
@@ -396,9 +440,16 @@ class Connection:
 
         Returns None when that is done, as it mostly is, or what is to be awaited for it.
         """
-        result = api.handler(self._context(header, rows), request)
+        toll = self._toll
+        if toll is None:
+            result = api.handler(self._context(header, rows), request)
+        else:
+            began = trio.current_time()
+            result = api.handler(self._context(header, rows), request)
+            toll.worked(began)
         if type(result) is CoroutineType:
-            return self._work_and_reply(header, result, rows)
+            work = result if toll is None else toll.timed(result)
+            return self._work_and_reply(header, work, rows)
         if rows > SMALL_ROWS:
             return self._reply_slowly(header, result, rows)
         self._reply(header, result, rows)
@@ -414,11 +465,10 @@ class Connection:
             header.api_version,
             self._turn,
             rows,
+            self._toll,
         )
 
-    async def _work_and_reply(
-        self, header: RequestHeader, work: Coroutine[Any, Any, Any], rows: int
-    ) -> None:
+    async def _work_and_reply(self, header: RequestHeader, work: Awaitable[Any], rows: int) -> None:
         await self._reply_slowly(header, await work, rows)
 
     async def _finish(self, work: Awaitable[None]) -> None:
@@ -440,7 +490,7 @@ class Connection:
 
     async def _until_appended(self) -> None:
         """Wait until what was produced before is in place, or its time is over."""
-        for reply in [each for asked, each, _ in self._replies if asked.api_key == _PRODUCE]:
+        for reply in [each for asked, each, _, _ in self._replies if asked.api_key == _PRODUCE]:
             if isinstance(reply, Pending):
                 await reply.until_ready()
         self._appending = False
@@ -507,28 +557,48 @@ class Connection:
 
     def _reply(self, header: RequestHeader, result: Any, rows: int = 0) -> None:
         """Give what came of a request its place in the queue; None is no answer."""
+        toll = self._toll
+        if toll is not None:
+            result = self._settled(toll, result)
         if isinstance(result, (Pending, Waiting)):
             self._queue(header, result, rows * ROW_BYTES)
         elif result is not None and not self._gone:
             parts = self._encode(header, result)
             size = len(parts[0]) if len(parts) == 1 else _size_of(parts)
             self._queued_bytes += size
-            self._replies.append((header, parts, size))
+            self._replies.append((header, parts, size, toll))
 
     async def _reply_slowly(self, header: RequestHeader, result: Any, rows: int) -> None:
         """As `_reply`, for who may have much to say."""
+        toll = self._toll
+        if toll is not None:
+            result = self._settled(toll, result)
         if self._gone or result is None or isinstance(result, (Pending, Waiting)):
             self._reply(header, result, rows)
         else:
-            parts = await self._encode_slowly(header, result)
+            parts = await self._encode_slowly(header, result, toll)
             self._queue(header, parts, _size_of(parts))
+
+    def _settled(self, toll: Toll, result: Any) -> Any:
+        """What came of a request, with what it costs its client; nothing more is handled before.
+
+        Of an answer that is still to be looked for nobody knows that yet.
+        """
+        if isinstance(result, Waiting) or not toll.settle():
+            return result
+        if not toll.is_obeyed:
+            toll.is_obeyed = True
+            self._mute(toll.throttle_ms)
+        if result is None or isinstance(result, Pending):
+            return result
+        return with_throttle_time(result, toll.throttle_ms)
 
     def _queue(self, header: RequestHeader, reply: Parts | Unencoded, size: int) -> None:
         if self._gone:
             abandon(reply)
             return
         self._queued_bytes += size
-        self._replies.append((header, reply, size))
+        self._replies.append((header, reply, size, self._toll))
 
     def _refuse_or_answer(self, header: RequestHeader) -> None:
         """Only an unknown version of ApiVersions has an answer (KIP-511); all others close."""
@@ -594,26 +664,31 @@ class Connection:
 
         Raises OSError when nobody is there any more to be answered.
         """
-        asked, reply, size = self._replies[0]
+        asked, reply, size, toll = self._replies[0]
         if isinstance(reply, list) or _is_quick(reply, size):
             await trio.lowlevel.checkpoint()  # who has much to send takes turns with the others
             return
-        response = await self._response_of(reply)
+        response = await self._response_of(reply, toll)
+        if toll is not None:
+            response = self._settled(toll, response)
         if isinstance(reply, Waiting) or _is_long(size):
-            parts = await self._encode_slowly(asked, response)
+            parts = await self._encode_slowly(asked, response, toll)
         else:
             parts = self._encode(asked, response)
         encoded_size = _size_of(parts)
         self._queued_bytes += encoded_size - size
-        self._replies[0] = asked, parts, encoded_size
+        self._replies[0] = asked, parts, encoded_size, toll
 
-    async def _response_of(self, reply: Unencoded) -> Any:
+    async def _response_of(self, reply: Unencoded, toll: Toll | None) -> Any:
         """The response that a reply stands for, when it is there. Raises OSError if none will be."""
         if _is_parked(reply):
             if not self._reading:
                 raise OSError("the client closed before its answer was ready")
             self._parked = True
-        response = await (reply.wait() if isinstance(reply, Pending) else reply.begin())
+        if isinstance(reply, Pending):
+            response = await reply.wait()
+        else:
+            response = await (reply.begin() if toll is None else toll.timed(reply.begin()))
         # The client may have gone in the same moment; half an answer would be worse than none.
         await trio.lowlevel.checkpoint_if_cancelled()
         self._parked = False
@@ -626,14 +701,17 @@ class Connection:
         ready: Parts = []
         taken = 0
         while self._replies and taken < SEND_BYTES:
-            asked, reply, size = self._replies[0]
+            asked, reply, size, toll = self._replies[0]
             taken += size
             if not isinstance(reply, list):
                 if not _is_quick(reply, size):
                     break
                 if reply.response is None:
                     raise OSError("the answer was given up")
-                reply = self._encode(asked, reply.response)
+                response = reply.response
+                if toll is not None and toll.throttle_ms:
+                    response = with_throttle_time(response, toll.throttle_ms)
+                reply = self._encode(asked, response)
                 taken += _size_of(reply) - size
             self._replies.popleft()
             self._queued_bytes -= size
@@ -646,14 +724,15 @@ class Connection:
             self._trace_response(asked, response)
         return encode_response(asked.correlation_id, key, version, response)
 
-    async def _encode_slowly(self, asked: RequestHeader, response: Any) -> Parts:
+    async def _encode_slowly(self, asked: RequestHeader, response: Any, toll: Toll | None) -> Parts:
         """As `_encode`, in turns with other clients."""
         key, version = asked.api_key, asked.api_version
         if self._traced:
             self._trace_response(asked, response)
-        return await self._turn.finish(
+        encoding = self._turn.finish(
             encode_response_in_slices(asked.correlation_id, key, version, response)
         )
+        return await (encoding if toll is None else toll.timed(encoding))
 
     def _trace_response(self, asked: RequestHeader, response: Any) -> None:
         told = response.decoded() if isinstance(response, Encoded) else response
@@ -669,7 +748,7 @@ class Connection:
 
     def _abandon_replies(self) -> None:
         replies, self._replies = self._replies, deque()
-        for _, reply, _ in replies:
+        for _, reply, _, _ in replies:
             abandon(reply)
         self._unsent.clear()
         self._queued_bytes = 0

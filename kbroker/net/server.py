@@ -47,6 +47,8 @@ FIRST_PORT, LAST_PORT = 14_000, 32_768
 above."""
 REAP_SECONDS = 0.5
 DRAIN_SECONDS = 0.005
+CREATION_RATE = "max.connection.creation.rate"
+ALL_LISTENERS = ""
 _SHARING = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
 """An address can be taken again while connections of an earlier run come to their ends; Windows
 allows that anyway, and has another option so that nobody else takes it as well."""
@@ -232,9 +234,11 @@ class Server:
         self._open = 0
         self._per_host: Counter[str] = Counter()
         self._connections_max = max(shares().connections // nodes, 1)
-        self._next_accept = 0.0
         self._serving: trio.Nursery | None = None
         self._context = copy_context()
+        self._next_accept: dict[str, float] = {}
+        """By listener, and of all of them."""
+        self._quotas = node.cluster.client_quotas
         self._accepting = trio.CancelScope()
         self._handshakes = trio.Lock()
         """Held by the one client that is in a step of its TLS handshake."""
@@ -390,7 +394,9 @@ class Server:
         self._per_host[peer.host] += 1
         try:
             self._warn_of_misleading(peer)
-            await trio.sleep_until(self._turn())
+            await trio.sleep_until(self._turn(peer.listener))
+            if self._quotas.of_addresses is not None and await self._turned_away(peer.host):
+                return
             opened = await transport()
             if opened is not None:
                 await self._serve_admitted(opened, peer)
@@ -447,15 +453,36 @@ class Server:
             if self._node.troubles.is_news(message):
                 logger.warning("%s", message)
 
-    def _turn(self) -> float:
+    def _turn(self, listener: str) -> float:
         """When the next connection may be served: max.connection.creation.rate of them a second.
 
-        A second's worth may come at once; what comes faster is held back, not refused.
+        A second's worth may come at once; what comes faster is held back, not refused. A listener may
+        have a rate of its own, within that of the node (KIP-612).
         """
-        interval = 1 / max(self._node.config.max_connection_creation_rate, 1)
+        config = self._node.config
+        turn = self._turn_of(ALL_LISTENERS, config.max_connection_creation_rate)
+        if config.has_own(listener, CREATION_RATE):
+            own = int(config.of_listener(listener)(CREATION_RATE))
+            turn = max(turn, self._turn_of(listener, own))
+        return turn
+
+    def _turn_of(self, place: str, rate: int) -> float:
         now = trio.current_time()
-        self._next_accept = max(self._next_accept + interval, now - 1)
-        return max(self._next_accept, now)
+        next_accept = max(self._next_accept.get(place, 0.0) + 1 / max(rate, 1), now - 1)
+        self._next_accept[place] = next_accept
+        return max(next_accept, now)
+
+    async def _turned_away(self, host: str) -> bool:
+        """Whether somebody has connected too often: the connection stays for a while, and ends.
+
+        As in Kafka: who connects again and again is not done a favour by more of that (KIP-612).
+        """
+        seconds = self._node.metering.connection_wait_seconds(host)
+        if not seconds:
+            return False
+        logger.debug("%s connects too often; closing the connection in %.1f s", host, seconds)
+        await trio.sleep(seconds)
+        return True
 
     async def _reap(self) -> None:
         """Close connections that are idle, or that never sent a whole first request."""

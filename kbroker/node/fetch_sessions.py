@@ -259,6 +259,11 @@ class FetchSessions:
         session.next_epoch()
         return FetchPlan(list(session.targets.values()), session, incremental=True)
 
+    def forget(self, plan: FetchPlan) -> None:
+        """The client of a plan is not told of the session that began with it."""
+        self._remove(plan.session_id)
+        plan.session = None
+
     def _find(self, session_id: int, epoch: int, *, by_topic_id: bool) -> Session:
         session = self._sessions.get(session_id)
         if session is None:

@@ -54,6 +54,7 @@ from .auditing import NodeAudit
 from .delegation import Delegation
 from .fetch_sessions import FetchSessions
 from .gate import Gate
+from .metering import Metering
 from .request_memory import RequestMemory
 from .shared_answers import SharedAnswers
 
@@ -127,6 +128,7 @@ class Node:
             self.groups.end_transaction,
         )
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
+        self.metering = Metering(cluster.client_quotas, config, clock)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)

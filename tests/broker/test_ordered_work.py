@@ -38,6 +38,10 @@ from kbroker.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
+from kbroker.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+)
 from kbroker.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
@@ -232,6 +236,17 @@ async def a_user_is_made(wire: Wire) -> Pair:
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, DescribeUserScramCredentialsRequest(users=None)
     )
     return Pair(change, look, lambda answer: [each.user for each in answer.results] == ["alice"])
+
+
+async def a_quota_is_set(wire: Wire) -> Pair:
+    cls = AlterClientQuotasRequest
+    row = cls.Entry(
+        entity=[cls.Entity(entity_type="user", entity_name="alice")],
+        ops=[cls.Op(key="producer_byte_rate", value=1e6)],
+    )
+    change = Ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, cls(entries=[row]))
+    look = Ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest())
+    return Pair(change, look, lambda answer: answer.entries[0].values[0].value == 1e6)
 
 
 async def a_feature_is_finalized(wire: Wire) -> Pair:
@@ -548,6 +563,7 @@ PAIRS: dict[ApiKey, MakePair] = {
     ApiKey.OFFSET_DELETE: offsets_are_deleted,
     ApiKey.UPDATE_FEATURES: a_feature_is_finalized,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: a_user_is_made,
+    ApiKey.ALTER_CLIENT_QUOTAS: a_quota_is_set,
 }
 
 
@@ -613,6 +629,7 @@ LOOKS = {
     ApiKey.DESCRIBE_ACLS,
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,

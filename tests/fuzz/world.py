@@ -44,6 +44,10 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.quorum import AddRaftVoterRequest, DescribeQuorumRequest
+from kbroker.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+)
 from kbroker.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     CreateAclsRequest,
@@ -725,6 +729,33 @@ def _sasl_authenticate(world: World, rng: random.Random) -> Any:
     return request(ApiKey.SASL_AUTHENTICATE, auth_bytes=b"\0alice\0pencil")
 
 
+def _quota_entity(rng: random.Random) -> dict[str, str | None]:
+    kinds = rng.choice((("user",), ("client-id",), ("user", "client-id"), ("ip",)))
+    names = (None, "127.0.0.1") if kinds == ("ip",) else (None, "alice", "bob")
+    return {kind: rng.choice(names) for kind in kinds}
+
+
+def _describe_client_quotas(world: World, rng: random.Random) -> Any:
+    cls = DescribeClientQuotasRequest
+    rows = [
+        cls.Component(entity_type=kind, match_type=1 if name is None else 0, match=name)
+        for kind, name in _quota_entity(rng).items()
+    ]
+    return cls(components=rows, strict=rng.random() < 0.5)
+
+
+def _alter_client_quotas(world: World, rng: random.Random) -> Any:
+    """Rates that hold nobody up."""
+    cls = AlterClientQuotasRequest
+    entity = _quota_entity(rng)
+    key = "connection_creation_rate" if "ip" in entity else "producer_byte_rate"
+    row = cls.Entry(
+        entity=[cls.Entity(entity_type=kind, entity_name=name) for kind, name in entity.items()],
+        ops=[cls.Op(key=key, value=rng.choice((1e9, 2e9)), remove=rng.random() < 0.3)],
+    )
+    return cls(entries=[row], validate_only=rng.random() < 0.2)
+
+
 def _describe_scram_users(world: World, rng: random.Random) -> Any:
     cls = DescribeUserScramCredentialsRequest
     rows = [cls.User(name=f"user{rng.randrange(5)}") for _ in range(rng.randint(1, 3))]
@@ -824,6 +855,8 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.RENEW_DELEGATION_TOKEN: _renew_token,
     ApiKey.EXPIRE_DELEGATION_TOKEN: _expire_token,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _describe_tokens,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: _alter_client_quotas,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram_users,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_users,
     ApiKey.DESCRIBE_QUORUM: _describe_quorum,

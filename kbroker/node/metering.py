@@ -1,0 +1,241 @@
+"""What clients take of one node, and how long they wait when that is more than their quota.
+
+Each node measures by itself, as in Kafka: a quota of 1 MB/s is 1 MB/s of each node (KIP-13). Who is
+above one is answered at once and told for how long nothing more is read of it (KIP-219).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator, Mapping
+from types import coroutine
+from typing import Any, NamedTuple, TypeVar, cast
+
+import trio
+
+from kbroker.cluster.client_quotas import ClientQuotas
+from kbroker.config import BrokerConfig
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.runtime.clock import Clock
+from kbroker.runtime.rates import Meters, Rate, TokenBucket, Windows
+from kbroker.security.quotas import Limit, Limits, QuotaKey, canonical
+
+Result = TypeVar("Result")
+
+NAME_MAX = 512
+"""Client ids that begin with so many same characters are one: nobody keeps what a client made up."""
+CONSUMED, PRODUCED = QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.PRODUCER_BYTE_RATE
+REQUESTS, MUTATIONS = QuotaKey.REQUEST_PERCENTAGE, QuotaKey.CONTROLLER_MUTATION_RATE
+PERCENT = 100.0
+THROTTLE_MS_MAX = 2**31 - 1
+"""What an answer has room for."""
+
+
+class Taken(NamedTuple):
+    """What a client has taken lately, and for how long it waits for that."""
+
+    per_second: float
+    wait_ms: int
+
+
+NOTHING = Taken(0.0, 0)
+
+
+class Metering:
+    """The rates of all who have a quota, as one node sees them."""
+
+    def __init__(self, quotas: ClientQuotas, config: BrokerConfig, clock: Clock) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
+        self.request_wait_ms_max = windows.size_ms
+        """For how long at most somebody waits who took too much time (KIP-124)."""
+        self.bytes_windows_seconds = (windows.number - 1) * windows.size_ms / 1000
+        self.rates = {key: Meters(lambda: Rate(windows)) for key in (CONSUMED, PRODUCED, REQUESTS)}
+        self.buckets = Meters(
+            lambda: TokenBucket(
+                Windows(
+                    config.controller_quota_window_num,
+                    config.controller_quota_window_size_seconds * 1000,
+                )
+            )
+        )
+        self._connections = Meters(lambda: Rate(windows))
+
+    @property
+    def now_ms(self) -> int:
+        return self._clock.coordinator_ms()
+
+    def toll(self, user: str, client_id: str | None, size: int) -> Toll | None:
+        """What a request takes; None where nobody has a quota.
+
+        Parameters: `size` is that of the request, in bytes.
+        """
+        limits = self._quotas.of_clients
+        return None if limits is None else Toll(self, limits, user, client_id or "", size)
+
+    def connection_wait_seconds(self, address: str) -> float:
+        """How long somebody waits who connects too often (KIP-612); 0 if it may come in."""
+        limits = self._quotas.of_addresses
+        limit = None if limits is None else limits.find(address)
+        if limit is None:
+            return 0.0
+        now_ms = self.now_ms
+        rate = self._connections.of(canonical(address), now_ms)
+        rate.count(1, now_ms)
+        wait_ms = rate.wait_ms(limit, now_ms)
+        if wait_ms:
+            rate.count(-1, now_ms)  # it does not come in
+        return min(wait_ms, self.request_wait_ms_max) / 1000
+
+
+class Toll:
+    """What one request takes of its client's quotas, and what that costs.
+
+    Which quotas these are is looked up when they are needed, so that a change rules at once. The time
+    that a request takes is what the event loop works on it; what threads do, and waiting, is none.
+    """
+
+    __slots__ = (
+        "_client_id",
+        "_is_settled",
+        "_limits",
+        "_metering",
+        "_seconds",
+        "_user",
+        "is_obeyed",
+        "size",
+        "throttle_ms",
+    )
+
+    def __init__(
+        self,
+        metering: Metering,
+        limits: Mapping[QuotaKey, Limits],
+        user: str,
+        client_id: str,
+        size: int,
+    ) -> None:
+        self.size = size
+        self.throttle_ms = 0
+        """For how long nothing more of the client is read."""
+        self.is_obeyed = False
+        """The client is being held back."""
+        self._metering = metering
+        self._limits = limits
+        self._user = user
+        self._client_id = client_id[:NAME_MAX]
+        self._seconds = 0.0
+        self._is_settled = False
+
+    def exempt(self) -> None:
+        """Whoever asks is no client: it takes nothing of any quota."""
+        self._limits = {}
+
+    # -- bytes
+
+    def produce(self) -> None:
+        """The request brings records."""
+        self._throttle(self._count(PRODUCED, self.size).wait_ms)
+
+    def fetch_bytes_max(self) -> float | None:
+        """What goes at most in one answer: what is good for all windows but one."""
+        limit = self._limit(CONSUMED)
+        return None if limit is None else limit.rate * self._metering.bytes_windows_seconds
+
+    def takes_records(self, size: int) -> bool:
+        """Whether the client gets these records now. If it does not, it has not taken them either.
+
+        Who has taken nothing gets them in any case and waits after that: a batch that is larger than
+        what its quota allows in all windows would never come, as it never does in Kafka.
+        """
+        is_first = not self._count(CONSUMED, 0).per_second
+        taken = self._count(CONSUMED, size)
+        self._throttle(taken.wait_ms)
+        if not self.settle() or (is_first and taken.wait_ms):
+            return True
+        self._count(CONSUMED, -size)
+        return False
+
+    # -- changes of the cluster
+
+    def change_partitions(self, count: int, *, is_told: bool) -> None:
+        """The request makes or deletes partitions (KIP-599).
+
+        Parameters: `is_told` says that its client knows what it is to do on the error; others are done
+        what they ask for, and wait after it. Raises THROTTLING_QUOTA_EXCEEDED.
+        """
+        limit = self._limit(MUTATIONS)
+        if limit is None:
+            return
+        now_ms = self._metering.now_ms
+        bucket = self._metering.buckets.of((limit.user, limit.client_id), now_ms)
+        if not is_told:
+            bucket.take(count, limit.rate, now_ms)
+        wait_ms = bucket.wait_ms(limit.rate, now_ms)
+        self._throttle(wait_ms)
+        if is_told and wait_ms:
+            raise KafkaError(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                "The throttling quota has been exceeded (controller_mutation_rate); try again in "
+                f"{wait_ms} ms",
+            )
+        if is_told:
+            bucket.take(count, limit.rate, now_ms)
+
+    # -- time
+
+    async def timed(self, work: Awaitable[Result]) -> Result:
+        """Do work, and count the time that the event loop is busy with it."""
+        return cast(Result, await self._steps(work))
+
+    @coroutine
+    def _steps(self, work: Awaitable[Result]) -> Generator[Any, Any, Result]:
+        steps = work.__await__()
+        step, value = steps.send, None
+        while True:
+            began = trio.current_time()
+            try:
+                waits_for = step(value)
+            except StopIteration as end:
+                return cast(Result, end.value)
+            finally:
+                self.worked(began)
+            try:
+                value = yield waits_for
+            except BaseException as error:  # noqa: BLE001  # the work has to see it
+                step, value = steps.throw, error
+            else:
+                step = steps.send
+
+    def worked(self, began: float) -> None:
+        """Count the time since then, in seconds of trio's clock."""
+        seconds = trio.current_time() - began
+        if self._is_settled:
+            self._count(REQUESTS, seconds * PERCENT)  # no more can be made of it
+        else:
+            self._seconds += seconds
+
+    def settle(self) -> int:
+        """The work is done: returns for how long nothing more of the client is read, in milliseconds."""
+        if not self._is_settled:
+            self._is_settled = True
+            taken = self._count(REQUESTS, self._seconds * PERCENT)
+            self._throttle(min(taken.wait_ms, self._metering.request_wait_ms_max))
+        return self.throttle_ms
+
+    def _throttle(self, wait_ms: int) -> None:
+        self.throttle_ms = min(max(self.throttle_ms, wait_ms), THROTTLE_MS_MAX)
+
+    def _count(self, key: QuotaKey, value: float) -> Taken:
+        """Count what is taken."""
+        limit = self._limit(key)
+        if limit is None:
+            return NOTHING
+        now_ms = self._metering.now_ms
+        rate = self._metering.rates[key].of((limit.user, limit.client_id), now_ms)
+        rate.count(value, now_ms)
+        return Taken(rate.per_second(now_ms), rate.wait_ms(limit.rate, now_ms))
+
+    def _limit(self, key: QuotaKey) -> Limit | None:
+        limits = self._limits.get(key)
+        return limits.find(self._user, self._client_id) if limits else None

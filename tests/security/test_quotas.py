@@ -1,0 +1,132 @@
+"""Whose quota counts, and what a quota may be."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from kbroker.security.quotas import (
+    AddressLimits,
+    BadQuota,
+    Entity,
+    Limit,
+    Limits,
+    check_entity,
+    check_value,
+    text_of,
+)
+
+LEVELS: list[tuple[Entity, tuple[str, str]]] = [
+    ({"user": "al", "client-id": "c"}, ("al", "c")),
+    ({"user": "al", "client-id": None}, ("al", "c")),
+    ({"user": "al"}, ("al", "")),
+    ({"user": None, "client-id": "c"}, ("al", "c")),
+    ({"user": None, "client-id": None}, ("al", "c")),
+    ({"user": None}, ("al", "")),
+    ({"client-id": "c"}, ("", "c")),
+    ({"client-id": None}, ("", "c")),
+]
+"""In Kafka's order, with whom the client shares what it may take."""
+
+
+def limits(*entities: Entity) -> Limits:
+    made = Limits()
+    for number, entity in enumerate(entities):
+        made.put(entity, number + 1)
+    return made
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.combinations(range(8), 2)])
+def test_the_first_of_two_levels_counts(first: int, second: int) -> None:
+    both = limits(LEVELS[second][0], LEVELS[first][0])
+    assert both.find("al", "c") == Limit(2, *LEVELS[first][1])
+
+
+@pytest.mark.parametrize("level", range(8))
+def test_each_level_counts_alone_and_no_more_when_it_is_taken_away(level: int) -> None:
+    entity, shared = LEVELS[level]
+    alone = limits(entity)
+    assert alone.find("al", "c") == Limit(1, *shared)
+    alone.put(entity, None)
+    assert alone.find("al", "c") is None
+    assert not alone
+
+
+def test_what_names_others_does_not_count() -> None:
+    others = limits({"user": "bo"}, {"client-id": "d"}, {"user": "al", "client-id": "d"})
+    assert others.find("al", "c") is None
+
+
+def test_a_client_without_an_id_has_the_defaults() -> None:
+    """And what is of a user alone does not go before the user's default for client ids."""
+    some = limits({"user": "al"}, {"user": "al", "client-id": None}, {"client-id": None})
+    assert some.find("al", "") == Limit(2, "al", "")
+    assert some.find("bo", "") == Limit(3, "", "")
+    assert limits({"user": None}, {"client-id": "c"}).find("", "") == Limit(1, "", "")
+
+
+def test_addresses_have_one_spelling_and_a_default() -> None:
+    some = AddressLimits()
+    some.put("::1", 5)
+    some.put("10.0.0.1", 7)
+    assert some.find("0:0:0:0:0:0:0:1") == 5
+    assert some.find("10.0.0.2") is None
+    some.put(None, 9)
+    assert (some.find("10.0.0.1"), some.find("10.0.0.2")) == (7, 9)
+    some.put("10.0.0.1", None)
+    assert some.find("10.0.0.1") == 9
+
+
+@pytest.mark.parametrize(
+    ("entity", "reason"),
+    [
+        ({}, "empty"),
+        ({"group": "g"}, "Unhandled client quota entity type: group"),
+        ({"user": ""}, "Empty user"),
+        ({"ip": "10.0.0.1", "user": "al"}, "nothing else"),
+        ({"ip": None, "client-id": "c"}, "nothing else"),
+        ({"ip": "broker.example"}, "not a valid IP"),
+    ],
+)
+def test_who_cannot_have_a_quota(entity: Entity, reason: str) -> None:
+    with pytest.raises(BadQuota, match=reason):
+        check_entity(entity)
+
+
+@pytest.mark.parametrize("entity", [each for each, _ in LEVELS] + [{"ip": "::1"}, {"ip": None}])
+def test_who_can(entity: Entity) -> None:
+    check_entity(entity)
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "value", "reason"),
+    [
+        ({"user": "al"}, "bytes", 1, "Invalid configuration key bytes"),
+        ({"user": "al"}, "connection_creation_rate", 1, "Invalid configuration key"),
+        ({"ip": None}, "producer_byte_rate", 1, "Invalid configuration key"),
+        ({"user": "al"}, "producer_byte_rate", 0, "greater than 0"),
+        ({"user": "al"}, "request_percentage", -1, "greater than 0"),
+        ({"user": "al"}, "request_percentage", math.nan, "greater than 0"),
+        ({"user": "al"}, "controller_mutation_rate", math.inf, "finite"),
+        ({"user": "al"}, "consumer_byte_rate", 1.5, "fractional"),
+        ({"user": "al"}, "consumer_byte_rate", 1e19, "too large"),
+        ({"ip": None}, "connection_creation_rate", 2**31, "too large"),
+    ],
+)
+def test_what_no_quota_can_be(entity: Entity, key: str, value: float, reason: str) -> None:
+    with pytest.raises(BadQuota, match=reason):
+        check_value(entity, key, value)
+
+
+def test_what_a_quota_can_be() -> None:
+    check_value({"user": "al"}, "producer_byte_rate", 1024)
+    check_value({"user": "al"}, "producer_byte_rate", 1.0000001)
+    check_value({"user": "al"}, "request_percentage", 0.5)
+    check_value({"user": "al"}, "controller_mutation_rate", 0.1)
+    check_value({"ip": "10.0.0.1"}, "connection_creation_rate", 2**31 - 1)
+
+
+def test_an_entity_for_people() -> None:
+    assert text_of({"user": "al", "client-id": None}) == "user=al,client-id=<default>"

@@ -346,7 +346,7 @@ async def test_a_consumer_above_its_quota_gets_no_records_and_then_all_of_them()
         for _ in range(4):
             await send_produce(wire, topic, 10 * KILOBYTE)
             await wire.receive()
-        await set_quota(wire, USER, consumer_byte_rate=3 * KILOBYTE)
+        await set_quota(wire, USER, consumer_byte_rate=3.9 * KILOBYTE)
 
         async def fetched(epoch: int, session_id: int = 0, offset: int = 0) -> Any:
             ask = fetch_request(

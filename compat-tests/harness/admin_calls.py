@@ -906,6 +906,105 @@ def delegation_tokens() -> Iterator[Call]:
     yield ask("tokens: of nobody", ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=[])
 
 
+# --- quotas of clients
+
+
+def client_quotas() -> Iterator[Call]:
+    """Of nobody who is here, but for the last ones: those hold back nobody."""
+    alters, describes = ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.DESCRIBE_CLIENT_QUOTAS
+
+    def row(entity: Sequence[tuple[str, str | None]], *ops: tuple[str, float | None]) -> Any:
+        return of(
+            alters,
+            "Entry",
+            entity=[
+                of(alters, "Entity", entity_type=kind, entity_name=name) for kind, name in entity
+            ],
+            ops=[
+                of(alters, "Op", key=key, value=value or 0.0, remove=value is None)
+                for key, value in ops
+            ],
+        )
+
+    def alter(what: str, *rows: Any, **fields: Any) -> Call:
+        return change(f"quotas: {what}", alters, entries=[*rows], **fields)
+
+    def describe(what: str, *components: tuple[str, int, str | None], strict: bool = False) -> Call:
+        rows = [
+            of(describes, "Component", entity_type=kind, match_type=match, match=name)
+            for kind, match, name in components
+        ]
+        return ask(f"quotas: {what}", describes, components=rows, strict=strict)
+
+    produced, consumed = "producer_byte_rate", "consumer_byte_rate"
+    alice, default = [("user", "alice")], [("user", None)]
+    both = [("user", "alice"), ("client-id", "app")]
+    yield describe("none yet")
+    yield alter("nothing")
+    yield alter("only to validate", row(alice, (produced, 1e6)), validate_only=True)
+    yield describe("nothing was stored")
+    yield alter(
+        "several entities",
+        row(alice, (produced, 1e6), ("request_percentage", 250.5)),
+        row(both, (consumed, 2e6)),
+        row([("user", "alice"), ("client-id", None)], (consumed, 3e6)),
+        row([("client-id", "app")], ("controller_mutation_rate", 0.5)),
+        row([("ip", "192.0.2.1")], ("connection_creation_rate", 7)),
+    )
+    yield alter(
+        "another value, one goes", row(alice, (produced, 2e6), ("request_percentage", None))
+    )
+    yield alter("one goes that is not there", row([("user", "nobody")], (produced, None)))
+    yield alter("an unknown key goes", row(alice, ("bytes", None)))
+    for kind in ("user", "client-id", "ip"):
+        yield describe(f"any {kind}", (kind, 2, None))
+        yield describe(f"any {kind} alone", (kind, 2, None), strict=True)
+        yield describe(f"the default {kind}", (kind, 1, None))
+    yield describe("by name", ("user", 0, "alice"))
+    yield describe("by name alone", ("user", 0, "alice"), strict=True)
+    yield describe("by two names", ("user", 0, "alice"), ("client-id", 0, "app"))
+    yield describe("strictly nothing", strict=True)
+    yield describe("without a type", ("", 0, "x"))
+    yield describe("one type twice", ("user", 0, "x"), ("user", 1, None))
+    yield describe("an unknown type", ("group", 0, "x"))
+    yield describe("exactly nobody", ("user", 0, None))
+    yield describe("a default with a name", ("user", 1, "x"))
+    yield describe("any with a name", ("user", 2, "x"))
+    yield describe("an unknown match", ("user", 3, None))
+    yield describe("ip and user", ("ip", 2, None), ("user", 2, None))
+    for value in (0, -1, 1.5, 1e19):
+        yield alter(f"{value} bytes", row(alice, (produced, value)))
+    for value in (0, 0.5, 1e9):
+        yield alter(f"{value} percent", row([("user", "bob")], ("request_percentage", value)))
+    for value in (1.5, 2**31, 1):
+        yield alter(
+            f"{value} connections", row([("ip", None)], ("connection_creation_rate", value))
+        )
+    yield alter("of nobody", row([], (produced, 1)))
+    yield alter("of an unknown type", row([("group", "g")], (produced, 1)))
+    yield alter("of an empty name", row([("user", "")], (produced, 1)))
+    yield alter("ip and user at once", row([("ip", None), ("user", "x")], (produced, 1)))
+    yield alter("of no address", row([("ip", "300.0.0.1")], ("connection_creation_rate", 1)))
+    yield alter("bytes of an ip", row([("ip", None)], (produced, 1)))
+    yield alter("connections of a user", row(alice, ("connection_creation_rate", 1)))
+    yield alter("an unknown key", row(alice, ("bytes", 1)))
+    yield alter("one key twice", row([("user", "carol")], (produced, 1), (produced, 2)))
+    yield alter("one bad, one good", row([("user", "x")], ("y", 1)), row(default, (produced, 1e12)))
+    yield describe("all at last")
+    yield alter(
+        "all go",
+        row(alice, (produced, None)),
+        row(default, (produced, None)),
+        row(both, (consumed, None)),
+        row([("user", "alice"), ("client-id", None)], (consumed, None)),
+        row([("client-id", "app")], ("controller_mutation_rate", None)),
+        row([("ip", "192.0.2.1")], ("connection_creation_rate", None)),
+        row([("ip", None)], ("connection_creation_rate", None)),
+        row([("user", "bob")], ("request_percentage", None)),
+    )
+    yield describe("none is left")
+
+
 # --- SCRAM users
 
 
@@ -1076,6 +1175,7 @@ def admin_calls() -> Iterator[Call]:
     yield from log_dirs()
     yield from delegation_tokens()
     yield from scram_users()
+    yield from client_quotas()
     yield from cordons()
     yield from logins()
     yield from acls()

@@ -235,6 +235,7 @@ DIFFERENCES = (
         exactly(93, -1),
         call="scram: no salted password",
     ),
+    Rule("*ClientQuotas", "*.order", "the same rows", UNORDERED, any_order),
     Rule("*Acls", "*.order", "the same rows", UNORDERED, any_order),
     Rule(
         "DescribeConfigs",

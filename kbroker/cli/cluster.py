@@ -9,6 +9,7 @@ import click
 from .cluster_folders import grow, shrink
 from .cluster_moves import drain, forget, rebalance
 from .cluster_node import link, node
+from .cluster_quotas import quotas
 from .output import Column, format_options, paragraphs, show, table
 from .target import FAILED, Target, run, target_options
 from .transactions import txn
@@ -28,7 +29,7 @@ _MAKE_ROOM = (
 
 @click.group()
 def cluster() -> None:
-    """Show brokers, what is wrong, disks, and transactions; stop and start nodes."""
+    """Show brokers, what is wrong, disks, transactions and quotas; stop and start nodes."""
 
 
 cluster.add_command(txn)
@@ -39,6 +40,7 @@ cluster.add_command(shrink)
 cluster.add_command(drain)
 cluster.add_command(rebalance)
 cluster.add_command(forget)
+cluster.add_command(quotas)
 
 
 @cluster.command()

@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.cluster.keys import LEAVING, META
+from kbroker.cluster.quota_changes import alter_quotas
 from kbroker.folders.carrying import carry_in, carry_out
 from kbroker.security.scram import ScramMechanism, credential_from
 from kbroker.storage.errors import StorageError
@@ -33,6 +34,8 @@ async def fill(folder: Path, nodes: int) -> object:
                 assert row.error_code == 0
         users = {"bob": {ScramMechanism.SHA_256: BOB}}
         assert await broker.node.cluster.put_scram_users(users, cause="test")
+        quota = {"producer_byte_rate": 1e9}
+        await alter_quotas(broker.node.cluster, [({"user": "bob"}, quota)], cause="test")
         return [broker.node.cluster.scram_users.secret, *await seen(wire)]
 
 
@@ -56,6 +59,8 @@ async def check(folder: Path, nodes: int, before: object) -> None:
         users = broker.node.cluster.scram_users
         assert users.credentials("bob") == {ScramMechanism.SHA_256: BOB}
         assert [users.secret, *await seen(wire)] == before
+        (quota,) = broker.node.cluster.client_quotas.all
+        assert quota == ({"user": "bob"}, {"producer_byte_rate": 1e9})
         async with leader_of(broker, "t1") as leader:
             assert values_of(await fetch(leader, Topic("t1"))) == [b"1"]
         assert broker.node.cluster.topics["t2"].configs == {"retention.ms": "-1"}

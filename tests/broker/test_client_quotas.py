@@ -322,7 +322,7 @@ async def test_a_change_rules_at_once_on_connections_that_are_open() -> None:
 
         async def throttled() -> bool:
             await send_produce(wire, topic, KILOBYTE)
-            return (await wire.receive()).throttle_time_ms > 0
+            return bool((await wire.receive()).throttle_time_ms)
 
         assert not await throttled()
         async with connected(broker.endpoint) as other:
@@ -512,8 +512,7 @@ async def test_who_connects_too_often_is_turned_away_after_a_while() -> None:
 
 
 async def test_a_listener_has_a_rate_of_connections_of_its_own() -> None:
-    name = "listener_name_plaintext_max_connection_creation_rate"
-    async with started(**{name: 2}) as broker:
+    async with started(listener_name_plaintext_max_connection_creation_rate=2) as broker:
         passed = Seconds()
         for _ in range(4):
             async with connected(broker.endpoint) as wire:
@@ -531,4 +530,4 @@ async def test_made_up_client_ids_cost_no_memory() -> None:
             await wire.receive()
         (produced,) = (each for each in meters.values() if len(each))
         assert len(produced) == 50
-        assert all(len(key[1]) <= 512 for key in produced._used)
+        assert max(len(str(key)) for key in produced._used) < 600

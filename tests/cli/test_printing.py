@@ -25,6 +25,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions
 from kbroker.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
+from kbroker.protocol.messages.quotas import AlterClientQuotasRequest
 from kbroker.protocol.messages.security import AlterUserScramCredentialsRequest
 from kbroker.protocol.records import Record
 from kbroker.testing.control import controlled
@@ -88,6 +89,9 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
             ["--principal", "x" + EVIL, "--topic", EVIL, *READS, *form] for form in FORMS
         ],
         "security acl remove": [["--principal", EVIL], ["--principal", EVIL, "--yes"]],
+        "cluster quotas list": [*FORMS, ["--user", EVIL]],
+        "cluster quotas set": [["--user", EVIL, "producer_byte_rate=1e9"]],
+        "cluster quotas remove": [["--user", EVIL, "producer_byte_rate"], ["--user", EVIL]],
         "cluster health": FORMS,
         "cluster info": FORMS,
         "cluster logdirs": FORMS,
@@ -157,6 +161,7 @@ async def evil_broker(data: Path) -> AsyncIterator[dict[str, str]]:
         await _commit(wire)
         await _begin(wire)
         await _make_user(wire)
+        await _set_quota(wire)
         yield {
             "KBROKER_BOOTSTRAP": local.bootstrap_servers,
             "KBROKER_CONTROL": control.address,
@@ -167,6 +172,17 @@ async def evil_broker(data: Path) -> AsyncIterator[dict[str, str]]:
 async def _ask(wire: Wire, key: ApiKey, version: int, message: Any) -> Any:
     await wire.send(key, version, message, client_id=EVIL)
     return await wire.receive()
+
+
+async def _set_quota(wire: Wire) -> None:
+    cls = AlterClientQuotasRequest
+    names = {"user": EVIL, "client-id": EVIL}
+    row = cls.Entry(
+        entity=[cls.Entity(entity_type=kind, entity_name=name) for kind, name in names.items()],
+        ops=[cls.Op(key="producer_byte_rate", value=1e9)],
+    )
+    answer = await _ask(wire, ApiKey.ALTER_CLIENT_QUOTAS, 1, cls(entries=[row]))
+    assert answer.entries[0].error_code == 0
 
 
 async def _join(wire: Wire) -> None:

@@ -1,0 +1,96 @@
+"""`kbroker cluster quotas`: list, set, remove."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.client.cluster import open_cluster
+from kbroker.client.quotas import ClientQuota, alter_quotas, describe_quotas
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from ..brokers import started
+from .conftest import Cli, ReadJson
+
+QUOTAS = ("cluster", "quotas")
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with started() as broker:
+        yield broker
+
+
+@pytest.fixture
+def at(broker: Broker) -> tuple[str, str]:
+    return ("--bootstrap", f"{broker.endpoint.host}:{broker.endpoint.port}")
+
+
+async def test_a_quota_comes_and_goes(at: tuple[str, str], cli: Cli, read_json: ReadJson) -> None:
+    assert await read_json(*QUOTAS, "list", *at) == []
+    words = ("producer_byte_rate=1048576", "request_percentage=12.5")
+    said = await cli(*QUOTAS, "set", "--user", "alice", *words, *at)
+    assert said.stdout.splitlines() == [
+        "user=alice: producer_byte_rate is 1048576",
+        "user=alice: request_percentage is 12.5",
+    ]
+    names = ("--user", "alice", "--client-id", "<default>")
+    await cli(*QUOTAS, "set", *names, "consumer_byte_rate=1e6", *at)
+    await cli(*QUOTAS, "set", "--ip", "10.0.0.1", "connection_creation_rate=5", *at)
+    everything = [
+        {"user": "alice", "quotas": {"producer_byte_rate": 1048576, "request_percentage": 12.5}},
+        {"user": "alice", "client_id": "<default>", "quotas": {"consumer_byte_rate": 1000000}},
+        {"ip": "10.0.0.1", "quotas": {"connection_creation_rate": 5}},
+    ]
+    assert await read_json(*QUOTAS, "list", *at) == everything
+    assert await read_json(*QUOTAS, "list", "--user", "alice", *at) == everything[:2]
+    assert await read_json(*QUOTAS, "list", "--client-id", "<default>", *at) == everything[1:2]
+    table = (await cli(*QUOTAS, "list", *at)).stdout.splitlines()
+    assert [line.split() for line in table] == [
+        ["USER", "CLIENT-ID", "IP", "QUOTAS"],
+        ["alice", "-", "-", "producer_byte_rate=1048576,request_percentage=12.5"],
+        ["alice", "<default>", "-", "consumer_byte_rate=1000000"],
+        ["-", "-", "10.0.0.1", "connection_creation_rate=5"],
+    ]
+    gone = await cli(*QUOTAS, "remove", "--user", "alice", "request_percentage", *at)
+    assert gone.stdout == "user=alice: no request_percentage any more\n"
+    gone = await cli(*QUOTAS, "remove", "--user", "alice", *at)
+    assert gone.stdout == "user=alice: no producer_byte_rate any more\n"
+    assert await read_json(*QUOTAS, "list", *at) == everything[1:]
+    assert (await cli(*QUOTAS, "remove", "--user", "alice", *at)).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["set", "producer_byte_rate=1"], 2, "--user, --client-id, both of them, or --ip"),
+        (["remove"], 2, "--user, --client-id, both of them, or --ip"),
+        (["set", "--user", "x", "bytes=1"], 2, "there is no quota bytes; there are producer_byte"),
+        (["set", "--user", "x", "producer_byte_rate"], 2, "write producer_byte_rate=1000000"),
+        (["set", "--user", "x", "producer_byte_rate=0"], 1, "must be greater than 0"),
+        (["set", "--ip", "x.y", "connection_creation_rate=1"], 1, "not a valid IP"),
+        (["set", "--ip", "::1", "producer_byte_rate=1"], 1, "Invalid configuration key"),
+    ],
+)
+async def test_what_cannot_be_set(
+    at: tuple[str, str], cli: Cli, words: list[str], status: int, said: str
+) -> None:
+    refused = await cli(*QUOTAS, *words, *at, status=status)
+    assert said in " ".join(refused.stderr.split())
+
+
+async def test_quotas_by_a_client_of_ours(broker: Broker) -> None:
+    async with open_cluster([broker.endpoint]) as cluster:
+        await alter_quotas(cluster, {"user": None}, {"producer_byte_rate": 5.0})
+        await alter_quotas(cluster, {"user": "al", "client-id": "c"}, {"consumer_byte_rate": 7.0})
+        both = ClientQuota({"user": "al", "client-id": "c"}, {"consumer_byte_rate": 7.0})
+        default = ClientQuota({"user": None}, {"producer_byte_rate": 5.0})
+        assert await describe_quotas(cluster) == [default, both]
+        assert await describe_quotas(cluster, {"user": "al"}) == [both]
+        assert await describe_quotas(cluster, {"user": "al"}, strict=True) == []
+        assert await describe_quotas(cluster, {"user": None}) == [default]
+        with pytest.raises(KafkaError) as refused:
+            await alter_quotas(cluster, {"user": "al"}, {"bytes": 1.0})
+        assert refused.value.code == ErrorCode.INVALID_REQUEST

@@ -25,6 +25,7 @@ from kbroker.protocol.schema import Field, Struct, fields
 IDENTITIES = (
     "name", "topic", "topic_name", "group_id", "feature", "resource_name", "log_dir", "key", "user", "mechanism",
     "transactional_id", "producer_id", "partition_index", "partition_id", "partition", "node_id", "broker_id", "replica_id", "api_key",
+    "entity_type",
 )  # fmt: skip
 """Fields that tell one row of a list from the others; the first that a row has counts."""
 
@@ -307,6 +308,9 @@ def _identity(row: Struct, position: int) -> str:
         )
     if "pattern_type" in type(row).DEFAULTS:  # what ACLs are about
         return f"{row.resource_type} {row.pattern_type} {row.resource_name}"  # type: ignore[attr-defined]
+    if "entity" in type(row).DEFAULTS:  # a quota is for all parts of its entity
+        parts = ((each.entity_type, each.entity_name) for each in row.entity)  # type: ignore[attr-defined]
+        return " ".join(sorted(f"{kind}={name}" for kind, name in parts))
     for name in IDENTITIES:
         if name in type(row).DEFAULTS:
             value = getattr(row, name)

@@ -557,6 +557,22 @@ def _offset_delete(at: Setting, rng: random.Random, version: int) -> Any:
     return request(key, group_id=rng.choice(NAMES), topics=topics)
 
 
+@builds(ApiKey.DESCRIBE_CLIENT_QUOTAS)
+def _describe_quotas(at: Setting, rng: random.Random, version: int) -> Any:
+    key = ApiKey.DESCRIBE_CLIENT_QUOTAS
+    row = of(key, "Component", entity_type="user", match_type=0, match="nobody")
+    return request(key, components=[row], strict=True)
+
+
+@builds(ApiKey.ALTER_CLIENT_QUOTAS)
+def _alter_quotas(at: Setting, rng: random.Random, version: int) -> Any:
+    key = ApiKey.ALTER_CLIENT_QUOTAS
+    entity = of(key, "Entity", entity_type="user", entity_name="nobody")
+    op = of(key, "Op", key="producer_byte_rate", value=1e9, remove=False)
+    rows = [of(key, "Entry", entity=[entity], ops=[op])]
+    return request(key, entries=rows, validate_only=True)
+
+
 @builds(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
 def _describe_users(at: Setting, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS

@@ -909,100 +909,125 @@ def delegation_tokens() -> Iterator[Call]:
 # --- quotas of clients
 
 
-def client_quotas() -> Iterator[Call]:
-    """Of nobody who is here, but for the last ones: those hold back nobody."""
-    alters, describes = ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.DESCRIBE_CLIENT_QUOTAS
+def _quota(entity: Sequence[tuple[str, str | None]], *ops: tuple[str, float | None]) -> Any:
+    key = ApiKey.ALTER_CLIENT_QUOTAS
+    return of(
+        key,
+        "Entry",
+        entity=[of(key, "Entity", entity_type=kind, entity_name=name) for kind, name in entity],
+        ops=[
+            of(key, "Op", key=what, value=value or 0.0, remove=value is None) for what, value in ops
+        ],
+    )
 
-    def row(entity: Sequence[tuple[str, str | None]], *ops: tuple[str, float | None]) -> Any:
-        return of(
-            alters,
-            "Entry",
-            entity=[
-                of(alters, "Entity", entity_type=kind, entity_name=name) for kind, name in entity
-            ],
-            ops=[
-                of(alters, "Op", key=key, value=value or 0.0, remove=value is None)
-                for key, value in ops
-            ],
-        )
 
-    def alter(what: str, *rows: Any, **fields: Any) -> Call:
-        return change(f"quotas: {what}", alters, entries=[*rows], **fields)
+def _alter_quotas(what: str, *rows: Any, **fields: Any) -> Call:
+    return change(f"quotas: {what}", ApiKey.ALTER_CLIENT_QUOTAS, entries=[*rows], **fields)
 
-    def describe(what: str, *components: tuple[str, int, str | None], strict: bool = False) -> Call:
-        rows = [
-            of(describes, "Component", entity_type=kind, match_type=match, match=name)
-            for kind, match, name in components
-        ]
-        return ask(f"quotas: {what}", describes, components=rows, strict=strict)
 
+def _quotas_of(what: str, *components: tuple[str, int, str | None], strict: bool = False) -> Call:
+    key = ApiKey.DESCRIBE_CLIENT_QUOTAS
+    rows = [
+        of(key, "Component", entity_type=kind, match_type=match, match=name)
+        for kind, match, name in components
+    ]
+    return ask(f"quotas: {what}", key, components=rows, strict=strict)
+
+
+ALICE, EVERYBODY = (("user", "alice"),), (("user", None),)
+ALICE_S_APP = (("user", "alice"), ("client-id", "app"))
+ALICE_S_CLIENTS = (("user", "alice"), ("client-id", None))
+
+
+def _quotas_that_are_set() -> Iterator[Call]:
     produced, consumed = "producer_byte_rate", "consumer_byte_rate"
-    alice, default = [("user", "alice")], [("user", None)]
-    both = [("user", "alice"), ("client-id", "app")]
-    yield describe("none yet")
-    yield alter("nothing")
-    yield alter("only to validate", row(alice, (produced, 1e6)), validate_only=True)
-    yield describe("nothing was stored")
-    yield alter(
+    yield _quotas_of("none yet")
+    yield _alter_quotas("nothing")
+    yield _alter_quotas("only to validate", _quota(ALICE, (produced, 1e6)), validate_only=True)
+    yield _quotas_of("nothing was stored")
+    yield _alter_quotas(
         "several entities",
-        row(alice, (produced, 1e6), ("request_percentage", 250.5)),
-        row(both, (consumed, 2e6)),
-        row([("user", "alice"), ("client-id", None)], (consumed, 3e6)),
-        row([("client-id", "app")], ("controller_mutation_rate", 0.5)),
-        row([("ip", "192.0.2.1")], ("connection_creation_rate", 7)),
+        _quota(ALICE, (produced, 1e6), ("request_percentage", 250.5)),
+        _quota(ALICE_S_APP, (consumed, 2e6)),
+        _quota(ALICE_S_CLIENTS, (consumed, 3e6)),
+        _quota([("client-id", "app")], ("controller_mutation_rate", 0.5)),
+        _quota([("ip", "192.0.2.1")], ("connection_creation_rate", 7)),
     )
-    yield alter(
-        "another value, one goes", row(alice, (produced, 2e6), ("request_percentage", None))
+    yield _alter_quotas(
+        "another value, one goes", _quota(ALICE, (produced, 2e6), ("request_percentage", None))
     )
-    yield alter("one goes that is not there", row([("user", "nobody")], (produced, None)))
-    yield alter("an unknown key goes", row(alice, ("bytes", None)))
+    yield _alter_quotas(
+        "one goes that is not there", _quota([("user", "nobody")], (produced, None))
+    )
+    yield _alter_quotas("an unknown key goes", _quota(ALICE, ("bytes", None)))
+
+
+def _filters_of_quotas() -> Iterator[Call]:
     for kind in ("user", "client-id", "ip"):
-        yield describe(f"any {kind}", (kind, 2, None))
-        yield describe(f"any {kind} alone", (kind, 2, None), strict=True)
-        yield describe(f"the default {kind}", (kind, 1, None))
-    yield describe("by name", ("user", 0, "alice"))
-    yield describe("by name alone", ("user", 0, "alice"), strict=True)
-    yield describe("by two names", ("user", 0, "alice"), ("client-id", 0, "app"))
-    yield describe("strictly nothing", strict=True)
-    yield describe("without a type", ("", 0, "x"))
-    yield describe("one type twice", ("user", 0, "x"), ("user", 1, None))
-    yield describe("an unknown type", ("group", 0, "x"))
-    yield describe("exactly nobody", ("user", 0, None))
-    yield describe("a default with a name", ("user", 1, "x"))
-    yield describe("any with a name", ("user", 2, "x"))
-    yield describe("an unknown match", ("user", 3, None))
-    yield describe("ip and user", ("ip", 2, None), ("user", 2, None))
+        yield _quotas_of(f"any {kind}", (kind, 2, None))
+        yield _quotas_of(f"any {kind} alone", (kind, 2, None), strict=True)
+        yield _quotas_of(f"the default {kind}", (kind, 1, None))
+    yield _quotas_of("by name", ("user", 0, "alice"))
+    yield _quotas_of("by name alone", ("user", 0, "alice"), strict=True)
+    yield _quotas_of("by two names", ("user", 0, "alice"), ("client-id", 0, "app"))
+    yield _quotas_of("strictly nothing", strict=True)
+    yield _quotas_of("without a type", ("", 0, "x"))
+    yield _quotas_of("one type twice", ("user", 0, "x"), ("user", 1, None))
+    yield _quotas_of("an unknown type", ("group", 0, "x"))
+    yield _quotas_of("exactly nobody", ("user", 0, None))
+    yield _quotas_of("a default with a name", ("user", 1, "x"))
+    yield _quotas_of("any with a name", ("user", 2, "x"))
+    yield _quotas_of("an unknown match", ("user", 3, None))
+    yield _quotas_of("ip and user", ("ip", 2, None), ("user", 2, None))
+
+
+def _quotas_that_cannot_be() -> Iterator[Call]:
+    produced = "producer_byte_rate"
     for value in (0, -1, 1.5, 1e19):
-        yield alter(f"{value} bytes", row(alice, (produced, value)))
+        yield _alter_quotas(f"{value} bytes", _quota(ALICE, (produced, value)))
     for value in (0, 0.5, 1e9):
-        yield alter(f"{value} percent", row([("user", "bob")], ("request_percentage", value)))
-    for value in (1.5, 2**31, 1):
-        yield alter(
-            f"{value} connections", row([("ip", None)], ("connection_creation_rate", value))
+        yield _alter_quotas(
+            f"{value} percent", _quota([("user", "bob")], ("request_percentage", value))
         )
-    yield alter("of nobody", row([], (produced, 1)))
-    yield alter("of an unknown type", row([("group", "g")], (produced, 1)))
-    yield alter("of an empty name", row([("user", "")], (produced, 1)))
-    yield alter("ip and user at once", row([("ip", None), ("user", "x")], (produced, 1)))
-    yield alter("of no address", row([("ip", "300.0.0.1")], ("connection_creation_rate", 1)))
-    yield alter("bytes of an ip", row([("ip", None)], (produced, 1)))
-    yield alter("connections of a user", row(alice, ("connection_creation_rate", 1)))
-    yield alter("an unknown key", row(alice, ("bytes", 1)))
-    yield alter("one key twice", row([("user", "carol")], (produced, 1), (produced, 2)))
-    yield alter("one bad, one good", row([("user", "x")], ("y", 1)), row(default, (produced, 1e12)))
-    yield describe("all at last")
-    yield alter(
-        "all go",
-        row(alice, (produced, None)),
-        row(default, (produced, None)),
-        row(both, (consumed, None)),
-        row([("user", "alice"), ("client-id", None)], (consumed, None)),
-        row([("client-id", "app")], ("controller_mutation_rate", None)),
-        row([("ip", "192.0.2.1")], ("connection_creation_rate", None)),
-        row([("ip", None)], ("connection_creation_rate", None)),
-        row([("user", "bob")], ("request_percentage", None)),
+    for value in (1.5, 2**31, 1):
+        yield _alter_quotas(
+            f"{value} connections", _quota([("ip", None)], ("connection_creation_rate", value))
+        )
+    yield _alter_quotas("of nobody", _quota([], (produced, 1)))
+    yield _alter_quotas("of an unknown type", _quota([("group", "g")], (produced, 1)))
+    yield _alter_quotas("of an empty name", _quota([("user", "")], (produced, 1)))
+    yield _alter_quotas("ip and user at once", _quota([("ip", None), ("user", "x")], (produced, 1)))
+    yield _alter_quotas(
+        "of no address", _quota([("ip", "300.0.0.1")], ("connection_creation_rate", 1))
     )
-    yield describe("none is left")
+    yield _alter_quotas("bytes of an ip", _quota([("ip", None)], (produced, 1)))
+    yield _alter_quotas("connections of a user", _quota(ALICE, ("connection_creation_rate", 1)))
+    yield _alter_quotas("an unknown key", _quota(ALICE, ("bytes", 1)))
+    yield _alter_quotas("one key twice", _quota([("user", "carol")], (produced, 1), (produced, 2)))
+    yield _alter_quotas(
+        "one bad, one good", _quota([("user", "x")], ("y", 1)), _quota(EVERYBODY, (produced, 1e12))
+    )
+
+
+def client_quotas() -> Iterator[Call]:
+    """Of nobody who is here, but for the default of all users: that holds back nobody."""
+    produced, consumed = "producer_byte_rate", "consumer_byte_rate"
+    yield from _quotas_that_are_set()
+    yield from _filters_of_quotas()
+    yield from _quotas_that_cannot_be()
+    yield _quotas_of("all at last")
+    yield _alter_quotas(
+        "all go",
+        _quota(ALICE, (produced, None)),
+        _quota(EVERYBODY, (produced, None)),
+        _quota(ALICE_S_APP, (consumed, None)),
+        _quota(ALICE_S_CLIENTS, (consumed, None)),
+        _quota([("client-id", "app")], ("controller_mutation_rate", None)),
+        _quota([("ip", "192.0.2.1")], ("connection_creation_rate", None)),
+        _quota([("ip", None)], ("connection_creation_rate", None)),
+        _quota([("user", "bob")], ("request_percentage", None)),
+    )
+    yield _quotas_of("none is left")
 
 
 # --- SCRAM users

@@ -24,6 +24,7 @@ from kbroker.security.quotas import (
     IP,
     BadQuota,
     Entity,
+    QuotaKey,
     check_entity,
     check_value,
     text_of,
@@ -235,6 +236,22 @@ async def _carry_out(ctx: Context, outcomes: dict[str, Outcome], *, validate_onl
             else:
                 await alter_quotas(cluster, changes, cause=cause)
                 logger.info("%s: %s", cause, some_of([text_of(entity) for entity, _ in changes]))
+                _tell(ctx, changes)
         except KafkaError as error:
             outcomes.update((key, outcomes[key].failed(error)) for key in keys)
         await ctx.turn.pause()
+
+
+def _tell(ctx: Context, changes: Iterable[tuple[Entity, Alteration]]) -> None:
+    """Write changes to the audit log."""
+    for entity, alteration in changes:
+        values = {key: value for key, value in alteration.items() if value is not None}
+        gone = [key for key in alteration if key not in values]
+        told = [f"{key}={value:.12g}" for key, value in values.items()]
+        told += [f"no {key}" for key in gone if key in [*QuotaKey]]
+        ctx.node.audit.changed(
+            ctx.peer.client,
+            f"quotas of {text_of(entity)}: {', '.join(told)}",
+            entity=dict(entity),
+            quotas=values,
+        )

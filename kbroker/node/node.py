@@ -86,8 +86,7 @@ class Node:
         self.cluster = cluster
         self.live_config = LiveConfig(cluster, config)
         self.changes = flusher.changes
-        self.troubles = Troubles()
-        self.turns = TurnQueue()
+        self.troubles, self.turns = Troubles(), TurnQueue()
         self.stopping = False
         self.partitions = Partitions(
             cluster,

@@ -236,6 +236,19 @@ async def test_quotas_outlive_a_restart(tmp_path: Path) -> None:
         assert broker.node.cluster.client_quotas.of_clients is not None
 
 
+async def test_the_audit_log_tells_of_changes(caplog: pytest.LogCaptureFixture) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        caplog.clear()
+        with caplog.at_level("INFO", "kbroker.audit"):
+            values = {"producer_byte_rate": 1e6, "consumer_byte_rate": None}
+            await set_quota(wire, {"user": None, "client-id": "c"}, **values)
+    (told,) = (each.getMessage() for each in caplog.records if each.name == "kbroker.audit")
+    assert told.startswith("changed: User:ANONYMOUS")
+    assert told.endswith(
+        "quotas of user=<default>,client-id=c: producer_byte_rate=1000000, no consumer_byte_rate"
+    )
+
+
 async def test_all_nodes_know_them_at_once() -> None:
     async with started(nodes=2) as broker, connected(broker.local_node(2).endpoint) as wire:
         async with connected(broker.local_node(1).endpoint) as first:
@@ -481,13 +494,13 @@ async def test_who_makes_too_many_partitions_is_told_so() -> None:
 async def test_older_clients_get_what_they_ask_for_and_wait() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         await set_quota(wire, USER, controller_mutation_rate=10)
+        passed = Seconds()
         code, throttle_ms = await mutations(wire, "a", 115, 5)
         assert code == 0
         assert 0 < throttle_ms <= 500
-        passed = Seconds()
         ask = request(ApiKey.DELETE_TOPICS, topic_names=["a"])
         answer = await wire.ask(ApiKey.DELETE_TOPICS, 4, ask)
-        assert passed.passed_ms >= throttle_ms - 1
+        assert passed.passed_ms >= throttle_ms
         assert (answer.responses[0].error_code, answer.throttle_time_ms > 10_000) == (0, True)
 
 

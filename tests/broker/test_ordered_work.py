@@ -246,7 +246,9 @@ async def a_quota_is_set(wire: Wire) -> Pair:
     )
     change = Ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, cls(entries=[row]))
     look = Ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest())
-    return Pair(change, look, lambda answer: answer.entries[0].values[0].value == 1e6)
+    return Pair(
+        change, look, lambda answer: [each.values[0].value for each in answer.entries] == [1e6]
+    )
 
 
 async def a_feature_is_finalized(wire: Wire) -> Pair:

@@ -543,3 +543,45 @@ def test_clients_go_on_after_adopt(apache: Broker, folder: Path, confluent: Star
         assert len(read) == 150
     finally:
         taken.kill()
+
+
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+RIGHTS = (("security", "user", "list"), ("security", "acl", "list"), ("cluster", "quotas", "list"))
+
+
+def test_users_acls_and_quotas_come_along(folder: Path) -> None:
+    """As the same commands show them before and after."""
+    apache = ApacheBroker(folder / "secured", AUTHORIZER)
+    apache.start()
+    try:
+        password = folder / "password"
+        password.write_text("a long password")
+        ask(apache, "topic", "create", "guarded")
+        for name, mechanism in (("bob", "256"), ("bob", "512"), ("carol", "256")):
+            words = ("--mechanism", f"SCRAM-SHA-{mechanism}", "--password-file", str(password))
+            assert ask(apache, "security", "user", "add", name, *words).status == 0
+        ask(apache, "security", "user", "remove", "carol")
+        bob = ("security", "acl", "add", "--principal", "bob")
+        assert ask(apache, *bob, "--consumer", "--topic", "guarded", "--group", "g").status == 0
+        deny = ("--deny", "--operation", "write", "--topic", "private-", "--prefixed")
+        assert ask(apache, *bob, *deny).status == 0
+        limits = ("producer_byte_rate=1000000", "request_percentage=12.5")
+        assert ask(apache, "cluster", "quotas", "set", *limits, "--user", "bob").status == 0
+        rate = ("connection_creation_rate=7", "--ip", "<default>")
+        assert ask(apache, "cluster", "quotas", "set", *rate).status == 0
+        before = [json.loads(ask(apache, *words, *JSON).out) for words in RIGHTS]
+    finally:
+        apache.stop()
+    taken = KbrokerBroker(folder / "taken-rights", AUTHORIZER)
+    said = ask(apache, "log", "adopt", str(apache.data_dir), "--data-dir", str(taken.data_dir))
+    assert said.status == 0, said
+    taken.start()
+    try:
+        after = [json.loads(ask(taken, *words, *JSON).out) for words in RIGHTS]
+    finally:
+        taken.kill()
+    assert all(before)
+    assert after == before

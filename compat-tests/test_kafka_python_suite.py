@@ -21,15 +21,11 @@ ENVIRONMENT = "kafka-python-tests"
 VERSION = "4.3"
 TESTS = 55
 OTHER_LISTENERS = ("test_ssl_integration.py", "test_sasl_integration.py")
-NOT_YET = {"test_create_describe_delete_acls"}
-"""What kbroker cannot do yet; a test that passes must leave this list."""
-
-
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-"""What Apache Kafka needs for the test of ACLs."""
+"""What a broker needs for the test of ACLs."""
 
 
 def run_suite(address: str, folder: Path, *options: str) -> dict[str, str]:
@@ -72,7 +68,7 @@ def test_its_integration_tests(
     request: pytest.FixtureRequest, make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
     kbroker = request.config.getoption("--broker") == "kbroker"
-    properties = {"node.id": "0", "num.partitions": "4"} | ({} if kbroker else AUTHORIZER)
+    properties = {"node.id": "0", "num.partitions": "4"} | AUTHORIZER
     broker = make_broker("kafka-python", properties)
     if kbroker:
         # As the tests' own broker has it: an address that the configuration advertises.
@@ -89,4 +85,4 @@ def test_its_integration_tests(
     broker.stop()
     print(f"figures: on {broker.name} {TESTS - len(failed)} of {TESTS}")
     log = (tmp_path / "first" / "suite.log").read_text(errors="replace")
-    assert failed == (NOT_YET if kbroker else set()), log[-5_000:]
+    assert not failed, log[-5_000:]

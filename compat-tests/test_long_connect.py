@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.brokers import Broker
 from harness.clients import eventually
 from harness.connect import Worker, write_properties
+from harness.secure import secure_server
 from harness.traffic import Reader, topic_configs
 
 CLIENT = "connect"
@@ -107,6 +108,27 @@ def test_a_worker_alone_copies_a_file(own_broker: Broker, tmp_path: Path) -> Non
         worker.kill()
     assert lines_of(copy) == lines
     assert [record.value for record in Reader(own_broker.address).read("copied")] == lines
+
+
+def test_a_worker_of_a_secure_broker(tmp_path: Path) -> None:
+    """Over TLS, with a login: the worker, what it keeps, both connectors, and transactions."""
+    origin, copy = tmp_path / "origin.txt", tmp_path / "copy.txt"
+    lines = [f"line {number}" for number in range(LINES)]
+    origin.write_text("".join(f"{line}\n" for line in lines))
+    soon = ("-o", f"group.min.session.timeout.ms={CLUSTER['session.timeout.ms']}")
+    with secure_server(tmp_path / "broker", *soon) as broker:
+        login = broker.java("producer.", "consumer.", "admin.")
+        more = {"consumer.auto.offset.reset": "earliest"}
+        worker = Worker("ConnectDistributed", tmp_path, {**login, **CLUSTER, **more})
+        worker.start()
+        try:
+            worker.configure("source", source(origin, "copied"))
+            worker.configure("sink", sink(copy, "copied"))
+            eventually(lambda: len(lines_of(copy)), lambda n: n >= LINES, "lines", WAIT_SECONDS)
+            worker.check()
+        finally:
+            worker.kill()
+    assert lines_of(copy) == lines
 
 
 def test_a_cluster_copies_exactly_once(own_broker: Broker, tmp_path: Path) -> None:

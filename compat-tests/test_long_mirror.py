@@ -6,12 +6,33 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from harness.brokers import ApacheBroker, Broker
 from harness.clients import eventually
 from harness.connect import mirror_maker
+from harness.secure import Told, secure_server
 from harness.traffic import Feeder, Reader, Record, create_topics, topic_configs
 
 CLIENT = "mirror"
@@ -47,6 +68,16 @@ SETTINGS = {
     "session.timeout.ms": "3000",
     "heartbeat.interval.ms": "500",
 }
+SECURE = {
+    "clusters": "west, east",
+    "west->east.enabled": "true",
+    "west->east.topics": "orders",
+    "sync.topic.acls.enabled": "true",
+    "sync.topic.acls.interval.seconds": "2",
+}
+VALUES = [f"value {number}" for number in range(100)]
+PASSWORD = "a long password"
+GROUP = "readers"
 
 
 def properties(apache: str, here: str) -> dict[str, str]:
@@ -181,3 +212,111 @@ def test_topics_and_groups_go_there_and_back(own_broker: Broker, tmp_path: Path)
         apache.kill()
     counts = ", ".join(f"{each.topic} {len(each.feeder.sent)}" for each in directions)
     print(f"\nfigures: {counts} records copied through a kill, each once, and two groups each way")
+
+
+def acl(
+    name: str,
+    user: str,
+    operation: AclOperation,
+    permission: AclPermissionType,
+    kind: ResourceType = ResourceType.TOPIC,
+) -> AclBinding:
+    pattern = ResourcePatternType.LITERAL
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission)
+
+
+def acls_of(admin: AdminClient, topic: str) -> set[AclBinding]:
+    anything = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    return set(admin.describe_acls(anything).result(30))
+
+
+def make_user(admin: AdminClient, name: str) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    change = UserScramCredentialUpsertion(name, info, PASSWORD.encode())
+    admin.alter_user_scram_credentials([change])[name].result(30)
+
+
+def write_values(broker: Told, topic: str) -> None:
+    admin = AdminClient(broker.librdkafka())  # has to live until the answer is there
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    producer = Producer(broker.librdkafka())
+    for value in VALUES:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+
+
+def login(broker: Told, user: str) -> dict[str, Any]:
+    return broker.librdkafka(sasl_username=user, sasl_password=PASSWORD, group_id=GROUP)
+
+
+def read_values(broker: Told, user: str, topic: str) -> list[str]:
+    """All that a user reads of a topic. Raises KafkaException when it may not."""
+    consumer = Consumer({**login(broker, user), "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[str] = []
+    try:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(values) < len(VALUES):
+            assert time.monotonic() < deadline, f"{user} read {len(values)} of {topic}"
+            message = consumer.poll(1)
+            if message is not None and message.error():
+                raise KafkaException(message.error())
+            if message is not None:
+                values.append(message.value().decode())
+    finally:
+        consumer.close()
+    return values
+
+
+def test_acls_are_copied_between_secure_brokers(tmp_path: Path) -> None:
+    """Over TLS, with a login at each: records come over, and who may read them there (and who not)."""
+    allow, deny = AclPermissionType.ALLOW, AclPermissionType.DENY
+    with secure_server(tmp_path / "west") as west, secure_server(tmp_path / "east") as east:
+        write_values(west, "orders")
+        there = [
+            acl("orders", "bob", AclOperation.ALL, allow),
+            acl("orders", "carol", AclOperation.WRITE, allow),
+            acl("orders", "eve", AclOperation.READ, deny),
+        ]
+        origin, admin = AdminClient(west.librdkafka()), AdminClient(east.librdkafka())
+        reading = acl(GROUP, "*", AclOperation.READ, allow, ResourceType.GROUP)
+        for each, rules in ((origin, there), (admin, [reading])):
+            for done in each.create_acls(rules).values():
+                done.result(30)
+        for user in ("bob", "eve"):
+            make_user(admin, user)
+        settings = {key: value for key, value in SETTINGS.items() if "apache" not in key}
+        logins = {
+            f"{alias}.{key}": value
+            for alias, broker in (("west", west), ("east", east))
+            for key, value in broker.java("producer.", "consumer.", "admin.").items()
+        }
+        mirror = mirror_maker(tmp_path, {**settings, **SECURE, **logins})
+        mirror.start()
+        try:
+            copied = {
+                acl("west.orders", "bob", AclOperation.READ, allow),
+                acl("west.orders", "eve", AclOperation.READ, deny),
+            }
+            eventually(
+                lambda: acls_of(admin, "west.orders"),
+                lambda found: found == copied,
+                "the ACLs",
+                WAIT_SECONDS,
+            )
+            assert read_values(east, "bob", "west.orders") == VALUES
+            eve = Consumer(login(east, "eve"))
+            seen = eve.list_topics("west.orders", 30).topics["west.orders"]
+            eve.close()
+            assert seen.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            mirror.check()
+        finally:
+            mirror.kill()

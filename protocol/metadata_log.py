@@ -1,7 +1,7 @@
-"""The records of Kafka's metadata log that say how topics stand (KIP-746, KIP-631).
+"""The records of Kafka's metadata log that say how topics stand, and who may do what (KIP-746, KIP-631).
 
 A value in `__cluster_metadata` is a frame of three unsigned varints, frame version (1), record type
-and record version, and a struct in flexible form. Only what is needed to take over the topics of a
+and record version, and a struct in flexible form. Only what is needed to take over a
 broker is read; other types are None.
 """
 
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from .compile import decode
 from .primitives import Buffer, DecodeError, read_uvarint
-from .schema import ZERO_UUID, Int8, Int32, Int64, Uuid, message, wire
+from .schema import ZERO_UUID, Float64, Int8, Int32, Int64, Uuid, message, struct, wire
 
 FRAME_VERSION = 1
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
@@ -68,12 +68,109 @@ class ProducerIdsRecord:
     next_producer_id: Int64 = 0
 
 
+@message(versions="0", flexible="0+")
+class UserScramCredentialRecord:
+    """A user got a credential of a mechanism (KIP-900)."""
+
+    name: str = ""
+    mechanism: Int8 = 0
+    salt: bytes = wire(secret=True)
+    stored_key: bytes = wire(secret=True)
+    server_key: bytes = wire(secret=True)
+    iterations: Int32 = 0
+
+
+@message(versions="0", flexible="0+")
+class RemoveUserScramCredentialRecord:
+    """A user has no credential of a mechanism any more."""
+
+    name: str = ""
+    mechanism: Int8 = 0
+
+
+@message(versions="0", flexible="0+")
+class DelegationTokenRecord:
+    """A delegation token was made or renewed. What makes its password is a setting of brokers."""
+
+    owner: str = ""
+    requester: str = ""
+    renewers: list[str] = wire()
+    issue_timestamp: Int64 = 0
+    max_timestamp: Int64 = 0
+    expiration_timestamp: Int64 = 0
+    token_id: str = ""
+
+
+@message(versions="0", flexible="0+")
+class RemoveDelegationTokenRecord:
+    """A delegation token has ended."""
+
+    token_id: str = ""
+
+
+@message(versions="0", flexible="0+")
+class ClientQuotaRecord:
+    """A quota was set, or taken away (KIP-546)."""
+
+    @struct
+    class Entity:
+        entity_type: str = ""
+        entity_name: str | None = None
+
+    entity: list[Entity] = wire()
+    key: str = ""
+    value: Float64 = 0.0
+    remove: bool = False
+
+
+@message(versions="0", flexible="0+")
+class AccessControlEntryRecord:
+    """An ACL was made."""
+
+    id: Uuid = ZERO_UUID
+    resource_type: Int8 = 0
+    resource_name: str = ""
+    pattern_type: Int8 = 0
+    principal: str = ""
+    host: str = ""
+    operation: Int8 = 0
+    permission_type: Int8 = 0
+
+
+@message(versions="0", flexible="0+")
+class RemoveAccessControlEntryRecord:
+    """An ACL was removed."""
+
+    id: Uuid = ZERO_UUID
+
+
+RightsRecord: TypeAlias = (
+    UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
+    | DelegationTokenRecord
+    | RemoveDelegationTokenRecord
+    | ClientQuotaRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
+)
 MetadataRecord: TypeAlias = (
-    PartitionRecord | PartitionChangeRecord | ConfigRecord | ProducerIdsRecord
+    PartitionRecord | PartitionChangeRecord | ConfigRecord | ProducerIdsRecord | RightsRecord
 )
 
 _TYPES: Mapping[int, type[MetadataRecord]] = MappingProxyType(
-    {3: PartitionRecord, 4: ConfigRecord, 5: PartitionChangeRecord, 15: ProducerIdsRecord}
+    {
+        3: PartitionRecord,
+        4: ConfigRecord,
+        5: PartitionChangeRecord,
+        10: DelegationTokenRecord,
+        11: UserScramCredentialRecord,
+        14: ClientQuotaRecord,
+        15: ProducerIdsRecord,
+        18: AccessControlEntryRecord,
+        19: RemoveAccessControlEntryRecord,
+        22: RemoveUserScramCredentialRecord,
+        26: RemoveDelegationTokenRecord,
+    }
 )
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 STOP_SECONDS = 30
 READY = "ready in"
@@ -21,24 +21,46 @@ class Told(NamedTuple):
     folder: Path
     texts: Mapping[str, str]
 
+    def java(self, *roles: str) -> dict[str, str]:
+        """The administrator's settings of Java's clients, each once more behind each of `roles`."""
+        settings = _settings(self.folder / "client.properties")
+        return {f"{role}{key}": value for role in ("", *roles) for key, value in settings.items()}
+
+    def librdkafka(self, **others: str) -> dict[str, Any]:
+        """The administrator's settings of librdkafka; `others` with `_` for their dots."""
+        changed = {name.replace("_", "."): value for name, value in others.items()}
+        return _settings(self.folder / "librdkafka.conf") | changed
+
 
 @contextmanager
 def secure_server(folder: Path, *flags: str) -> Iterator[Told]:
     """Run `kbroker serve --tls-dev` below a folder, and read its banner."""
+    folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "kbroker", "serve", "--tls-dev", "--port", "0"]
     command += ["--data-dir", str(folder / "data"), *flags]
     with (
         (folder / "broker.log").open("w") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
     ):
-        assert process.stdout is not None
-        lines = []
-        while not (line := process.stdout.readline()).startswith(READY):
-            assert line, (folder / "broker.log").read_text()
-            lines.append(line)
-        yield _told("".join(lines), folder / "broker.log")
-        process.terminate()
-        process.communicate(timeout=STOP_SECONDS)
+        try:
+            yield _told(_banner(process, folder), folder / "broker.log")
+        finally:
+            process.terminate()
+            process.communicate(timeout=STOP_SECONDS)
+
+
+def _banner(process: subprocess.Popen[str], folder: Path) -> str:
+    assert process.stdout is not None
+    lines = []
+    while not (line := process.stdout.readline()).startswith(READY):
+        assert line, (folder / "broker.log").read_text()
+        lines.append(line)
+    return "".join(lines)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    lines = (line for line in file.read_text().splitlines() if line and line[0] != "#")
+    return dict(line.split("=", 1) for line in lines)
 
 
 def _told(banner: str, log: Path) -> Told:

@@ -17,6 +17,7 @@ from .places import COMPAT
 
 TOOLS = "org.apache.kafka.tools"
 COMMANDS: Mapping[str, str] = {
+    "kafka-acls": f"{TOOLS}.AclCommand",
     "kafka-broker-api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
     "kafka-cluster": f"{TOOLS}.ClusterTool",
     "kafka-configs": "kafka.admin.ConfigCommand",

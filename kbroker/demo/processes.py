@@ -81,14 +81,15 @@ class Worker:
         _kill_group(self._process)
 
     def _listen(self, events: SimpleQueue[Event]) -> None:
-        # Leaving the block closes the pipes and waits for the process.
-        with self._process as process:
+        # Leaving the block closes the pipes, of which one may have what nobody read, and waits for the
+        # process.
+        with contextlib.suppress(BrokenPipeError), self._process as process:
             assert process.stdout is not None
             for line in process.stdout:
                 with contextlib.suppress(ValueError):  # something that a library printed
                     fields = json.loads(line)
                     events.put(Event(self, fields.pop("event"), fields))
-        events.put(Event(self, "exit", {"code": process.returncode}))
+        events.put(Event(self, "exit", {"code": self._process.returncode}))
 
 
 class OwnBroker:

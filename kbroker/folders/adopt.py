@@ -2,8 +2,8 @@
 
 Apache Kafka and kbroker write the same files, so segments, indexes, epochs, producer snapshots and
 `__consumer_offsets` are taken as they are, with the checkpoints that say how far they are safe.
-What Kafka keeps in its metadata log instead (settings of topics, leader epochs, producer ids) is
-read from there.
+What Kafka keeps in its metadata log instead (settings of topics, leader epochs, producer ids, users,
+ACLs, quotas) is read from there.
 
 The new data folder counts as one only when everything is in it: `meta.properties` is written last,
 and a broker refuses a folder with topics but without that file. A run that was interrupted is
@@ -37,6 +37,7 @@ from kbroker.protocol.metadata_log import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RightsRecord,
     decode_metadata_record,
 )
 from kbroker.protocol.records import iter_headers, read_records
@@ -67,6 +68,7 @@ from kbroker.storage.naming import (
 from kbroker.storage.producer_state import ProducerStates
 from kbroker.storage.sync import sync_file
 
+from .adopted_rights import Rights
 from .found_folders import METADATA_JOURNAL
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ METADATA_TOPIC = "__cluster_metadata"
 FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
 """What is read of a folder beside its partitions."""
 INT32_MAX = 2**31 - 1
+CAUSE = "adopted from Apache Kafka"
 PRODUCER_ID_BLOCK = 1000
 """How many ids Kafka hands a broker at once: some above the last one seen may be out."""
 
@@ -115,10 +118,13 @@ class KafkaMetadata:
     """What was set on brokers while they ran."""
     leader_epochs: dict[tuple[UUID, int], int] = field(default_factory=dict)
     next_producer_id: int = 0
+    rights: Rights = field(default_factory=Rights)
 
     def replay(self, record: MetadataRecord | None) -> None:
         """Take in one record."""
-        if isinstance(record, ConfigRecord):
+        if isinstance(record, RightsRecord):
+            self.rights.replay(record)
+        elif isinstance(record, ConfigRecord):
             self._replay_config(record)
         elif isinstance(record, PartitionRecord):
             self.leader_epochs[record.topic_id, record.partition_id] = record.leader_epoch
@@ -149,6 +155,7 @@ class Plan:
     folders: dict[Key, Path]
     topics: list[Topic]
     next_producer_id: int
+    rights: Rights
     cluster_id: str
     left_out: list[str]
     """Sentences about what is not taken over."""
@@ -331,9 +338,13 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
     next_id = _next_producer_id(folders.values(), metadata)
     left_out += _open_transactions(folders)
     left_out += _broker_settings(topics, metadata)
+    rights = Rights() if metadata is None else metadata.rights
+    left_out += rights.drop_unknown()
     if metadata is None:
-        left_out.append(f"settings of topics: no folder has {METADATA_TOPIC}-0")
-    return Plan(sources, folders, topics, next_id, sources[0].cluster_id, left_out)
+        left_out.append(
+            f"settings of topics, users, ACLs, quotas: no folder has {METADATA_TOPIC}-0"
+        )
+    return Plan(sources, folders, topics, next_id, rights, sources[0].cluster_id, left_out)
 
 
 def _topic(
@@ -450,7 +461,7 @@ async def adopt(
     _make_folder(data_dir)
     lock = files.lock(str(data_dir / LOCK))
     try:
-        await _write_topics(what, data_dir, node_id)
+        await _write_metadata(what, data_dir, node_id)
         _write_checkpoints(what, data_dir, files)
         _transfer_all(what, data_dir, transfer, progress)
         _make_durable(what, data_dir, files)
@@ -487,7 +498,7 @@ def _transfer_all(
         progress(done)
 
 
-async def _write_topics(what: Plan, data_dir: Path, node_id: int) -> None:
+async def _write_metadata(what: Plan, data_dir: Path, node_id: int) -> None:
     """Write what the cluster knows; topics that an earlier run wrote stay as they are."""
     for topic in what.topics:
         for partition in topic.partitions:
@@ -498,8 +509,11 @@ async def _write_topics(what: Plan, data_dir: Path, node_id: int) -> None:
         cluster = await Cluster.open(store, cluster_id=what.cluster_id)
         for topic in what.topics:
             if topic.name not in cluster.topics:
-                await cluster.import_topic(topic, cause="adopted from Apache Kafka")
+                await cluster.import_topic(topic, cause=CAUSE)
         await cluster.skip_producer_ids(what.next_producer_id)
+        await what.rights.write(cluster, cause=CAUSE)
+    except KafkaError as error:
+        raise AdoptError(error.message) from None
     finally:
         await store.aclose()
 

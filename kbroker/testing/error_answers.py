@@ -24,6 +24,8 @@ ROWS_OF = {
     "topics": ("topics",),
     "groups": ("groups", "group_ids"),
     "members": ("members",),
+    "entries": ("entries",),
+    "entity": ("entity",),
     "replica_election_results": ("topic_partitions",),
     "partition_result": ("partitions",),
     "results_by_topic_v3_and_below": ("v3_and_below_topics",),
@@ -61,6 +63,8 @@ KEPT = {
         "group_instance_id",
         "resource_type",
         "resource_name",
+        "entity_type",
+        "entity_name",
     ),
 }
 """What a refusal repeats of the request."""

@@ -22,14 +22,22 @@ from kbroker.folders.adopt import AdoptError, KafkaMetadata, Transfer
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.metadata_log import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
     decode_metadata_record,
 )
 from kbroker.protocol.primitives import DecodeError, write_uvarint
 from kbroker.protocol.records import Record, encode_batch
+from kbroker.security.scram import ScramMechanism
 from kbroker.storage.checkpoints import partition_metadata_from_bytes
 
 from ..brokers import started
@@ -39,7 +47,19 @@ from .conftest import Cli, ReadJson, invoke
 
 META = "#\nnode.id=5\ndirectory.id=G8FncGbyQjmlmoYM5EtsLQ\nversion=1\ncluster.id={cluster}\n"
 CLUSTER = "kBrokerAdoptTests00001"
-KINDS = {PartitionRecord: 3, ConfigRecord: 4, PartitionChangeRecord: 5, ProducerIdsRecord: 15}
+KINDS = {
+    PartitionRecord: 3,
+    ConfigRecord: 4,
+    PartitionChangeRecord: 5,
+    DelegationTokenRecord: 10,
+    UserScramCredentialRecord: 11,
+    ClientQuotaRecord: 14,
+    ProducerIdsRecord: 15,
+    AccessControlEntryRecord: 18,
+    RemoveAccessControlEntryRecord: 19,
+    RemoveUserScramCredentialRecord: 22,
+    RemoveDelegationTokenRecord: 26,
+}
 
 
 def frame(record: object, version: int = 0) -> bytes:
@@ -251,11 +271,82 @@ def test_a_running_kafka_is_seen(kafka: Path, tmp_path: Path) -> None:
 def test_without_a_metadata_log(kafka: Path, tmp_path: Path) -> None:
     shutil.rmtree(kafka / "__cluster_metadata-0")
     plan = adopt.plan([kafka], tmp_path / "new")
-    assert plan.left_out[-1] == "settings of topics: no folder has __cluster_metadata-0"
+    assert (
+        plan.left_out[-1]
+        == "settings of topics, users, ACLs, quotas: no folder has __cluster_metadata-0"
+    )
     assert plan.next_producer_id == 2000
     configs = {topic.name: topic.configs for topic in plan.topics}
     assert configs.pop("__consumer_offsets") == {"cleanup.policy": "compact"}
     assert not any(configs.values())
+
+
+def user(name: str, mechanism: int) -> UserScramCredentialRecord:
+    keys = {"salt": b"salt", "stored_key": b"stored", "server_key": b"server"}
+    return UserScramCredentialRecord(name=name, mechanism=mechanism, iterations=4096, **keys)
+
+
+def acl(number: int, name: str) -> AccessControlEntryRecord:
+    return AccessControlEntryRecord(
+        id=UUID(int=number),
+        resource_type=2,
+        resource_name=name,
+        pattern_type=4,
+        principal="User:bob",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+
+
+def quota(
+    value: float, *, key: str = "producer_byte_rate", remove: bool = False
+) -> ClientQuotaRecord:
+    entity = [ClientQuotaRecord.Entity(entity_type="user", entity_name=None)]
+    return ClientQuotaRecord(entity=entity, key=key, value=value, remove=remove)
+
+
+async def test_users_acls_and_quotas_come_along(kafka: Path, tmp_path: Path) -> None:
+    metadata_log(
+        kafka,
+        user("bob", 1),
+        user("bob", 2),
+        user("gone", 1),
+        RemoveUserScramCredentialRecord(name="gone", mechanism=1),
+        RemoveUserScramCredentialRecord(name="bob", mechanism=1),
+        acl(1, "orders"),
+        acl(2, "users"),
+        RemoveAccessControlEntryRecord(id=UUID(int=2)),
+        quota(5),
+        quota(7),
+        quota(1, key="consumer_byte_rate"),
+        quota(0, key="consumer_byte_rate", remove=True),
+        quota(3, key="of_a_later_kafka"),
+        DelegationTokenRecord(token_id="t"),
+        DelegationTokenRecord(token_id="over"),
+        RemoveDelegationTokenRecord(token_id="over"),
+    )
+    target = tmp_path / "new"
+    plan = adopt.plan([kafka], target)
+    assert plan.left_out[-2:] == [
+        "quota of_a_later_kafka=3 of user=<default>: Invalid configuration key of_a_later_kafka",
+        "1 delegation tokens: ask for new ones",
+    ]
+    await adopt.adopt(plan, target, node_id=1, transfer=Transfer.COPY)
+    async with started(target) as broker:
+        cluster = broker.node.cluster
+        assert {
+            name: [*cluster.scram_users.credentials(name)] for name in cluster.scram_users.names
+        } == {"bob": [ScramMechanism.SHA_512]}
+        assert cluster.scram_users.find(ScramMechanism.SHA_512, "bob") == (
+            b"salt",
+            b"stored",
+            b"server",
+            4096,
+        )
+        (rule,) = cluster.acls
+        assert (rule.pattern.name, rule.principal) == ("orders", "User:bob")
+        assert cluster.client_quotas.all == [({"user": None}, {"producer_byte_rate": 7.0})]
 
 
 def test_a_snapshot_of_the_metadata_comes_before_the_log(kafka: Path, tmp_path: Path) -> None:

@@ -29,6 +29,12 @@ parent.wait_for("go")
 parent.emit("gone", extra=parent.heard("more"))
 grandchild.kill()
 """
+DEAF = """\
+import os, time
+os.close(0)
+print('{"event": "deaf"}', flush=True)
+time.sleep(1)
+"""
 
 
 @pytest.fixture
@@ -57,6 +63,16 @@ def ends(pid: int) -> bool:
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not alive(pid)
+
+
+def test_the_exit_is_told_of_a_worker_that_did_not_listen(
+    events: SimpleQueue[Event], tmp_path: Path
+) -> None:
+    (tmp_path / "deaf.py").write_text(DEAF)
+    worker = Worker("deaf", [], events, tmp_path / "deaf.log", tmp_path)
+    assert events.get(timeout=PROCESS_SECONDS).name == "deaf"
+    worker.tell("anything")
+    assert events.get(timeout=PROCESS_SECONDS) == Event(worker, "exit", {"code": 0})
 
 
 def test_a_worker_reports_and_obeys(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 import uuid
@@ -22,6 +23,7 @@ WELL_FORMED = 0.75
 """Of the schema-aware ones: those that keep every length and count right."""
 
 WIDTHS = {"b": 8, "h": 16, "i": 32, "q": 64, "H": 16}
+REALS = (0.0, -0.0, 1.0, 0.5, -1.0, 1e-320, 1e9, 2.0**63, -1e300, math.inf, -math.inf, math.nan)
 TEXTS = (
     *("", ".", "..", "a/b", "../../etc/passwd", "\x00", "a\nb", "ünï☃", "x" * 249, "x" * 250),
     *("x" * 5000, "a.b", "a_b", "__consumer_offsets", "%s%n{}", "1", "-1", "null"),
@@ -151,6 +153,8 @@ def _other_scalar(field: Field, version: int, value: Any, world: World, rng: ran
         return rng.choice((b"", rng.randbytes(5), bytes(50_000)))
     if kind == "uuid":
         return rng.choice((ZERO_UUID, uuid.UUID(int=rng.getrandbits(128)), world.topics[0].id))
+    if kind == "d":
+        return rng.choice(REALS)
     return _other_number(WIDTHS[kind], kind == "H", value, rng)
 
 

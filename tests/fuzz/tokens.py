@@ -16,7 +16,7 @@ from kbroker.protocol.schema import Field, Message, Struct, fields
 class Token(NamedTuple):
     """Bytes with one meaning.
 
-    `kind` is "int", "uuid", "length" (of a string or of bytes), "text", "bytes", "count" (of an
+    `kind` is "int", "real", "uuid", "length" (of a string or of bytes), "text", "bytes", "count" (of an
     array), "marker" (of a struct that may be null) or "tags" (their count); `value` is what the
     number says. `compact` tells varints from fixed widths.
     """
@@ -95,7 +95,8 @@ class _Tokens:
         elif kind in ("string", "bytes", "records"):
             yield from self.sized(kind, value, nullable)
         else:
-            yield Token("int", struct.pack(">" + kind, value), int(value))
+            data = struct.pack(">" + kind, value)
+            yield Token("real", data) if kind == "d" else Token("int", data, int(value))
 
     def sized(self, kind: str, value: Any, nullable: bool) -> Iterator[Token]:
         letter = "h" if kind == "string" else "i"

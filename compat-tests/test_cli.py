@@ -344,15 +344,21 @@ def test_a_group_of_the_newer_protocol(apache: Broker) -> None:
     async def join() -> None:
         async with connect("127.0.0.1", apache.port) as connection:
             await connection.negotiate()
-            beat = ConsumerGroupHeartbeatRequest(
-                group_id="kip-848",
-                member_id=str(uuid.uuid4()),
-                rebalance_timeout_ms=10_000,
-                subscribed_topic_names=["newer"],
-                topic_partitions=[],
-            )
-            answer = await connection.ask(beat)
-            assert answer.error_code == 0, answer
+            member, epoch, assigned = str(uuid.uuid4()), 0, None
+            while not assigned:  # a coordinator may hear of a new topic a moment later
+                beat = ConsumerGroupHeartbeatRequest(
+                    group_id="kip-848",
+                    member_id=member,
+                    member_epoch=epoch,
+                    rebalance_timeout_ms=10_000,
+                    subscribed_topic_names=["newer"],
+                    topic_partitions=[],
+                )
+                answer = await connection.ask(beat)
+                assert answer.error_code == 0, answer
+                epoch = answer.member_epoch
+                assigned = answer.assignment and answer.assignment.topic_partitions
+                await trio.sleep(0.1)
 
     trio.run(join)
     wait = ("group", "wait", "kip-848", "--members", "1", "--timeout", "20s")

@@ -102,6 +102,8 @@ class TlsTransport:
                     return b"".join(parts)
                 parts.append(data)
                 size -= len(data)
+                if not self._has_some():
+                    break  # OpenSSL would say so too, by an exception that takes as long as the rest
             if parts:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -113,10 +115,14 @@ class TlsTransport:
 
     async def _have_some(self) -> None:
         """Wait for more of what the client sends, unless something is here that was not looked at."""
-        if self._tls.pending() or self._incoming.pending > 0:
+        if self._has_some():
             await trio.lowlevel.checkpoint()
         else:
             await self._fill()
+
+    def _has_some(self) -> bool:
+        """Whether something is here that was not looked at; it may be a part of a TLS record."""
+        return self._incoming.pending > 0 or self._tls.pending() > 0
 
     def _decrypted(self, size: int) -> bytes | None:
         """The next bytes, at most those of one TLS record; none at the end, None when more has to come."""

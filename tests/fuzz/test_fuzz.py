@@ -82,6 +82,7 @@ async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_p
             async with connected(broker.endpoint) as wire:
                 world = await make_world(wire)
             versions = {ApiKey(key): api.versions for key, api in load_apis().items()}
+            del versions[ApiKey.ALTER_CLIENT_QUOTAS]  # it would keep out who comes after it
             numbers = iter(range(frames))
 
             async def client() -> None:

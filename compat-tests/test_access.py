@@ -26,7 +26,7 @@ from harness.access_calls import (
     creation_of,
     users,
 )
-from harness.admin_calls import World, of, request
+from harness.admin_calls import NOWHERE, World, of, request
 from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker, free_port
 from harness.compare import Comparison, Difference
 from harness.differences import ACCESS_DIFFERENCES, DIFFERENCES
@@ -37,6 +37,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
+from kbroker.protocol.share_state_log import SharePartition
 from kbroker.security.acls import Acl
 
 CLIENT = "differential"
@@ -44,6 +45,7 @@ SEED = int(os.environ.get("KBROKER_COMPAT_SEED", "1"))
 USERS, ACLS = 50, 200
 ASKERS = int(os.environ.get("KBROKER_COMPAT_ASKERS", "2"))
 """How many of the users ask for each version of each API."""
+SHARE = SharePartition("nobody", NOWHERE, 0).name
 DENIED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -126,6 +128,9 @@ def properties() -> dict[str, str]:
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.num.partitions": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
     }
 
@@ -194,6 +199,11 @@ def make_world(side: Guarded, known: list[Acl]) -> None:
             ),
             "coordinators",
         )
+    share = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[SHARE], key_type=2)
+    eventually(
+        lambda: not side.ask(ADMIN, ApiKey.FIND_COORDINATOR, 6, share).coordinators[0].error_code,
+        "a coordinator of share partitions",
+    )
     for key in (ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_COMMIT):
         for _ in range(10):
             message = BUILDERS[key](Setting(side.world, 0), rng, version[key])

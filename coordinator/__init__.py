@@ -18,6 +18,7 @@ from .result import (
     append_error,
 )
 from .settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
+from .share_states import ShareStateCoordinator
 from .transaction import Transaction, TransactionState
 from .transactions import TransactionCoordinator, TransactionSettings, names_whole_producer
 
@@ -34,6 +35,7 @@ __all__ = [
     "Parked",
     "Pieces",
     "Result",
+    "ShareStateCoordinator",
     "TopicNames",
     "TopicShape",
     "Transaction",

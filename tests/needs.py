@@ -241,14 +241,29 @@ def _certificates(root: Path) -> Iterator[bytes]:
 
 
 def make_environment(folder: Path, tools: Path = TOOLS) -> None:
-    """A virtual environment with pip: that which comes with Python, or that which was unpacked."""
+    """A virtual environment with pip: that which comes with Python, or that which was unpacked.
+
+    One of another Python goes first: the packages in it are not for this one.
+    """
+    clear = not is_of_this_python(folder)
     if has_ensurepip():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        options = ["--clear"] if clear else []
+        subprocess.run([sys.executable, "-m", "venv", *options, folder], check=True)
         return
-    venv.create(folder, symlinks=True)
+    venv.create(folder, symlinks=True, clear=clear)
     (site,) = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(pip_wheels(tools)[-1]) as wheel:
         wheel.extractall(site)
+
+
+def is_of_this_python(folder: Path) -> bool:
+    """Whether an environment, if there is one, was made by the Python that runs this."""
+    python = folder / "bin/python"
+    if not python.exists():
+        return not python.is_symlink()  # to a Python that is gone
+    asked = [str(python), "-c", "import sys; print(sys.base_prefix, sys.version)"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    return said.strip() == f"{sys.base_prefix} {sys.version}"
 
 
 def has_ensurepip() -> bool:

@@ -248,3 +248,26 @@ def test_an_environment_has_pip_where_python_brings_none(
     needs.make_environment(tmp_path / "environment", tools)
     python = tmp_path / "environment/bin/python"
     assert subprocess.check_output([python, "-m", "pip"], text=True) == "unpacked pip\n"
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_an_environment_of_another_python_is_not_mixed(
+    tmp_path: Path, tools: Path, is_gone: bool
+) -> None:
+    folder = tmp_path / "environment"
+    needs.make_environment(folder, tools)
+    (site,) = folder.glob("lib/python*/site-packages")
+    package = site / "of_its_python.so"
+    package.touch()
+    needs.make_environment(folder, tools)
+    assert package.exists(), "what is of this Python stays"
+    python = folder / "bin/python"
+    python.unlink()
+    if is_gone:
+        python.symlink_to(tmp_path / "nowhere")
+    else:
+        python.write_text("#!/bin/sh\necho another one\n")
+        python.chmod(0o755)
+    needs.make_environment(folder, tools)
+    assert not package.exists()
+    assert subprocess.check_output([python, "-c", "print(1)"], text=True) == "1\n"

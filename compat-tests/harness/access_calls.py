@@ -714,5 +714,36 @@ def _list_config_resources(at: Setting, rng: random.Random, version: int) -> Any
     return request(ApiKey.LIST_CONFIG_RESOURCES)
 
 
+@builds(ApiKey.INITIALIZE_SHARE_GROUP_STATE)
+def _initialize_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
+    """For a topic that is not there, as the others about share partitions."""
+    return _share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, rng)
+
+
+@builds(ApiKey.READ_SHARE_GROUP_STATE)
+def _read_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
+    return _share_state(ApiKey.READ_SHARE_GROUP_STATE, rng)
+
+
+@builds(ApiKey.WRITE_SHARE_GROUP_STATE)
+def _write_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
+    return _share_state(ApiKey.WRITE_SHARE_GROUP_STATE, rng)
+
+
+@builds(ApiKey.DELETE_SHARE_GROUP_STATE)
+def _delete_share_group_state(at: Setting, rng: random.Random, version: int) -> Any:
+    return _share_state(ApiKey.DELETE_SHARE_GROUP_STATE, rng)
+
+
+@builds(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY)
+def _read_share_group_state_summary(at: Setting, rng: random.Random, version: int) -> Any:
+    return _share_state(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, rng)
+
+
+def _share_state(key: ApiKey, rng: random.Random) -> Any:
+    topic = of(key, "Topic", topic_id=NOWHERE, partitions=[of(key, "Partition", partition=0)])
+    return request(key, group_id=rng.choice(NAMES), topics=[topic])
+
+
 LOGIN_APIS = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 """Who asks these has no name yet."""

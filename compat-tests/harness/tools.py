@@ -19,6 +19,7 @@ TOOLS = "org.apache.kafka.tools"
 COMMANDS: Mapping[str, str] = {
     "kafka-acls": f"{TOOLS}.AclCommand",
     "kafka-broker-api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
+    "kafka-client-metrics": f"{TOOLS}.ClientMetricsCommand",
     "kafka-cluster": f"{TOOLS}.ClusterTool",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": f"{TOOLS}.consumer.ConsoleConsumer",

@@ -42,3 +42,11 @@ def partition(control: Control, topic: str, index: int) -> None:
 def transaction(control: Control, transactional_id: str) -> None:
     """Say where the transaction of TRANSACTIONAL_ID stands, and why."""
     _explain(control, transactional_id=transactional_id)
+
+
+@explain.command()
+@control_options
+@click.argument("client_id")
+def client(control: Control, client_id: str) -> None:
+    """Show the metrics that clients of CLIENT_ID have sent of themselves (KIP-714)."""
+    _explain(control, client_id=client_id)

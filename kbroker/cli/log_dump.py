@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kbroker.client.ndjson import bytes_field, headers_field
-from kbroker.cluster.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.cluster.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
@@ -55,12 +55,18 @@ SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
     is_flag=True,
     help="Read records as those of __transaction_state; the default in its folders.",
 )
+@click.option(
+    "--share-group-state-decoder",
+    is_flag=True,
+    help="Read records as those of __share_group_state; the default in its folders.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each entry.")
 def dump(
     paths: tuple[Path, ...],
     records: bool,
     offsets_decoder: bool,
     transaction_log_decoder: bool,
+    share_group_state_decoder: bool,
     as_json: bool,
 ) -> None:
     """Print the batches of segments, and the entries of indexes, snapshots and epoch files.
@@ -69,6 +75,7 @@ def dump(
     the same form. Exit status 1 when a file is damaged.
     """
     form = TRANSACTIONS_TOPIC if transaction_log_decoder else None
+    form = SHARE_STATE_TOPIC if share_group_state_decoder else form
     form = OFFSETS_TOPIC if offsets_decoder else form
     damaged = False
     for path in paths:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from kbroker.cluster.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.cluster.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.coordinator import TransactionState
-from kbroker.protocol import consumer_group_metadata, transaction_log
+from kbroker.protocol import consumer_group_metadata, share_state_log, transaction_log
 from kbroker.protocol.group_metadata import (
     GroupMetadataKey,
     OffsetCommitKey,
@@ -31,6 +31,8 @@ def coordinator_record(topic: str, key: bytes, value: bytes | None) -> Row | Non
         return _group_record(key, value)
     if topic == TRANSACTIONS_TOPIC:
         return _transaction_record(key, value)
+    if topic == SHARE_STATE_TOPIC:
+        return _share_record(key, value)
     return None
 
 
@@ -128,6 +130,24 @@ def _transaction_record(key: bytes, value: bytes | None) -> Row | None:
         "next_producer_id": state.next_producer_id,
         "client_transaction_version": state.client_transaction_version,
     }
+
+
+def _share_record(key: bytes, value: bytes | None) -> Row | None:
+    """The state of a share partition, or a change of it, field by field."""
+    decoded = share_state_log.decode_key(key)
+    if decoded is None:
+        return None
+    kind, share = decoded
+    row: Row = {
+        "group": share.group_id,
+        "topic_id": str(share.topic_id),
+        "partition": share.partition,
+    }
+    if value is None:
+        return row | {"tombstone": True}
+    if kind == share_state_log.SNAPSHOT_KIND:
+        return {**row, "state": "snapshot", **_plain(share_state_log.decode_snapshot(value))}
+    return {**row, "state": "update", **_plain(share_state_log.decode_update(value))}
 
 
 def _state(number: int) -> str | int:

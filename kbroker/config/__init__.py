@@ -15,7 +15,7 @@ from .describe import (
     describe_log_level,
     describe_topic,
 )
-from .group_values import validate_client_metrics, validate_group_configs
+from .group_values import ClientMetricsConfig, validate_client_metrics, validate_group_configs
 from .kafka_environment import KafkaEnvironment, read_kafka_environment
 from .property import ConfigError, Effect, Property, Scope, Source, Type, Value
 from .sources import (
@@ -52,6 +52,7 @@ __all__ = [
     "TOPIC_PROPERTIES",
     "BrokerConfig",
     "Change",
+    "ClientMetricsConfig",
     "ConfigEntry",
     "ConfigError",
     "Effect",

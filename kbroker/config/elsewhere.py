@@ -50,7 +50,6 @@ sasl.oauthbearer.jwt.retriever.class
 security.providers
 ssl.allow.dn.changes
 ssl.allow.san.changes
-telemetry.max.bytes
 transaction.two.phase.commit.enable
 """
 
@@ -135,12 +134,7 @@ remote.log.storage.system.enable
 request.timeout.ms
 share.coordinator.append.linger.ms
 share.coordinator.load.buffer.size
-share.coordinator.snapshot.update.records.per.snapshot
 share.coordinator.state.topic.compression.codec
-share.coordinator.state.topic.min.isr
-share.coordinator.state.topic.num.partitions
-share.coordinator.state.topic.replication.factor
-share.coordinator.state.topic.segment.bytes
 share.coordinator.threads
 share.coordinator.write.timeout.ms
 share.fetch.purgatory.purge.interval.requests

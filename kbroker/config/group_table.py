@@ -1,8 +1,7 @@
 """Settings of groups and of client metrics, and the broker settings behind those of groups.
 
-Those of consumer groups (KIP-848) hold. The others belong to protocols that kbroker does not serve
-yet: share groups of KIP-932, streams groups of KIP-1071, telemetry of KIP-714. They are checked, kept
-and shown.
+Those of consumer groups (KIP-848) and of client metrics (KIP-714) hold. The others belong to protocols that kbroker does not serve
+yet: share groups of KIP-932, streams groups of KIP-1071. They are checked, kept and shown.
 """
 
 from __future__ import annotations
@@ -230,7 +229,6 @@ CLIENT_METRICS_TABLE: tuple[Property, ...] = (
         unit="ms",
         minimum=100,
         maximum=3_600_000,
-        effect=Effect.LATER,
     ),
     Property(
         "match",
@@ -239,13 +237,11 @@ CLIENT_METRICS_TABLE: tuple[Property, ...] = (
         "Which clients report, as `selector=regular expression,...`; empty is all.",
         pattern=rf"({_CLIENT_PATTERN}(,\s*{_CLIENT_PATTERN})*)?",
         pattern_words="a list such as client_id=a.*,client_software_name=b",
-        effect=Effect.LATER,
     ),
     Property(
         "metrics",
         Type.LIST,
         "",
         "Which metrics are reported, by the beginnings of their names; `*` is all.",
-        effect=Effect.LATER,
     ),
 )

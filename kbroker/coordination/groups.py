@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
-from uuid import UUID
 
-import trio
-
-from kbroker.cluster import OFFSETS_TOPIC, Cluster, ConfigResource, ResourceType, TopicsChanged
+from kbroker.cluster import OFFSETS_TOPIC, ConfigResource, ResourceType, TopicsChanged
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import (
     ConsumerGroupSettings,
@@ -19,18 +16,18 @@ from kbroker.coordinator import (
     GroupCoordinator,
     GroupSettings,
     MigrationPolicy,
-    Pieces,
-    TopicShape,
 )
 from kbroker.partitions.history import History
 from kbroker.partitions.partitions import Partitions
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Record, read_marker
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
-from kbroker.runtime.slices import Slices, Turn, TurnQueue
+from kbroker.runtime.slices import TurnQueue
 
 from .causes import cause_of, rebalance_ended_by
-from .shards import RECORDS_AT_ONCE, REST, Load, Shard, Shards
+from .shards import Load, Shard
+from .sweeping import SweepingShards
+from .topics import ClusterTopics
 
 logger = logging.getLogger(__name__)
 
@@ -66,20 +63,18 @@ _ASSIGNMENT_INTERVAL = _Timing(
 )
 
 
-class GroupService(Shards[GroupCoordinator]):
+class GroupService(SweepingShards[GroupCoordinator]):
     """All group coordinators of one node."""
 
     def __init__(self, partitions: Partitions, turns: TurnQueue) -> None:
         super().__init__(partitions, turns, OFFSETS_TOPIC)
         self.history: History[str, Event] = History()
         """What changed in each group and why."""
-        self._sweeps: deque[Iterator[int]] = deque()
-        self._more_sweeps = trio.Event()
         self._closed: Counter[str] = Counter()
 
     def _new_topic(self) -> NewTopic:
         config = self._partitions.config
-        return self._compacted_topic(
+        return self._internal_topic(
             "offsets.topic.num.partitions",
             config.offsets_topic_num_partitions,
             config.offsets_topic_replication_factor,
@@ -99,7 +94,7 @@ class GroupService(Shards[GroupCoordinator]):
             offset_metadata_length_max=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         )
-        topics = _ClusterTopics(self._partitions.cluster)
+        topics = ClusterTopics(self._partitions.cluster)
         return GroupCoordinator(settings, topics, consumer_settings=self.consumer_settings)
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
@@ -184,42 +179,6 @@ class GroupService(Shards[GroupCoordinator]):
             pieces = load.shard.coordinator.forget_missing_topics()
             self._begin([self.sweep(load.shard, pieces)])
 
-    def _do_beside(self, shard: GroupShard, work: Pieces) -> None:
-        self._begin([self.sweep(shard, work)])
-
-    def _begin(self, sweeps: Iterable[Iterator[int]]) -> None:
-        """Do what fits in a turn at once, and have the rest done by `run_sweeps`.
-
-        A little is done at once however slow the machine is.
-        """
-        turn = Turn(self._turns)
-        done = 0
-        for sweep in sweeps:
-            for records in sweep:
-                done += max(records, 1)
-                if done >= RECORDS_AT_ONCE and turn.is_over:
-                    self._sweeps.append(sweep)
-                    self._more_sweeps.set()
-                    break
-
-    async def work(self) -> None:
-        """As of all coordinators, and what did not fit in a turn."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(super().work)
-            nursery.start_soon(self.run_sweeps)
-
-    async def run_sweeps(self) -> None:
-        """Do beside clients what did not fit in a turn, until cancelled."""
-        while True:
-            await self._more_sweeps.wait()
-            self._more_sweeps = trio.Event()
-            slices = Slices(rest=REST)
-            while self._sweeps:
-                sweep = self._sweeps.popleft()
-                if next(sweep, None) is not None:
-                    self._sweeps.append(sweep)  # none of them waits for the others
-                await slices.pause()
-
     # -- groups that go
 
     def shard(self, key: str) -> GroupShard:
@@ -243,37 +202,3 @@ class GroupService(Shards[GroupCoordinator]):
         """All members count as just heard of."""
         for shard in self.shards():
             shard.coordinator.renew_sessions(self.now())
-
-
-class _ClusterTopics:
-    """What a coordinator asks about topics."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def name_of(self, topic_id: UUID) -> str | None:
-        topic = self._cluster.topics_by_id.get(topic_id)
-        return topic.name if topic else None
-
-    def id_of(self, name: str) -> UUID | None:
-        topic = self._cluster.topics.get(name)
-        return topic.id if topic else None
-
-    def exists(self, name: str, partition: int) -> bool:
-        return self._cluster.partition(name, partition) is not None
-
-    def shape_of(self, name: str) -> TopicShape:
-        partitions = self._cluster.topics[name].partitions
-        nodes = {node for each in partitions for node in each.replicas}
-        racks = {node: rack for node in nodes if (rack := self._rack_of(node)) is not None}
-        if not racks:
-            return TopicShape(len(partitions))
-        places = [{racks[n] for n in each.replicas if n in racks} for each in partitions]
-        return TopicShape(len(partitions), places)
-
-    def _rack_of(self, node: int) -> str | None:
-        known = self._cluster.registrations.known.get(node)  # a node that is down keeps its rack
-        return None if known is None else known.rack
-
-    def names(self) -> Collection[str]:
-        return self._cluster.topics

@@ -149,7 +149,7 @@ class Shards(ABC, Generic[C]):
         self._partitions = partitions
         self._turns = turns
         self._retired = False
-        self._topic = topic
+        self.topic = topic
         self._shards: dict[int, Shard[C]] = {}
         self._loads: dict[int, Load[C]] = {}
         self._more_loads = trio.Event()
@@ -178,7 +178,7 @@ class Shards(ABC, Generic[C]):
 
     # -- where coordinators live
 
-    def _compacted_topic(
+    def _internal_topic(
         self, setting: str, partitions: int, replicas: int, configs: dict[str, str]
     ) -> NewTopic:
         """The internal topic with as many partitions as `setting` says; in memory, where one process
@@ -192,17 +192,17 @@ class Shards(ABC, Generic[C]):
             # At the very first start: it would never have more replicas.
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"{self._topic} is made when {config.nodes} nodes run; {known} do",
+                f"{self.topic} is made when {config.nodes} nodes run; {known} do",
             )
         replicas = max(min(replicas, len(cluster.open_ids)), 1)
         return NewTopic(
-            self._topic, partitions, replicas, configs={"cleanup.policy": "compact"} | configs
+            self.topic, partitions, replicas, configs={"cleanup.policy": "compact"} | configs
         )
 
     async def create_topic(self) -> Topic:
         """Return the internal topic, made on first use."""
         cluster = self._partitions.cluster
-        topic = cluster.topics.get(self._topic)
+        topic = cluster.topics.get(self.topic)
         if topic is not None:
             return topic
         new = self._new_topic()
@@ -210,16 +210,16 @@ class Shards(ABC, Generic[C]):
             return await create_topic(cluster, self._partitions.config, new, cause="first use")
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                text = f"{self._topic} cannot be created: {error.message or error.code.name}"
+                text = f"{self.topic} cannot be created: {error.message or error.code.name}"
                 if self._partitions.troubles.is_news(text):
                     logger.error("%s", text)
                 raise
-            return cluster.topics[self._topic]
+            return cluster.topics[self.topic]
 
     def coordinator_id(self, key: str) -> int:
         """The node that has the coordinator of a group or of a transactional id, NO_LEADER when no
         node leads its partition, or when there is no such topic yet."""
-        topic = self._partitions.cluster.topics.get(self._topic)
+        topic = self._partitions.cluster.topics.get(self.topic)
         if topic is None:
             return NO_LEADER
         return topic.partitions[hash_partition(key, len(topic.partitions))].leader
@@ -229,8 +229,8 @@ class Shards(ABC, Generic[C]):
 
         Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION when there is no such topic yet.
         """
-        topic = self._partitions.cluster.existing(self._topic, 0)[0]
-        return self._topic, hash_partition(key, len(topic.partitions))
+        topic = self._partitions.cluster.existing(self.topic, 0)[0]
+        return self.topic, hash_partition(key, len(topic.partitions))
 
     def shard(self, key: str) -> Shard[C]:
         """Return the coordinator of a group or of a transactional id.
@@ -238,7 +238,7 @@ class Shards(ABC, Generic[C]):
         Raises KafkaError: NOT_COORDINATOR when this node is not it, COORDINATOR_LOAD_IN_PROGRESS
         when it is not yet.
         """
-        topic = self._partitions.cluster.topics.get(self._topic)
+        topic = self._partitions.cluster.topics.get(self.topic)
         if topic is None or self._retired:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         index = hash_partition(key, len(topic.partitions))
@@ -266,7 +266,7 @@ class Shards(ABC, Generic[C]):
 
         Those who wait for it are told NOT_COORDINATOR.
         """
-        topic = self._partitions.cluster.topics.get(self._topic)
+        topic = self._partitions.cluster.topics.get(self.topic)
         if topic is not None:
             index = hash_partition(key, len(topic.partitions))
             if index in self._shards:
@@ -280,19 +280,19 @@ class Shards(ABC, Generic[C]):
         """Follow the leaders of the internal topic; the replicas of this node have done so."""
         for load in self._loads.values():
             load.missed_topics = load.missed_topics or bool(event.deleted)
-        if any(topic.name == self._topic for topic in (*event.deleted, *event.changed)):
+        if any(topic.name == self.topic for topic in (*event.deleted, *event.changed)):
             self.settle()
 
     def settle(self) -> None:
         """Have a coordinator for each partition that this node leads, and for no other one."""
-        topic = self._partitions.cluster.topics.get(self._topic)
+        topic = self._partitions.cluster.topics.get(self.topic)
         for shard in (*self._shards.values(), *(load.shard for load in self._loads.values())):
             if topic is None or shard.replica.topic.id != topic.id or not self._leads(shard):
                 self._lose(shard)
         if topic is None or self._retired:
             return
         for index in range(len(topic.partitions)):
-            if (self._topic, index) in self._partitions.logs:
+            if (self.topic, index) in self._partitions.logs:
                 self._begin_if_led(topic, index)
 
     def _leads(self, shard: Shard[C]) -> bool:
@@ -309,7 +309,7 @@ class Shards(ABC, Generic[C]):
             self._cannot_load(index, error)
 
     def _cannot_load(self, index: int, error: Exception) -> None:
-        text = f"there is no coordinator for {self._topic}-{index}: {error}"
+        text = f"there is no coordinator for {self.topic}-{index}: {error}"
         if self._partitions.troubles.is_news(text):
             logger.error("%s", text)
 
@@ -480,16 +480,16 @@ class Shards(ABC, Generic[C]):
         elif error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             level = (
                 logging.ERROR
-                if self._partitions.troubles.is_news(f"{self._topic}: {error}")
+                if self._partitions.troubles.is_news(f"{self.topic}: {error}")
                 else NO_NEWS
             )
         elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:
             level = (
                 logging.WARNING
-                if self._partitions.troubles.is_news(f"{self._topic}: {error}")
+                if self._partitions.troubles.is_news(f"{self.topic}: {error}")
                 else NO_NEWS
             )
-        logger.log(level, "records for %s were not stored: %s", self._topic, str(error))
+        logger.log(level, "records for %s were not stored: %s", self.topic, str(error))
 
     def run_all(self, shard: Shard[C], results: Iterable[Result[None]]) -> None:
         """Run results one after the other; each is made after the one before was handled."""

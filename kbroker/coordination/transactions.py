@@ -92,7 +92,7 @@ class TransactionService(Shards[TransactionCoordinator]):
 
     def _new_topic(self) -> NewTopic:
         config = self._partitions.config
-        return self._compacted_topic(
+        return self._internal_topic(
             "transaction.state.log.num.partitions",
             config.transaction_state_log_num_partitions,
             config.transaction_state_log_replication_factor,

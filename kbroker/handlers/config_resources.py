@@ -15,6 +15,7 @@ from kbroker.config import (
     GROUP_PROPERTIES,
     TOPIC_PROPERTIES,
     Change,
+    ClientMetricsConfig,
     ConfigEntry,
     ConfigError,
     Operation,
@@ -31,6 +32,7 @@ from kbroker.config import (
     validate_topic_configs,
 )
 from kbroker.coordinator import some_of
+from kbroker.coordinator.patterns import compile_pattern
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import MAX_STRING_BYTES
 
@@ -284,6 +286,11 @@ class ClientMetricsResource(NamedResource):
                     ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}"
                 )
         validate_client_metrics(values, self.node.config)
+        for item in filter(None, ClientMetricsConfig(values, self.node.config).items("match")):
+            try:
+                compile_pattern(item.partition("=")[2])
+            except KafkaError:
+                raise ConfigError(f"Illegal client matching pattern: {item}") from None
 
 
 def _check_is_this_node(node: Node, name: str, other_name: str) -> None:

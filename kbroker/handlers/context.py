@@ -70,6 +70,7 @@ class Peer:
         "listener",
         "local",
         "login",
+        "port",
         "software",
     )
 
@@ -80,8 +81,10 @@ class Peer:
         listener: str,
         advertised: Endpoint | None,
         login: Login | None = None,
+        port: int = 0,
     ) -> None:
         self.host = host
+        self.port = port
         self.local = local
         self.listener = listener
         self.advertised = advertised

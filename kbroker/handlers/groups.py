@@ -26,6 +26,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kbroker.protocol.share_state_log import SharePartition
 from kbroker.runtime.slices import Turn
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
@@ -38,7 +39,9 @@ R = TypeVar("R")
 Part: TypeAlias = tuple[list[R] | ShardPending | None, list[R]]
 """Rows of one coordinator, or what becomes them, and those to give when they are lost."""
 
-GROUP_KEY, TRANSACTION_KEY = 0, 1
+GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
+SHARE_KEY_VERSION = 6
+"""Of FindCoordinator: the first that knows share partitions."""
 PROTOCOLS_MAX = 1000
 """That one member may offer; clients offer two or three."""
 MEMBERS_AT_ONCE = 500
@@ -79,6 +82,10 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
         elif key_type == TRANSACTION_KEY:
             ctx.require_transaction(AclOperation.DESCRIBE, key)
             coordinators = ctx.node.transactions
+        elif key_type == SHARE_KEY and ctx.version >= SHARE_KEY_VERSION:
+            ctx.require_cluster(AclOperation.CLUSTER_ACTION)
+            key = _share_name(key)
+            coordinators = ctx.node.share_states
         else:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}"
@@ -101,6 +108,16 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
     row.node_id = leader
     row.host, row.port = endpoint
     return row
+
+
+def _share_name(key: str) -> str:
+    """The name of a share partition. Raises KafkaError INVALID_REQUEST."""
+    try:
+        return SharePartition.named(key).name
+    except ValueError as error:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{key!r} is no group:topic-id:partition"
+        ) from error
 
 
 @handles(ApiKey.JOIN_GROUP, versions="0-9")

@@ -32,6 +32,8 @@ HANDLER_MODULES = (
     "quotas",
     "scram_users",
     "security",
+    "share_state",
+    "telemetry",
     "topics",
     "transaction_views",
     "transactions",
@@ -61,8 +63,10 @@ ONLY_LOOK = frozenset(
         ApiKey.DESCRIBE_TRANSACTIONS,
         ApiKey.LIST_TRANSACTIONS,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
     }
 )
 """What nobody does for the sake of its effect: it need not be done for a client that has gone."""

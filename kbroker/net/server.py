@@ -329,14 +329,14 @@ class Server:
 
     async def _serve(self, listener: Listener, stream: trio.SocketStream) -> None:
         try:
-            host = stream.socket.getpeername()[0]
+            host, port = stream.socket.getpeername()[:2]
             local = Endpoint(*stream.socket.getsockname()[:2])
         except OSError:  # the client reset the connection before anybody looked at it
             stream.socket.close()
             return
         try:
             login = None if listener.gate is None else listener.gate.login()
-            peer = Peer(host, local, listener.name, listener.advertised, login)
+            peer = Peer(host, local, listener.name, listener.advertised, login, port)
             await self.serve(peer, partial(self._transport, listener, stream.socket, peer))
         finally:
             stream.socket.close()

@@ -8,6 +8,7 @@ both keep it in a `History`. Here it becomes sentences.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC
@@ -24,6 +25,8 @@ from kbroker.partitions.history import Line, clock_time, placing
 from kbroker.protocol.errors import KafkaError
 from kbroker.storage.log import Log
 from kbroker.text.printable import printable
+
+from .client_metrics import Pushed
 
 if TYPE_CHECKING:
     from .node import Node
@@ -64,6 +67,35 @@ def group_lines(events: Iterable[Event]) -> Iterator[Line]:
             text = f"{cause_of(event)}; {event.state}, generation {event.generation}"
         before = event.state
         yield Line(event.at_ms, text)
+
+
+METRICS_SHOWN = 1_000
+"""Of one client."""
+
+
+def explain_client(nodes: Iterable[Node], client_id: str) -> Explanation:
+    """What clients of an id have said of themselves last, at whichever node (KIP-714)."""
+    lines: list[Line] = []
+    clients = 0
+    for node in nodes:
+        for labels, pushed in node.client_metrics.latest():
+            if labels["client_id"] == client_id:
+                clients += 1
+                lines.extend(islice(_metric_lines(pushed), METRICS_SHOWN))
+    if not clients:
+        return Explanation(f"no client {client_id} has sent metrics", [])
+    return Explanation(f"client {client_id}: metrics of {clients}", lines)
+
+
+def _metric_lines(pushed: Pushed) -> Iterator[Line]:
+    try:
+        metrics = pushed.metrics()
+    except ValueError as error:
+        yield Line(pushed.at_ms, f"what it sent is not readable: {error}")
+        return
+    for each in metrics:
+        told = ", ".join(f"{key}={value}" for key, value in each.attributes.items())
+        yield Line(pushed.at_ms, f"{each.name}{{{told}}} {each.value:.12g}")
 
 
 def explain_transaction(node: Node, transactional_id: str) -> Explanation:

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import trio
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import (
-    OFFSETS_TOPIC,
-    TRANSACTIONS_TOPIC,
     Cluster,
     ConfigResource,
     Topic,
@@ -27,6 +26,8 @@ from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.coordination.groups import GroupService
+from kbroker.coordination.shards import Shards
+from kbroker.coordination.share_states import ShareStateService
 from kbroker.coordination.transactions import TransactionService
 from kbroker.coordinator import some_of
 from kbroker.partitions.cleaner import Cleaner
@@ -51,6 +52,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
 from .auditing import NodeAudit
+from .client_metrics import ClientMetrics
 from .delegation import Delegation
 from .fetch_sessions import FetchSessions
 from .gate import Gate
@@ -85,9 +87,8 @@ class Node:
         self.id = config.node_id
         self.cluster = cluster
         self.live_config = LiveConfig(cluster, config)
-        self.changes = flusher.changes
+        self.changes, self.stopping = flusher.changes, False
         self.troubles, self.turns = Troubles(), TurnQueue()
-        self.stopping = False
         self.partitions = Partitions(
             cluster,
             logs,
@@ -126,13 +127,14 @@ class Node:
             self.producer_ids,
             self.groups.end_transaction,
         )
+        self.share_states = ShareStateService(self.partitions, self.turns)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.metering = Metering(cluster.client_quotas, config, clock)
+        self.client_metrics = ClientMetrics(cluster, config, clock)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
-        self.gates = gates
-        self.audit = NodeAudit()
+        self.gates, self.audit = gates, NodeAudit()
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
@@ -157,8 +159,8 @@ class Node:
         cluster.subscribe_nodes(self.following.nodes_changed)
         cluster.subscribe(partitions.topics_changed)  # the others ask who leads
         cluster.subscribe(self._log_topics)
-        cluster.subscribe(self.groups.topics_changed)
-        cluster.subscribe(self.transactions.topics_changed)
+        for coordinators in self.coordinators:
+            cluster.subscribe(coordinators.topics_changed)
         cluster.subscribe(self.membership.topics_changed)
         cluster.subscribe(self.controller.topics_changed)
         cluster.subscribe(self.following.topics_changed)
@@ -208,14 +210,19 @@ class Node:
                 "and not served; remove them when you do not miss their records",
                 some_of(strangers),
             )
-        await self.groups.load()
-        await self.transactions.load()
+        for coordinators in self.coordinators:
+            await coordinators.load()
         self.moves.resume()
+
+    @property
+    def coordinators(self) -> tuple[Shards[Any], ...]:
+        """Of all kinds."""
+        return self.groups, self.transactions, self.share_states
 
     @property
     def is_loading(self) -> bool:
         """Whether a coordinator of this node cannot be asked yet."""
-        return self.groups.is_loading or self.transactions.is_loading
+        return any(coordinators.is_loading for coordinators in self.coordinators)
 
     async def run(self) -> None:
         """Background work, until cancelled."""
@@ -229,8 +236,8 @@ class Node:
             nursery.start_soon(self.following.run)
             nursery.start_soon(self.in_sync.run)
             nursery.start_soon(self.folder_watch.run)
-            nursery.start_soon(self.groups.work)
-            nursery.start_soon(self.transactions.work)
+            for coordinators in self.coordinators:
+                nursery.start_soon(coordinators.work)
             nursery.start_soon(self.upkeep.run)
             nursery.start_soon(self.moves.run)
             if self.config.log_cleaner_enable:
@@ -245,14 +252,14 @@ class Node:
     def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
         self.partitions.registered(epoch)
-        self.groups.settle()
-        self.transactions.settle()
+        for coordinators in self.coordinators:
+            coordinators.settle()
 
     async def release_waits(self) -> None:
         """Begin to stop: parked fetches and group members are answered, acks that wait are given."""
         self.stopping = True
-        self.groups.retire()
-        self.transactions.retire()
+        for coordinators in self.coordinators:
+            coordinators.retire()
         self.partitions.wake_fetches()
         await self.partitions.flusher.sync_now()
 
@@ -333,10 +340,9 @@ class Node:
 
     async def auto_create_topic(self, name: str) -> Topic:
         """Create a topic that a client named, with the defaults; internal ones as they must be."""
-        if name == OFFSETS_TOPIC:
-            return await self.groups.create_topic()
-        if name == TRANSACTIONS_TOPIC:
-            return await self.transactions.create_topic()
+        for coordinators in self.coordinators:
+            if name == coordinators.topic:
+                return await coordinators.create_topic()
         return await create_topic(
             self.cluster, self.config, NewTopic(name), cause="first use by a client"
         )

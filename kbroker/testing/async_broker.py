@@ -159,8 +159,8 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
     async def _look_at_logs(self) -> None:
         for node in self.broker.running_nodes:
             await node.upkeep.apply_retention_now()
-            await node.groups.expire()
-            await node.transactions.expire()
+            for coordinators in node.coordinators:
+                await coordinators.expire()
             if node.config.log_cleaner_enable:
                 await node.cleaner.clean_all()
             await node.partitions.flusher.sync_now()
@@ -184,8 +184,8 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
         for node in nodes:
             if keep_members:
                 node.groups.renew_sessions()
-            node.groups.clock_moved()
-            node.transactions.clock_moved()
+            for coordinators in node.coordinators:
+                coordinators.clock_moved()
         await complete_ends(nodes)
 
     def _next_deadline(self, keep_members: bool) -> int | None:
@@ -193,7 +193,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
         for node in self.broker.running_nodes:
             if keep_members:
                 node.groups.renew_sessions()
-            deadlines += [node.groups.next_deadline(), node.transactions.next_deadline()]
+            deadlines += [coordinators.next_deadline() for coordinators in node.coordinators]
         return min((each for each in deadlines if each is not None), default=None)
 
     # -- snapshots

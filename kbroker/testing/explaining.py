@@ -9,6 +9,7 @@ from typing import NamedTuple
 from kbroker.broker import Broker
 from kbroker.node.explain import (
     Explanation,
+    explain_client,
     explain_group,
     explain_partition,
     explain_transaction,
@@ -68,6 +69,10 @@ class Explain:
         hits = _hit_lines(self._faults, lambda asked: name in asked.groups)
         deeds = self._deeds_to(Thing(group=name))
         return explain_group(coordinator_of_group(self._broker, name), name).beside([*hits, *deeds])
+
+    def client(self, client_id: str) -> Explanation:
+        """What clients of an id have said of themselves last (KIP-714)."""
+        return explain_client([each.node for each in self._broker.nodes], client_id)
 
     def transaction(self, transactional_id: str) -> Explanation:
         """Where a transaction stands, and why."""

@@ -768,6 +768,14 @@ class BrokerExplain:
 
         return self._broker.run_in_broker(explain)
 
+    def client(self, client_id: str) -> str:
+        """What clients of an id have said of themselves last: each of their metrics (KIP-714)."""
+
+        async def explain(broker: RunningBroker) -> str:
+            return str(broker.explain.client(client_id))
+
+        return self._broker.run_in_broker(explain)
+
     def transaction(self, transactional_id: str) -> str:
         """Where a transaction stands, who has ended the ones before it, and why."""
 

@@ -151,16 +151,21 @@ class Orders:
         topic: str | None = None,
         partition: int = 0,
         transactional_id: str | None = None,
+        client_id: str | None = None,
     ) -> Answer:
         explain = self._broker.explain
-        match group, topic, transactional_id:
-            case str(), None, None:
+        match group, topic, transactional_id, client_id:
+            case str(), None, None, None:
                 return {"text": explain.group(group)}
-            case None, str(), None:
+            case None, str(), None, None:
                 return {"text": explain.partition(topic, partition)}
-            case None, None, str():
+            case None, None, str(), None:
                 return {"text": explain.transaction(transactional_id)}
-        raise ValueError("explain takes a group, a topic and a partition, or a transactional_id")
+            case None, None, None, str():
+                return {"text": explain.client(client_id)}
+        raise ValueError(
+            "explain takes a group, a topic and a partition, a transactional_id, or a client_id"
+        )
 
     # -- waits
 

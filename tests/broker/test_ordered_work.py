@@ -58,6 +58,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
+from kbroker.protocol.share_state_log import SharePartition
 from kbroker.runtime import slices
 
 from ..brokers import Start, hand_to, started
@@ -83,6 +84,7 @@ TOPIC, BROKER = 2, 4
 """Types of resources."""
 TIMES = 20
 NAME = "tx"
+SHARE_KEY = 2
 
 
 class Ask(NamedTuple):
@@ -540,6 +542,61 @@ async def a_marker_is_written(wire: Wire) -> Pair:
     return Pair(change, Ask(ApiKey.DESCRIBE_PRODUCERS, 0, asked), seen)
 
 
+async def shared_topic(wire: Wire) -> Topic:
+    """A topic whose share partitions have a coordinator."""
+    topic = await create_topic(wire, "t")
+    name = SharePartition("g", topic.id, 0).name
+    found = request(ApiKey.FIND_COORDINATOR, key_type=SHARE_KEY, coordinator_keys=[name])
+    answer = await wire.ask(ApiKey.FIND_COORDINATOR, 6, found)
+    assert not answer.coordinators[0].error_code, answer
+    return topic
+
+
+def share_state(key: ApiKey, topic: Topic, **fields: Any) -> Ask:
+    cls: Any = messages.request_class(key)
+    rows = [cls.Topic(topic_id=topic.id, partitions=[cls.Partition(partition=0, **fields)])]
+    version = load_apis()[key].versions[-1]
+    return Ask(key, version, request(key, group_id="g", topics=rows))
+
+
+def summary(topic: Topic) -> Ask:
+    return share_state(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, topic)
+
+
+async def a_share_partition_begins(wire: Wire) -> Pair:
+    topic = await shared_topic(wire)
+    change = share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=7)
+    return Pair(change, summary(topic), lambda answer: share_in(answer).start_offset == 7)
+
+
+def share_in(answer: Any) -> Any:
+    return answer.results[0].partitions[0]
+
+
+async def begun_share_partition(wire: Wire) -> Topic:
+    topic = await shared_topic(wire)
+    await wire.ask(*share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=7))
+    return topic
+
+
+async def a_leader_reads_a_share_partition(wire: Wire) -> Pair:
+    topic = await begun_share_partition(wire)
+    change = share_state(ApiKey.READ_SHARE_GROUP_STATE, topic, leader_epoch=5)
+    return Pair(change, summary(topic), lambda answer: share_in(answer).leader_epoch == 5)
+
+
+async def a_share_partition_changes(wire: Wire) -> Pair:
+    topic = await begun_share_partition(wire)
+    change = share_state(ApiKey.WRITE_SHARE_GROUP_STATE, topic, start_offset=9)
+    return Pair(change, summary(topic), lambda answer: share_in(answer).start_offset == 9)
+
+
+async def a_share_partition_goes(wire: Wire) -> Pair:
+    topic = await begun_share_partition(wire)
+    change = share_state(ApiKey.DELETE_SHARE_GROUP_STATE, topic)
+    return Pair(change, summary(topic), lambda answer: share_in(answer).start_offset == -1)
+
+
 PAIRS: dict[ApiKey, MakePair] = {
     ApiKey.PRODUCE: records_are_produced,
     ApiKey.METADATA: a_topic_is_created_by_metadata,
@@ -566,6 +623,10 @@ PAIRS: dict[ApiKey, MakePair] = {
     ApiKey.UPDATE_FEATURES: a_feature_is_finalized,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: a_user_is_made,
     ApiKey.ALTER_CLIENT_QUOTAS: a_quota_is_set,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: a_share_partition_begins,
+    ApiKey.READ_SHARE_GROUP_STATE: a_leader_reads_a_share_partition,
+    ApiKey.WRITE_SHARE_GROUP_STATE: a_share_partition_changes,
+    ApiKey.DELETE_SHARE_GROUP_STATE: a_share_partition_goes,
 }
 
 
@@ -632,6 +693,7 @@ LOOKS = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     ApiKey.DESCRIBE_CLIENT_QUOTAS,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.DESCRIBE_LOG_DIRS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
@@ -642,6 +704,7 @@ LOOKS = {
     ApiKey.LIST_TRANSACTIONS,
     ApiKey.LIST_CONFIG_RESOURCES,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
 }
 """What changes nothing."""
 
@@ -656,6 +719,7 @@ NOT_SEEN = {
     ApiKey.CREATE_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
     ApiKey.RENEW_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
     ApiKey.EXPIRE_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
+    ApiKey.PUSH_TELEMETRY: "gives what no request asks for: tests/broker/test_client_metrics.py",
     ApiKey.SASL_HANDSHAKE: "changes the connection alone",
     ApiKey.SASL_AUTHENTICATE: "changes the connection alone",
 }

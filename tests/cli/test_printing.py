@@ -115,6 +115,7 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "explain group": [[EVIL], [OTHER]],
         "explain partition": [["t", "0"]],
         "explain transaction": [[OPEN], [EVIL]],
+        "explain client": [[EVIL]],
         "control": [["group", f"group={EVIL}"], ["report"], ["delete_topic", f"name={EVIL}"]],
         "fault check": [[]],
         **{name: [] for name in SILENT},

@@ -79,6 +79,7 @@ CALLS = [
     "explain group readers",
     "explain partition a 0",
     "explain transaction tx",
+    "explain client nobody",
     "control produce topic=a value=x",
     "cluster node list",
     "cluster node add",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec, compress
+from kbroker.protocol.messages import request_class
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
@@ -56,6 +58,7 @@ from kbroker.protocol.messages.security import (
     DescribeDelegationTokenRequest,
     DescribeUserScramCredentialsRequest,
 )
+from kbroker.protocol.messages.share_state import WriteShareGroupStateRequest
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -74,6 +77,7 @@ from kbroker.protocol.messages.transactions import (
 )
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.protocol.share_state_log import SharePartition
 
 from ..message_sets import messages, wrapper
 from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, request, sequenced
@@ -117,6 +121,8 @@ async def make_world(wire: Wire) -> World:
     await produce(wire, plain, mine)
     find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[TRANSACTIONAL_ID], key_type=1)
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[_share_name(plain)], key_type=2)
+    await wire.ask(ApiKey.FIND_COORDINATOR, 6, find)
     ask = request(
         ApiKey.INIT_PRODUCER_ID, transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000
     )
@@ -319,8 +325,12 @@ def _find_coordinator(world: World, rng: random.Random) -> Any:
         ApiKey.FIND_COORDINATOR,
         key=rng.choice(GROUPS),
         key_type=rng.choice((0, 0, 1, 2)),
-        coordinator_keys=list(GROUPS),
+        coordinator_keys=[*GROUPS, _share_name(world.topics[0])],
     )
+
+
+def _share_name(topic: Topic) -> str:
+    return SharePartition(GROUPS[0], topic.id, 0).name
 
 
 def _join_group(world: World, rng: random.Random) -> Any:
@@ -756,6 +766,26 @@ def _alter_client_quotas(world: World, rng: random.Random) -> Any:
     return cls(entries=[row], validate_only=rng.random() < 0.2)
 
 
+def _instance_id(rng: random.Random) -> uuid.UUID:
+    return uuid.UUID(int=rng.randrange(4))
+
+
+def _get_telemetry(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, client_instance_id=_instance_id(rng))
+
+
+def _push_telemetry(world: World, rng: random.Random) -> Any:
+    codec = rng.choice(tuple(Codec))
+    return request(
+        ApiKey.PUSH_TELEMETRY,
+        client_instance_id=_instance_id(rng),
+        subscription_id=rng.choice((0, 1)),
+        terminating=rng.random() < 0.1,
+        compression_type=codec,
+        metrics=compress(codec, rng.randbytes(200)),
+    )
+
+
 def _describe_scram_users(world: World, rng: random.Random) -> Any:
     cls = DescribeUserScramCredentialsRequest
     rows = [cls.User(name=f"user{rng.randrange(5)}") for _ in range(rng.randint(1, 3))]
@@ -801,6 +831,56 @@ def _describe_tokens(world: World, rng: random.Random) -> Any:
     cls = DescribeDelegationTokenRequest
     rows = [cls.Owner(principal_type="User", principal_name=f"user{rng.randrange(5)}")]
     return cls(owners=rng.choice((None, rows)))
+
+
+def _initialize_share_state(world: World, rng: random.Random) -> Any:
+    epochs = {"state_epoch": rng.randrange(-1, 4), "start_offset": rng.choice((-1, 0, 50))}
+    return _share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, world, rng, **epochs)
+
+
+def _read_share_state(world: World, rng: random.Random) -> Any:
+    epoch = rng.randrange(-1, 4)
+    return _share_state(ApiKey.READ_SHARE_GROUP_STATE, world, rng, leader_epoch=epoch)
+
+
+def _write_share_state(world: World, rng: random.Random) -> Any:
+    cls = WriteShareGroupStateRequest
+    rows = []
+    for _ in range(rng.randrange(4)):
+        first = rng.randrange(100)
+        rows.append(
+            cls.StateBatch(
+                first_offset=first,
+                last_offset=first + rng.randrange(-1, 20),
+                delivery_state=rng.choice((0, 2, 4)),
+                delivery_count=rng.randrange(6),
+            )
+        )
+    return _share_state(
+        ApiKey.WRITE_SHARE_GROUP_STATE,
+        world,
+        rng,
+        state_epoch=rng.randrange(-1, 4),
+        leader_epoch=rng.randrange(-1, 4),
+        start_offset=rng.choice((-1, 0, 60)),
+        delivery_complete_count=rng.choice((-1, 0, 7)),
+        state_batches=rows,
+    )
+
+
+def _delete_share_state(world: World, rng: random.Random) -> Any:
+    return _share_state(ApiKey.DELETE_SHARE_GROUP_STATE, world, rng)
+
+
+def _read_share_state_summary(world: World, rng: random.Random) -> Any:
+    return _share_state(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, world, rng)
+
+
+def _share_state(key: ApiKey, world: World, rng: random.Random, **fields: Any) -> Any:
+    cls: Any = request_class(key)
+    partition = cls.Partition(partition=rng.choice((0, 0, 1, -1)), **fields)
+    topic = cls.Topic(topic_id=world.topic(rng).id, partitions=[partition])
+    return request(key, group_id=rng.choice(GROUPS), topics=[topic])
 
 
 VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
@@ -857,6 +937,8 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _describe_tokens,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
     ApiKey.ALTER_CLIENT_QUOTAS: _alter_client_quotas,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _get_telemetry,
+    ApiKey.PUSH_TELEMETRY: _push_telemetry,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram_users,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_users,
     ApiKey.DESCRIBE_QUORUM: _describe_quorum,
@@ -865,4 +947,9 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.UNREGISTER_BROKER: _unregister_broker,
     ApiKey.ADD_RAFT_VOTER: _add_raft_voter,
     ApiKey.REMOVE_RAFT_VOTER: _remove_raft_voter,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _initialize_share_state,
+    ApiKey.READ_SHARE_GROUP_STATE: _read_share_state,
+    ApiKey.WRITE_SHARE_GROUP_STATE: _write_share_state,
+    ApiKey.DELETE_SHARE_GROUP_STATE: _delete_share_state,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _read_share_state_summary,
 }

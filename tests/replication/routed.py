@@ -118,7 +118,7 @@ def _first_partition(key: ApiKey, message: Any) -> tuple[str, int]:
 async def coordinator(broker: Broker, kind: str, key: str) -> int:
     """The running node that has a coordinator, as soon as there is one.
 
-    `kind` is "groups" or "transactions".
+    `kind` is "groups", "transactions" or "share_states".
     """
     found = NO_LEADER
 

@@ -11,8 +11,11 @@ import trio
 from kbroker.broker import Broker
 from kbroker.broker.local_node import LocalNode
 from kbroker.cluster import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ResourceType
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages import request_class
+from kbroker.protocol.share_state_log import SharePartition
 
 from ..broker.test_consumer_groups import beat, describe, given, owning, set_config
 from ..broker.test_coordinators import GROUP, TRANSACTION, find
@@ -103,6 +106,47 @@ async def test_offsets_move_with_their_coordinator(broker: Broker, wire: Routed,
         await local.start()
         await all_in_sync(broker)
         assert [await patient(wire, group) for group in GROUPS] == list(range(len(GROUPS)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ENDS)
+async def test_share_states_move_with_their_coordinator(
+    broker: Broker, wire: Routed, how: str
+) -> None:
+    topic = await create_topic(wire, "t", 4)
+    await broker.running().share_states.create_topic()
+    await all_in_sync(broker)
+    states = [SharePartition("queue", topic.id, index) for index in range(4)]
+    for number, share in enumerate(states):
+        await ask_for_state(broker, ApiKey.INITIALIZE_SHARE_GROUP_STATE, share, start_offset=number)
+    for local in broker.nodes:
+        await end(local, how)
+        for number, share in enumerate(states):
+            key = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
+            assert (await ask_for_state(broker, key, share)).start_offset == number
+            key = ApiKey.WRITE_SHARE_GROUP_STATE
+            await ask_for_state(broker, key, share, start_offset=-1, delivery_complete_count=1)
+        await local.start()
+        await all_in_sync(broker)
+
+
+async def ask_for_state(broker: Broker, key: ApiKey, share: SharePartition, **fields: Any) -> Any:
+    """The row of a share partition, asked for as brokers do while coordinators move."""
+    cls: Any = request_class(key)
+    topic = cls.Topic(
+        topic_id=share.topic_id, partitions=[cls.Partition(partition=share.partition, **fields)]
+    )
+    message = request(key, group_id=share.group_id, topics=[topic])
+    version = load_apis()[key].versions[-1]
+    with trio.fail_after(ANSWER_SECONDS):
+        while True:
+            node_id = await coordinator(broker, "share_states", share.name)
+            async with connected(broker.local_node(node_id).endpoint) as wire:
+                (row,) = (await wire.ask(key, version, message)).results[0].partitions
+            if not row.error_code:
+                return row
+            assert ErrorCode(row.error_code).retriable, row
+            await trio.sleep(0.01)
 
 
 RETRIED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

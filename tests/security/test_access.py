@@ -80,7 +80,11 @@ NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.METADATA: {TOPIC: (DESCRIBE, CREATE)},
     ApiKey.OFFSET_COMMIT: {GROUP: (READ,), TOPIC: (READ,)},
     ApiKey.OFFSET_FETCH: {GROUP: (DESCRIBE,), TOPIC: (DESCRIBE,)},
-    ApiKey.FIND_COORDINATOR: {GROUP: (DESCRIBE,), TRANSACTIONAL_ID: (DESCRIBE,)},
+    ApiKey.FIND_COORDINATOR: {
+        GROUP: (DESCRIBE,),
+        TRANSACTIONAL_ID: (DESCRIBE,),
+        CLUSTER: (AclOperation.CLUSTER_ACTION,),
+    },
     ApiKey.JOIN_GROUP: {GROUP: (READ,)},
     ApiKey.HEARTBEAT: {GROUP: (READ,)},
     ApiKey.LEAVE_GROUP: {GROUP: (READ,)},
@@ -133,6 +137,11 @@ NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: {TOPIC: (DESCRIBE,)},
     ApiKey.ADD_RAFT_VOTER: {CLUSTER: (ALTER,)},
     ApiKey.REMOVE_RAFT_VOTER: {CLUSTER: (ALTER,)},
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
+    ApiKey.READ_SHARE_GROUP_STATE: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
+    ApiKey.WRITE_SHARE_GROUP_STATE: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
+    ApiKey.DELETE_SHARE_GROUP_STATE: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
 }
 """The rights with which nothing of an API is denied."""
 HIDES = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER}
@@ -143,7 +152,13 @@ OWNED = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
 }
 """What looks at whose a token is: tests/security/test_delegation.py."""
-FREE = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+FREE = {
+    ApiKey.API_VERSIONS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+    ApiKey.PUSH_TELEMETRY,
+}
 SEEDS = 8
 PATIENCE_SECONDS = 0.3
 """For an answer that may have to wait for others."""

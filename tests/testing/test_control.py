@@ -200,7 +200,7 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "produce", "topic": "orders", "value": {"base64": "!"}}', "base64"),
         (b'{"do": "create_topic", "name": "orders"}', "already exists"),
         (b'{"do": "hits", "fault": 7}', "there is no fault 7"),
-        (b'{"do": "explain"}', "explain takes a group, a topic and a partition, or"),
+        (b'{"do": "explain"}', "explain takes a group, a topic and a partition, a"),
         (b'{"do": "advance", "hours": -1}', "does not go back"),
         (b'{"do": "advance", "clock": "wall"}', "clock is log or coordinator"),
         (b'{"do": "wait_for_lag", "group": "g", "timeout": 0.01}', "waited 0.01 s"),

@@ -78,9 +78,10 @@ def test_versions_only_grow() -> None:
 
 
 def test_the_newest_release_is_what_is_served() -> None:
-    """Nothing that this broker serves is newer than the last release of the table."""
-    apis = load_apis()
-    kept = cut_down(apis, limits_of(RELEASES[-1]))
+    """Nothing that this broker serves is newer than the last release of the table, which serves no
+    metrics of clients without a plug-in."""
+    apis = {key: api for key, api in load_apis().items() if key not in TELEMETRY}
+    kept = cut_down(load_apis(), limits_of(RELEASES[-1]))
     assert {key: api.versions.stop for key, api in kept.items()} == {
         key: api.versions.stop for key, api in apis.items()
     }

@@ -1,0 +1,171 @@
+"""Where share groups keep their state: what brokers ask each other for it (KIP-932)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.cluster import SHARE_STATE_TOPIC
+from kbroker.coordination import share_states
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages import request_class
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.share_state_log import SharePartition
+
+from ..brokers import started
+from ..cli.conftest import invoke
+from ..wire import Wire, connected, create_topic, delete_topic, request
+
+NONE, INVALID = ErrorCode.NONE, ErrorCode.INVALID_REQUEST
+INITIALIZE, READ = ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE
+WRITE, DELETE = ApiKey.WRITE_SHARE_GROUP_STATE, ApiKey.DELETE_SHARE_GROUP_STATE
+SUMMARY = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
+APIS = (INITIALIZE, READ, WRITE, DELETE, SUMMARY)
+SHARE_KEY = 2
+
+
+async def ask(
+    wire: Wire, key: ApiKey, topic_id: uuid.UUID, *indexes: int, group: str = "queue", **fields: Any
+) -> dict[int, Any]:
+    """The rows by partition."""
+    cls: Any = request_class(key)
+    rows = [cls.Partition(partition=index, **fields) for index in indexes]
+    topic = cls.Topic(topic_id=topic_id, partitions=rows)
+    answer = await wire.ask(key, max_version(key), request(key, group_id=group, topics=[topic]))
+    return {row.partition: row for each in answer.results for row in each.partitions}
+
+
+def max_version(key: ApiKey) -> int:
+    return 1 if key in (WRITE, SUMMARY) else 0
+
+
+async def find(wire: Wire, key: str, version: int = 6) -> Any:
+    message = FindCoordinatorRequest(key_type=SHARE_KEY, coordinator_keys=[key])
+    answer = await wire.ask(ApiKey.FIND_COORDINATOR, version, message)
+    return answer.coordinators[0]
+
+
+async def begin(broker: Broker, wire: Wire, partitions: int = 2) -> uuid.UUID:
+    """A topic, and the one of the states."""
+    await create_topic(wire, "orders", partitions)
+    topic_id = broker.node.cluster.topics["orders"].id
+    assert (await find(wire, SharePartition("queue", topic_id, 0).name)).error_code == NONE
+    return topic_id
+
+
+def ranges(row: Any) -> list[tuple[int, int]]:
+    return [(each.first_offset, each.last_offset) for each in row.state_batches]
+
+
+def change(*offsets: tuple[int, int], **fields: Any) -> dict[str, Any]:
+    cls: Any = request_class(WRITE)
+    rows = [
+        cls.StateBatch(first_offset=first, last_offset=last, delivery_state=2, delivery_count=1)
+        for first, last in offsets
+    ]
+    return {"state_batches": rows, "start_offset": -1} | fields
+
+
+async def test_states_survive_a_restart(tmp_path: Path) -> None:
+    async with started(data_dir=tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic_id = await begin(broker, wire)
+        for row in (await ask(wire, INITIALIZE, topic_id, 0, 1, start_offset=5)).values():
+            assert row.error_code == NONE
+        written = await ask(wire, WRITE, topic_id, 1, **change((5, 9), (20, 29)))
+        assert written[1].error_code == NONE
+    async with started(data_dir=tmp_path) as broker, connected(broker.endpoint) as wire:
+        rows = await ask(wire, READ, topic_id, 0, 1)
+        assert ranges(rows[0]) == []
+        assert ranges(rows[1]) == [(5, 9), (20, 29)]
+        assert (await ask(wire, DELETE, topic_id, 1))[1].error_code == NONE
+        assert (await ask(wire, READ, topic_id, 1))[1].error_code == INVALID
+        assert (await ask(wire, SUMMARY, topic_id, 0))[0].start_offset == 5
+
+
+@pytest.mark.parametrize("key", ["queue", "queue:nothing:0", f":{'A' * 22}:1", "a:b"])
+async def test_names_that_are_none(key: str) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        assert (await find(wire, key)).error_code == INVALID
+        assert SHARE_STATE_TOPIC not in broker.node.cluster.topics
+
+
+async def test_older_versions_know_no_share_partitions() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        name = SharePartition("queue", uuid.uuid4(), 0).name
+        assert (await find(wire, name, version=5)).error_code == INVALID
+
+
+async def test_without_a_name_there_are_no_rows() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic_id = await begin(broker, wire)
+        for key in APIS:
+            assert await ask(wire, key, topic_id, 0, group="") == {}
+            assert await ask(wire, key, topic_id) == {}
+
+
+def dumped(data: Path) -> list[dict[str, Any]]:
+    folders = [str(each) for each in data.glob("__share_group_state-*")]
+    said = invoke("log", "dump", "-r", "--json", *folders).stdout.splitlines()
+    return [row for row in map(json.loads, said) if "group" in row]
+
+
+async def test_the_log_is_read_in_words(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic_id = await begin(broker, wire)
+        await ask(wire, INITIALIZE, topic_id, 0, start_offset=5)
+        await ask(wire, WRITE, topic_id, 0, **change((5, 9)))
+        await ask(wire, DELETE, topic_id, 0)
+    rows = dumped(tmp_path)
+    assert [row.get("state") for row in rows] == ["snapshot", "update", None]
+    assert {(row["group"], row["topic_id"], row["partition"]) for row in rows} == {
+        ("queue", str(topic_id), 0)
+    }
+    assert rows[0]["start_offset"] == 5
+    assert rows[1]["state_batches"][0]["last_offset"] == 9
+    assert rows[2]["tombstone"]
+
+
+async def test_of_several_rows_the_last_one_counts() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic_id = await begin(broker, wire)
+        cls: Any = request_class(INITIALIZE)
+        rows = [cls.Partition(partition=0, start_offset=offset) for offset in (1, 2, 3)]
+        topic = cls.Topic(topic_id=topic_id, partitions=rows)
+        message = request(INITIALIZE, group_id="queue", topics=[topic])
+        answer = await wire.ask(INITIALIZE, 0, message)
+        assert len(answer.results[0].partitions) == 1
+        assert (await ask(wire, SUMMARY, topic_id, 0))[0].start_offset == 3
+
+
+async def test_states_go_with_their_topic() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic_id = await begin(broker, wire)
+        await ask(wire, INITIALIZE, topic_id, 0)
+        await delete_topic(wire, "orders")
+        (shard,) = broker.node.share_states.shards()
+        assert not shard.coordinator.states
+
+
+async def test_a_log_of_the_past_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_states, "REWRITE_RECORDS_MIN", 10)
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic_id = await begin(broker, wire)
+        await ask(wire, INITIALIZE, topic_id, 0, 1)
+        for offset in range(20):
+            await ask(wire, WRITE, topic_id, 0, **change((3 * offset, 3 * offset)))
+        await broker.node.share_states.expire()
+        (shard,) = broker.node.share_states.shards()
+        log = shard.replica.log
+        assert log.log_end_offset - log.log_start_offset == 2
+        before = ranges((await ask(wire, READ, topic_id, 0))[0])
+        broker.node.share_states.reload(SharePartition("queue", topic_id, 0).name)
+        assert ranges((await ask(wire, READ, topic_id, 0))[0]) == before
+        assert len(before) == 20
+        await broker.node.share_states.expire()
+        assert log.log_end_offset - log.log_start_offset == 2, "nothing to be won"

@@ -1,0 +1,251 @@
+"""The share coordinator: what it answers, what it stores, and what survives a load."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator import Now, Result, ShareStateCoordinator
+from kbroker.coordinator.share_states import STATE_BATCHES_MAX
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.share_state import (
+    DeleteShareGroupStateRequest,
+    InitializeShareGroupStateRequest,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateSummaryRequest,
+    WriteShareGroupStateRequest,
+)
+from kbroker.protocol.share_state_log import (
+    SNAPSHOT_KIND,
+    UPDATE_KIND,
+    SharePartition,
+    decode_key,
+    decode_snapshot,
+)
+
+from .harness import FakeTopics
+
+NOW = Now(1_000_000, 50_000)
+ACKNOWLEDGED, ARCHIVED = 2, 4
+UPDATES_MAX = 3
+NO_EPOCH = -1
+
+
+class Log:
+    """A coordinator whose records are kept as a log keeps them."""
+
+    def __init__(self) -> None:
+        self.topics = FakeTopics()
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.coordinator = self._new()
+        self.share = SharePartition("queue", self.topics.topics["orders"][0], 1)
+
+    def _new(self) -> ShareStateCoordinator:
+        return ShareStateCoordinator(self.topics, lambda: UPDATES_MAX)
+
+    def keep(self, result: Result[Any]) -> Any:
+        for record in result.records:
+            self.records.append(record)
+            self.coordinator.replay(*record)
+        return result.response
+
+    def kinds(self) -> list[int]:
+        keys = [decode_key(key) for key, _ in self.records]
+        return [key[0] for key in keys if key is not None]
+
+    def reload(self) -> None:
+        before = self.coordinator.states
+        self.coordinator = self._new()
+        for record in self.records:
+            self.coordinator.replay(*record)
+        assert {share: shown(each) for share, each in self.coordinator.states.items()} == {
+            share: shown(each) for share, each in before.items()
+        }
+
+    def initialize(self, *, epoch: int = 0, start: int = 0) -> Any:
+        row = InitializeShareGroupStateRequest.Partition(state_epoch=epoch, start_offset=start)
+        return self.keep(self.coordinator.initialize(self.share, row, NOW))
+
+    def write(self, *ranges: tuple[int, int, int, int], **fields: int) -> Any:
+        result = self.coordinator.write(self.share, self.change(*ranges, **fields), NOW)
+        return self.keep(result)
+
+    def change(self, *ranges: tuple[int, int, int, int], **fields: int) -> Any:
+        cls = WriteShareGroupStateRequest
+        values = {"state_epoch": 0, "leader_epoch": 0, "start_offset": -1} | fields
+        rows = [
+            cls.StateBatch(first_offset=a, last_offset=b, delivery_state=c, delivery_count=d)
+            for a, b, c, d in ranges
+        ]
+        return cls.Partition(state_batches=rows, **values)
+
+    def read(self, *, leader_epoch: int = 0) -> Any:
+        row = ReadShareGroupStateRequest.Partition(leader_epoch=leader_epoch)
+        return self.keep(self.coordinator.read(self.share, row, NOW))
+
+    def summary(self) -> Any:
+        row = ReadShareGroupStateSummaryRequest.Partition()
+        return self.keep(self.coordinator.summary(self.share, row, NOW))
+
+    def delete(self) -> Any:
+        row = DeleteShareGroupStateRequest.Partition()
+        return self.keep(self.coordinator.delete(self.share, row, NOW))
+
+    def ranges(self) -> list[tuple[int, ...]]:
+        return [tuple(each) for each in self.coordinator.states[self.share].batches]
+
+
+def shown(state: Any) -> tuple[Any, ...]:
+    return (
+        *(getattr(state, name) for name in type(state).__slots__ if name != "batches"),
+        list(state.batches),
+    )
+
+
+def test_what_was_written_is_read() -> None:
+    log = Log()
+    assert log.initialize(start=10).error_code == ErrorCode.NONE
+    assert log.write((10, 14, ACKNOWLEDGED, 1)).error_code == ErrorCode.NONE
+    log.write((15, 19, 0, 1), start_offset=12, delivery_complete_count=3)
+    row = log.read()
+    assert (row.start_offset, row.state_epoch) == (12, 0)
+    assert [(each.first_offset, each.last_offset) for each in row.state_batches] == [
+        (12, 14),
+        (15, 19),
+    ]
+    summary = log.summary()
+    assert (summary.start_offset, summary.delivery_complete_count) == (12, 3)
+    log.reload()
+
+
+def test_updates_are_followed_by_a_snapshot() -> None:
+    log = Log()
+    log.initialize()
+    for offset in range(8):
+        log.write((offset, offset, ACKNOWLEDGED, 1))
+    assert log.kinds() == [SNAPSHOT_KIND, 1, 1, 1, SNAPSHOT_KIND, 1, 1, 1, SNAPSHOT_KIND]
+    value = decode_snapshot(log.records[-1][1] or b"")
+    assert value.snapshot_epoch == 2
+    assert [(each.first_offset, each.last_offset) for each in value.state_batches] == [(0, 7)]
+    log.reload()
+
+
+def test_an_earlier_leader_is_fenced() -> None:
+    log = Log()
+    log.initialize()
+    assert log.read(leader_epoch=5).error_code == ErrorCode.NONE
+    assert log.kinds() == [SNAPSHOT_KIND, UPDATE_KIND]  # that it reads is stored
+    assert log.read(leader_epoch=4).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    late = log.write((0, 0, ACKNOWLEDGED, 1), leader_epoch=4)
+    assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    log.reload()
+    assert log.write((0, 0, 2, 1), leader_epoch=4).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert log.write((0, 0, 2, 1), leader_epoch=5).error_code == ErrorCode.NONE
+
+
+def test_an_earlier_life_is_fenced() -> None:
+    log = Log()
+    log.initialize(epoch=3)
+    assert log.initialize(epoch=2).error_code == ErrorCode.FENCED_STATE_EPOCH
+    late = log.write((0, 0, ACKNOWLEDGED, 1), state_epoch=2)
+    assert late.error_code == ErrorCode.FENCED_STATE_EPOCH
+    log.write((0, 3, ACKNOWLEDGED, 1), state_epoch=3)
+    log.initialize(epoch=4, start=100)
+    assert log.ranges() == []
+    log.reload()
+
+
+def test_what_was_not_made_is_neither_read_nor_written() -> None:
+    log = Log()
+    for answer in (log.read(), log.write((0, 0, 2, 1))):
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+    nothing = log.summary()
+    assert (nothing.error_code, nothing.start_offset) == (ErrorCode.NONE, -1)
+    assert log.delete().error_code == ErrorCode.NONE
+    assert not log.records
+
+
+def test_what_was_deleted_is_gone() -> None:
+    log = Log()
+    log.initialize()
+    log.write((0, 0, 2, 1))
+    assert log.delete().error_code == ErrorCode.NONE
+    assert log.read().error_code == ErrorCode.INVALID_REQUEST
+    log.reload()
+    assert not log.coordinator.states
+
+
+@pytest.mark.parametrize(
+    ("partition", "code"),
+    [(-1, ErrorCode.INVALID_REQUEST), (4, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)],
+)
+def test_a_partition_has_to_be_there(partition: int, code: ErrorCode) -> None:
+    log = Log()
+    log.share = log.share._replace(partition=partition)
+    for answer in (log.initialize(), log.summary(), log.delete()):
+        assert answer.error_code == code
+
+
+def test_the_states_of_deleted_topics_go() -> None:
+    log = Log()
+    log.initialize()
+    topic_id, _ = log.topics.topics.pop("orders")
+    for piece in log.coordinator.forget_topics({topic_id}):
+        if piece is not None:
+            log.keep(piece)
+    assert not log.coordinator.states
+    log.reload()
+
+
+def test_a_rewritten_log_needs_nothing_from_before() -> None:
+    log = Log()
+    log.initialize(start=3)
+    log.write((3, 9, ACKNOWLEDGED, 2))
+    past = len(log.records)
+    pieces = log.coordinator.expire(NOW)
+    log.write((12, 12, ARCHIVED, 5))  # while it is rewritten
+    for piece in pieces:
+        assert piece is not None
+        log.keep(piece)
+    del log.records[:past]
+    log.reload()
+
+
+def test_so_many_ranges_are_refused() -> None:
+    log = Log()
+    log.initialize()
+    many = [(2 * n, 2 * n, ACKNOWLEDGED, 1) for n in range(STATE_BATCHES_MAX + 1)]
+    assert log.write(*many).error_code == ErrorCode.INVALID_REQUEST
+    assert log.write(*many[1:]).error_code == ErrorCode.NONE
+    assert log.write(many[0]).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_what_cannot_be_stored_is_said() -> None:
+    log = Log()
+    log.initialize()
+    result = log.coordinator.write(log.share, log.change((0, 0, 2, 1)), NOW)
+    assert result.on_failure is not None
+    refused: Any = result.on_failure(ErrorCode.NOT_ENOUGH_REPLICAS, NOW).response
+    assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert refused.partition == log.share.partition
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_order_of_requests_survives_a_load(seed: int) -> None:
+    rng = random.Random(seed)
+    log = Log()
+    for _ in range(60):
+        choice = rng.randrange(10)
+        if choice == 0:
+            log.initialize(epoch=rng.randrange(4), start=rng.randrange(20))
+        elif choice == 1:
+            log.read(leader_epoch=rng.randrange(-1, 4))
+        elif choice == 2:
+            log.delete()
+        else:
+            first = rng.randrange(40)
+            new = (first, first + rng.randrange(6), rng.choice((0, 2, 4)), rng.randrange(5))
+            log.write(new, start_offset=rng.choice((-1, rng.randrange(20))), leader_epoch=-1)
+        log.reload()

@@ -1,0 +1,54 @@
+"""Ranges of offsets, against a table with a row for each offset."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from kbroker.coordinator.state_batches import StateBatch, StateBatches
+
+OFFSETS = 40
+
+
+def table_of(batches: StateBatches) -> dict[int, tuple[int, int]]:
+    return {
+        offset: each.progress for each in batches for offset in range(each.first, each.last + 1)
+    }
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_greater_holds_for_each_offset(seed: int) -> None:
+    rng = random.Random(seed)
+    batches, expected = StateBatches(), dict[int, tuple[int, int]]()
+    start = 0
+    for _ in range(30):
+        first = rng.randrange(OFFSETS)
+        new = StateBatch(first, first + rng.randrange(8), rng.choice((0, 2, 4)), rng.randrange(4))
+        batches.add([new])
+        for offset in range(new.first, new.last + 1):
+            expected[offset] = max(new.progress, expected.get(offset, new.progress))
+        if not rng.randrange(10):
+            start = rng.randrange(start, OFFSETS)
+            batches.forget_before(start)
+            expected = {offset: row for offset, row in expected.items() if offset >= start}
+        assert table_of(batches) == expected
+        check_order(batches)
+
+
+def check_order(batches: StateBatches) -> None:
+    known = list(batches)
+    for before, after in itertools.pairwise(known):
+        assert before.last < after.first
+        touch = before.last + 1 == after.first
+        assert not (touch and before.progress == after.progress), "could be one"
+
+
+def test_neighbours_in_one_state_are_one() -> None:
+    batches = StateBatches(StateBatch(offset, offset, 2, 1) for offset in range(1000))
+    assert list(batches) == [StateBatch(0, 999, 2, 1)]
+
+
+def test_an_empty_range_says_nothing() -> None:
+    assert not len(StateBatches([StateBatch(5, 4, 2, 1)]))

@@ -21,6 +21,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker, open_broker
 from kbroker.client.endpoint import Endpoint
+from kbroker.cluster import Cluster
+from kbroker.cluster.quota_changes import alter_quotas
 from kbroker.config import BrokerConfig
 from kbroker.config.broker_table import STANDARD_AUTHORIZER
 from kbroker.handlers.context import Context, Peer
@@ -184,11 +186,8 @@ class Fuzzer:
             await self._check_serves(broker)
 
     async def _check_serves(self, broker: Broker) -> None:
-        """After all those frames it works as if nothing had been, but for the settings that they
-        may have given it: a message.max.bytes of 1, for example."""
-        cluster = broker.node.cluster
-        for resource in tuple(cluster.configs):
-            await cluster.alter_configs(resource, {}, cause="frames gave it")
+        """After all those frames it works as if nothing had been."""
+        await forget_limits(broker.node.cluster)
         async with connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "after.all")
             row = await produce(wire, topic, batch([b"still here"]))
@@ -245,6 +244,15 @@ class Fuzzer:
         if len(answers) > 1:
             return f"{len(answers)} answers to one request"
         return check_answer(frame.data, answers[0]) if answers else ""
+
+
+async def forget_limits(cluster: Cluster) -> None:
+    """Take away what frames may have set: a message.max.bytes of 1, or no new connections at all."""
+    for resource in tuple(cluster.configs):
+        await cluster.alter_configs(resource, {}, cause="frames gave it")
+    for quota in cluster.client_quotas.all:
+        none = dict.fromkeys(quota.values)
+        await alter_quotas(cluster, [(quota.entity, none)], cause="frames gave it")
 
 
 def state_of(node: Node) -> object:

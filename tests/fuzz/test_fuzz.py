@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.broker import Broker
+from kbroker.cluster.quota_changes import alter_quotas
 from kbroker.handlers.context import Context
 from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
@@ -20,6 +22,7 @@ from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatResponse
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.security.principals import Principal
+from kbroker.security.quotas import Entity
 
 from ..brokers import started
 from ..wire import (
@@ -203,6 +206,23 @@ async def test_memory_that_grows_is_reported(monkeypatch: pytest.MonkeyPatch) ->
 
     report = await planted(ApiKey.HEARTBEAT, hoards)
     assert any("memory grew" in failure for failure in report.failures)
+
+
+async def test_a_quota_of_connections_does_not_look_like_a_broken_broker() -> None:
+    async def come_back(broker: Broker) -> None:
+        for number in range(100):
+            async with connected(broker.endpoint) as wire:
+                await create_topic(wire, f"t{number}")
+
+    async with started() as broker:
+        entity: Entity = {"ip": None}
+        limits = {"connection_creation_rate": 1.0}
+        await alter_quotas(broker.node.cluster, [(entity, limits)], cause="planted")
+        with pytest.raises((ConnectionClosed, trio.BrokenResourceError)):
+            await come_back(broker)
+        await harness.forget_limits(broker.node.cluster)
+        async with connected(broker.endpoint) as wire:
+            await create_topic(wire, "after.all")
 
 
 @pytest.mark.slow

@@ -371,11 +371,12 @@ class Kit:
         raise WaitTimeout(_report(what, timeout, seen, self.why(group=group, topic=topic)))
 
     async def _unless_it_goes(self, look: Callable[[], Awaitable[T]]) -> T:
-        """What `look` returns. A broker whose power is off answers nonsense before it is gone."""
+        """What `look` returns. A broker whose power is off answers nonsense before it is gone, and one
+        that has just gone has closed the connections of those who look."""
         try:
             return await look()
         except Exception:
-            if not self.has_crashed:
+            if self.presence.is_here and not self.has_crashed:
                 raise
             self.presence.went()
             await trio.sleep_forever()  # and the look is given up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -99,6 +100,27 @@ def test_all_waits_go_on(broker: LocalBroker, threads: ThreadPoolExecutor) -> No
     commit(broker, 1)
     for wait in waits:
         wait.result()
+
+
+async def test_a_look_whose_connection_goes_with_the_broker_is_begun_again() -> None:
+    """A look that was about to go on when the broker went is not reached by its cancellation."""
+    looks = []
+
+    async with open_test_broker() as broker, trio.open_nursery() as nursery:
+
+        async def come_back() -> None:
+            broker.presence.came()
+
+        async def look() -> tuple[bool, int]:
+            looks.append(broker.presence.is_here)
+            if len(looks) == 1:
+                broker.presence.went()
+                nursery.start_soon(come_back)
+                raise OSError(errno.EBADF, "Bad file descriptor")
+            return True, 2
+
+        assert await broker.wait_until(look, "two looks", PATIENCE_SECONDS) == 2
+    assert looks == [True, True]
 
 
 @pytest.mark.parametrize("end", [LocalBroker.stop, LocalBroker.close])

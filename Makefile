@@ -99,7 +99,7 @@ examples-pyspark: needs-demo $(DEMO)/ready
 	@$(DEMO)/bin/python -m pip install -q pytest
 	@cd examples/pyspark && $(CURDIR)/$(DEMO)/bin/python -m pytest -q
 
-soak: $(BIN)/ready
+soak: needs-unit $(BIN)/ready
 	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/soak.md)"; exit 1; }
 	@$(BIN)/python tests/run_soak.py $(PART)
 

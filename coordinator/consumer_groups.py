@@ -172,6 +172,10 @@ class ConsumerGroups:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
         classic = self._state.groups.get(group_id)
         if classic is None:
+            if self._state.any_group(group_id) is not None:
+                raise KafkaError(
+                    ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
+                )
             return ConsumerGroup(group_id)
         return self._conversion.to_consumer_group(classic, settings, now, result)
 

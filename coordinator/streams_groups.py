@@ -175,7 +175,7 @@ class StreamsGroups:
     ) -> None:
         """Let the member make its next step towards its target."""
         member = reconcile(step.member, epoch, target, owned, step.group)
-        if member is not step.member:
+        if member != step.member:
             step.records.append(current_record(step.group.id, member))
             step.member = member
 
@@ -536,7 +536,7 @@ def _rows(tasks: Tasks) -> list[Response.TaskIds]:
 
 
 def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
-    return Result(Response(error_code=code, error_message=message))
+    return Result(Response(error_code=code, error_message=message, status=[]))
 
 
 def _unknown_group(message: str) -> NoReturn:

@@ -97,8 +97,7 @@ class StreamsStep:
 
     def members(self) -> list[StreamsMember]:
         """All members as they will be."""
-        others = [each for each in self.group.members.values() if each.id != self.member.id]
-        return [*others, self.member]
+        return list((self.group.members | {self.member.id: self.member}).values())
 
     def state(self) -> StreamsGroupState:
         """Where the group will stand."""

@@ -172,7 +172,9 @@ def require_streams_groups(ctx: Context) -> None:
 
 
 def _refused(error: KafkaError) -> StreamsGroupHeartbeatResponse:
-    return StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+    return StreamsGroupHeartbeatResponse(
+        error_code=error.code, error_message=error.message, status=[]
+    )
 
 
 @handles(ApiKey.STREAMS_GROUP_DESCRIBE, versions="0")

@@ -70,6 +70,11 @@ class HeldTasks(NamedTuple):
     def is_empty(self) -> bool:
         return not any(self)
 
+    def lists(self) -> TaskLists:
+        """These tasks without epochs."""
+        active = {each: frozenset(tasks) for each, tasks in self.active.items()}
+        return TaskLists(active, self.standby, self.warmup)
+
 
 NO_TARGET = TaskLists()
 NOTHING = HeldTasks()
@@ -157,6 +162,7 @@ class StreamsGroup:
         "assignment_configs",
         "assignment_epoch",
         "configured",
+        "confirmed",
         "endpoint_epoch",
         "endpoint_rows",
         "epoch",
@@ -167,6 +173,7 @@ class StreamsGroup:
         "metadata_hash",
         "shutdown_member_id",
         "targets",
+        "told_ms",
         "topics_version",
         "topology",
         "unreconciled",
@@ -195,6 +202,10 @@ class StreamsGroup:
         # Volatile:
         self.heard_ms: dict[str, int] = {}
         """When each member was last heard of, in coordinator time."""
+        self.told_ms: dict[str, int] = {}
+        """When each member was last told its tasks, in coordinator time."""
+        self.confirmed: set[str] = set()
+        """Members that have said that they have the tasks which they were told."""
         self.configured: ConfiguredTopology | None = None
         """What became of the topology; None when somebody has to look."""
         self.topics_version = -1
@@ -247,6 +258,8 @@ class StreamsGroup:
         self._release(member)
         self.unreconciled.discard(member_id)
         self.heard_ms.pop(member_id, None)
+        self.told_ms.pop(member_id, None)
+        self.confirmed.discard(member_id)
         self.endpoint_rows.pop(member_id, None)
         if not self.members:
             self.shutdown_member_id = None

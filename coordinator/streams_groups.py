@@ -25,7 +25,7 @@ from .group_state import EMPTY
 from .rebalance import printable
 from .reconciliation import UnknownMemberState
 from .records import group_tombstone
-from .result import ClientInfo, Event, Now, Result, append_error
+from .result import ClientInfo, Event, Now, Pieces, Result, append_error
 from .settings import StreamsGroupSettings
 from .state import ShardState
 from .streams_endpoints import partitions_by_endpoint
@@ -133,16 +133,34 @@ class StreamsGroups:
         _check_tasks(configured, request)
         self._sharing.advance(step, settings)
         epoch, target = self._sharing.share(step, now, settings)
-        self._reconcile(step, epoch, target, _owned(request))
+        owned = _owned(request)
+        self._reconcile(step, epoch, target, owned)
         if request.shutdown_application and group.shutdown_member_id is None:
             group.shutdown_member_id = request.member_id
-        result.response = self._answer(step, request, settings)
+        tells = (
+            request.member_epoch == JOINS
+            or step.member.assigned != step.before.assigned
+            or _may_have_missed(group, step.member, owned, now, settings)
+        )
+        if tells:
+            group.told_ms[step.member.id] = now.coordinator_ms
+            group.confirmed.discard(step.member.id)
+        result.response = self._answer(step, request, settings, tells=tells)
         self._keep_alive(group, step.member, now, settings)
         self._wait_for_revocation(group.id, step.member, step.before, now)
         result.work = step.work
+        if group.id not in self._state.streams_groups:
+            result.work = chain(self._begun(group), step.work or ())
         _note_step(step, now, result)
         result.on_failure = self._undo(step, settings) if result.records else None
         return StreamsHeartbeat(result, configured.missing)
+
+    def _begun(self, group: StreamsGroup) -> Pieces:
+        """A new group is stored: what was noted of its first member goes on."""
+        known = self._state.streams_groups.get(group.id)
+        if known is not None:
+            known.heard_ms, known.told_ms = group.heard_ms, group.told_ms
+        yield None
 
     def _group(
         self, group_id: str, joins: bool, settings: StreamsGroupSettings, result: Result[Response]
@@ -180,7 +198,12 @@ class StreamsGroups:
             step.member = member
 
     def _answer(
-        self, step: StreamsStep, request: Request, settings: StreamsGroupSettings
+        self,
+        step: StreamsStep,
+        request: Request,
+        settings: StreamsGroupSettings,
+        *,
+        tells: bool,
     ) -> Response:
         group, member, configured = step.group, step.member, step.configured
         assert configured is not None
@@ -189,10 +212,11 @@ class StreamsGroups:
             member_epoch=member.epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
         )
-        if request.member_epoch == JOINS or member.assigned != step.before.assigned:
+        if tells:
             response.active_tasks = _rows(keys_of(member.assigned.active))
             response.standby_tasks = _rows(member.assigned.standby)
             response.warmup_tasks = _rows(member.assigned.warmup)
+        if request.member_epoch == JOINS or member.assigned != step.before.assigned:
             group.endpoint_rows.pop(member.id, None)
             if member.endpoint is not None:
                 group.endpoint_epoch += 1
@@ -513,6 +537,32 @@ def _updated(member: StreamsMember, request: Request, client: ClientInfo) -> Str
         if tags is None
         else tuple(sorted((each.key, each.value) for each in tags)),
     )
+
+
+def _may_have_missed(
+    group: StreamsGroup,
+    member: StreamsMember,
+    owned: TaskLists | None,
+    now: Now,
+    settings: StreamsGroupSettings,
+) -> bool:
+    """Whether a member is told its tasks again: the answer that told it may have been lost.
+
+    A member says what it has when it has taken what it was told. Who does not say so in the time
+    between two heartbeats, or before the coordinator moved, is told again. (Kafka tells once: a lost
+    answer leaves tasks that nobody works on until they are shared anew.)
+    """
+    if owned is not None:
+        if owned == member.assigned.lists():
+            group.confirmed.add(member.id)
+        else:
+            group.confirmed.discard(member.id)
+    elif member.assigned.is_empty and member.id in group.told_ms:
+        group.confirmed.add(member.id)
+    if member.id in group.confirmed:
+        return False
+    told_ms = group.told_ms.get(member.id)
+    return told_ms is None or now.coordinator_ms - told_ms >= settings.heartbeat_interval_ms
 
 
 def _owned(request: Request) -> TaskLists | None:

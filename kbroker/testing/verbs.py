@@ -48,6 +48,8 @@ ASK_COORDINATORS = frozenset(
         ApiKey.DELETE_GROUPS,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
+        ApiKey.STREAMS_GROUP_DESCRIBE,
         ApiKey.TXN_OFFSET_COMMIT,
     }
 )

@@ -21,13 +21,14 @@ from kbroker.coordinator.streams_group import StreamsGroup, StreamsMemberState
 from kbroker.protocol.errors import ErrorCode
 
 from .consumer_simulation import BAD_NEWS, FENCED, Violation, must
-from .harness import Harness, subtopology, topology
+from .harness import Harness, topology
+from .harness import subtopology as part
 
 Task = tuple[str, int]
 TOPOLOGY = topology(
-    subtopology("0", "orders", sinks=["between"]),
-    subtopology("1", "audit", changelogs=["audit-log"]),
-    subtopology("2", repartition={"between": 0}, changelogs=["log"]),
+    part("0", "orders", sinks=["between"]),
+    part("1", "audit", changelogs=["audit-log"]),
+    part("2", repartition={"between": 0}, changelogs=["log"]),
 )
 PROCESSES = ("p", "q", "r", "s")
 
@@ -139,7 +140,7 @@ class StreamsSimulation:
             must(answer.member_epoch > 0, "an epoch of 0")
             worker.epoch = answer.member_epoch
             if answer.active_tasks is not None:
-                worker.told = _tasks(answer.active_tasks), _tasks(answer.standby_tasks)
+                worker.told = _tasks(answer.active_tasks), _tasks(answer.standby_tasks or [])
 
     def leave(self) -> None:
         worker = self._some()

@@ -39,6 +39,10 @@ def told(answer: Any) -> list[int]:
     return [each.status_code for each in answer.status]
 
 
+def details(answer: Any) -> list[str]:
+    return [each.status_detail for each in answer.status]
+
+
 def state(h: Harness) -> str:
     return str(h.describe_streams().group_state)
 
@@ -82,6 +86,23 @@ def test_a_lost_answer_is_given_again(h: Harness) -> None:
         assert answer.error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
+def test_tasks_are_told_again_to_who_may_have_missed_them(h: Harness) -> None:
+    """The answer was lost, or the coordinator moved before it came."""
+    mine: dict[str, Any] = {"0": [0, 1, 2, 3]}
+    h.streams_beat("a", 0)
+    h.sleep(4_999)
+    assert active(h.streams_beat("a", 2)) is None
+    h.sleep(1)
+    assert active(h.streams_beat("a", 2)) == mine
+    assert active(h.streams_beat("a", 2, owned=mine)) is None
+    h.sleep(20_000)
+    assert active(h.streams_beat("a", 2)) is None
+    assert active(h.streams_beat("a", 2, owned={"0": [0]})) == mine
+    again = h.restarted()
+    assert active(again.streams_beat("a", 2)) == mine
+    assert active(again.streams_beat("a", 2)) is None
+
+
 def test_internal_topics_are_asked_for_and_then_used(h: Harness) -> None:
     said = topology(
         subtopology("0", "orders", sinks=["between"]),
@@ -90,12 +111,14 @@ def test_internal_topics_are_asked_for_and_then_used(h: Harness) -> None:
     answer = h.streams_beat("a", 0, topology=said)
     assert (told(answer), active(answer), state(h)) == ([3], {}, "NotReady")
     assert h.missing == {"between": 4, "log": 4}
-    assert h.streams_beat("a", 2).status[0].status_detail.endswith("between, log")
+    assert details(h.streams_beat("a", 2)) == ["Internal topics are missing: between, log"]
     h.make_missing()
     answer = h.streams_beat("a", 2)
     assert (told(answer), answer.member_epoch) == ([], 3)
     assert active(answer) == {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}
-    rows = h.describe_streams().topology.subtopologies
+    described = h.describe_streams().topology
+    assert described is not None
+    rows = described.subtopologies or []
     assert [each.partitions for row in rows for each in row.repartition_source_topics] == [4]
 
 
@@ -153,7 +176,8 @@ def test_copies_of_state(h: Harness) -> None:
     h.streams_beat("b", 0, topology=STATEFUL)
     h.streams_beat("a", 2)
     answer = h.streams_beat("a", 2, owned={"0": [0, 1]})
-    assert (answer.member_epoch, standby(answer)) == (3, {"0": [2, 3]})
+    assert (answer.member_epoch, active(answer)) == (3, None), "its process has them until now"
+    assert standby(h.streams_beat("a", 3)) == {"0": [2, 3]}
     answer = h.streams_beat("b", 3)
     assert (active(answer), standby(answer)) == ({"0": [2, 3]}, {"0": [0, 1]})
     h.streams_beat("b", -1)
@@ -206,7 +230,7 @@ def test_the_whole_application_is_told_to_shut_down(h: Harness) -> None:
     h.streams_beat("b", 0)
     assert told(h.streams_beat("a", 2, shutdown_application=True)) == [4]
     answer = h.streams_beat("b", 3, shutdown_application=True)
-    assert "member a encountered" in answer.status[0].status_detail
+    assert "member a encountered" in details(answer)[0]
     for name in "ab":
         h.streams_beat(name, -1)
     assert told(h.streams_beat("c", 0)) == []
@@ -217,7 +241,7 @@ def test_where_queries_are_answered(h: Harness) -> None:
     h.streams_beat("a", 0, user_endpoint=cls(host="one", port=1))
     answer = h.streams_beat("b", 0, user_endpoint=cls(host="two", port=2))
     assert answer.endpoint_information_epoch == 1
-    rows = answer.partitions_by_user_endpoint
+    rows = answer.partitions_by_user_endpoint or []
     assert [(row.user_endpoint.host, len(row.active_partitions)) for row in rows] == [
         ("one", 1),
         ("two", 0),
@@ -227,7 +251,7 @@ def test_where_queries_are_answered(h: Harness) -> None:
     assert answer.partitions_by_user_endpoint is None
     answer = h.streams_beat("a", 2, endpoint_information_epoch=1)
     assert answer.endpoint_information_epoch == 2, "it has other tasks"
-    (row, _) = sorted(answer.partitions_by_user_endpoint, key=lambda r: r.user_endpoint.port)
+    (row, _) = sorted(answer.partitions_by_user_endpoint or (), key=lambda r: r.user_endpoint.port)
     assert row.active_partitions[0].partitions == [0, 1]
 
 
@@ -330,6 +354,7 @@ def test_many_tasks_are_shared_beside_clients(h: Harness) -> None:
 
 def test_how_a_group_stands(h: Harness) -> None:
     h.streams_beat("a", 0, topology=topology(subtopology("0", "nowhere")))
+    h.streams_beat("a", 2)
     standing = h.coordinator.standing("g", h.now)
     assert standing is not None
     assert "NotReady" in standing

@@ -3,6 +3,7 @@ heartbeats in every field, and the same records in `__consumer_offsets`."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import pytest
 from harness.admin_calls import of, request
 from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker
 from harness.raw import RawConnection
+from harness.tools import Tools
 
 from kbroker.protocol import streams_group_metadata
 from kbroker.protocol.api_keys import ApiKey
@@ -581,3 +583,74 @@ def test_answers_and_records_are_equal(
     for number, (mine, other) in enumerate(zip(ours.said, theirs.said, strict=True)):
         assert mine == other, f"answer {number}"
     assert ours.records() == theirs.records()
+
+
+# --- Kafka's tool
+
+LIVE = (
+    "--list",
+    "--list --state",
+    "--list --state Stable",
+    "--describe --group {group}",
+    "--describe --group {group} --verbose",
+    "--describe --group {group} --members",
+    "--describe --group {group} --members --verbose",
+    "--describe --group {group} --state",
+    "--describe --group {group} --state --verbose",
+    "--describe --group {group} --offsets",
+    "--describe --group {group} --offsets --verbose",
+    "--describe --all-groups --state",
+    "--describe --group missing",
+    "--reset-offsets --group {group} --input-topic {group}-in --to-earliest --execute",
+    "--delete-offsets --group {group} --input-topic {group}-in",
+    "--delete --group {group}",
+)
+AT_REST = (
+    "--list --state",
+    "--describe --group {group}",
+    "--describe --group {group} --members",
+    "--describe --group {group} --state",
+    "--reset-offsets --group {group} --input-topic {group}-in --to-offset 0 --dry-run",
+    "--reset-offsets --group {group} --input-topic {group}-in --to-earliest --execute",
+    "--reset-offsets --group {group} --all-input-topics --to-latest --execute",
+    "--describe --group {group} --offsets",
+    "--delete-offsets --group {group} --input-topic {group}-in",
+    "--delete-offsets --group {group} --input-topic {group}-missing",
+    "--describe --group {group} --offsets",
+    "--delete --group {group}",
+    "--delete --group {group}",
+    "--list",
+)
+
+
+def transcript(side: Side, tools: Tools) -> list[list[str]]:
+    """What the tool says of a group that works and of one at rest."""
+    side.group = "tool"
+    side.topic("in", 2)
+    topology = side.topology(side.subtopology("0", sources=["in"], changelogs=("log",)))
+    side.until(has_tasks, "a", 0, topology=topology)
+    epoch = side.beat("a", 0, topology=topology).member_epoch
+    side.commit("a", epoch, "in", 0)
+    said = [spoken(side, tools, each) for each in LIVE]
+    side.beat("a", -1)
+    return said + [spoken(side, tools, each) for each in AT_REST]
+
+
+def spoken(side: Side, tools: Tools, arguments: str) -> list[str]:
+    words = arguments.format(group=side.group).split()
+    said = tools.run("kafka-streams-groups", "--bootstrap-server", side.broker.address, *words)
+    text = f"{said.status}\n{said.stdout}\n{said.stderr}".replace(side.broker.address, "BROKER")
+    lines = [re.sub(r" +", " ", line).strip() for line in text.splitlines() if line.strip()]
+    others = [
+        line for line in lines if "tool" not in line and re.match(r"[a-z]+(-[a-z]+)+ ?", line)
+    ]
+    return sorted(line for line in lines if line not in others)
+
+
+def test_kafkas_tool_says_the_same(both: tuple[Side, Side], tools: Tools) -> None:
+    ours, theirs = (transcript(side, tools) for side in both)
+    for arguments, mine, other in zip((*LIVE, *AT_REST), ours, theirs, strict=True):
+        assert mine == other, arguments
+    words = " ".join(line for each in ours for line in each)
+    for expected in ("tool Stable", "tool Empty", "tool-in 0 5", "process-a", "0:[0,1]"):
+        assert expected in words, words

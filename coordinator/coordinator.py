@@ -64,6 +64,7 @@ from .streams_describing import describe_streams_group
 from .streams_group import StreamsGroup
 from .streams_groups import STREAMS_KINDS, StreamsGroups, StreamsHeartbeat
 from .tombstones import tombstones_of
+from .views import GroupView, view_of
 
 GROUPS_AT_ONCE = 100
 """That go on in one piece after a load: some milliseconds with their events."""
@@ -294,6 +295,10 @@ class GroupCoordinator:
         """The committed offsets of a group, by topic and partition; pending ones do not count."""
         offsets = self._state.offsets.get(group_id, {})
         return {partition: value.offset for partition, value in offsets.items()}
+
+    def view(self, group_id: str) -> GroupView:
+        """The state and the members of a group of any kind."""
+        return view_of(self._state, self._topics, group_id)
 
     def standing(self, group_id: str, now: Now) -> str | None:
         """How a group stands and what it waits for, in words; None when there is none."""

@@ -240,9 +240,11 @@ class StreamsGroup:
     def put(self, member: StreamsMember) -> None:
         """A member is new, or is different now."""
         old = self.members.get(member.id)
-        if old is not None:
-            self._release(old)
-        self._hold(member)
+        had = None if old is None else (old.process_id, old.assigned, old.revoking)
+        if had != (member.process_id, member.assigned, member.revoking):
+            if old is not None:
+                self._release(old)
+            self._hold(member)
         self.members[member.id] = member
         self.endpoint_rows.pop(member.id, None)
         if member.is_reconciled_to(self.assignment_epoch):
@@ -285,10 +287,11 @@ class StreamsGroup:
 
     def keeps(self, process_id: str, subtopology: str, partition: int) -> bool:
         """Whether a process has a task as standby or warm-up, or has to give it back."""
-        return any(
-            process_id in tasks.get(subtopology, {}).get(partition, NOBODY)
-            for tasks in (self._standby, self._warmup)
-        )
+        for tasks in (self._standby, self._warmup):
+            known = tasks.get(subtopology)
+            if known is not None and process_id in known.get(partition, NOBODY):
+                return True
+        return False
 
     def _hold(self, member: StreamsMember) -> None:
         for held in (member.assigned, member.revoking):

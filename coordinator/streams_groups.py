@@ -62,7 +62,7 @@ STREAMS_KINDS = frozenset({SESSION, REVOCATION, INITIAL_DELAY})
 
 NAME_LENGTH_MAX = 1_000
 """Of the ids that a member gives itself; clients send UUIDs."""
-TASKS_OWNED_MAX = 50_000
+TASKS_OWNED_MAX = 20_000
 TAGS_MAX = 100
 
 Request: TypeAlias = StreamsGroupHeartbeatRequest

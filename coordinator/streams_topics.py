@@ -24,8 +24,8 @@ CountOf: TypeAlias = Callable[[str], "int | None"]
 MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS = 1, 2, 3
 """Codes of a status, as members are told."""
 NAMES_SHOWN = 3
-TASKS_MAX = 100_000
-"""Of one group."""
+TASKS_MAX = 20_000
+"""Of one group; a single member may have all of them, and takes them in one step."""
 
 
 class InternalTopic(NamedTuple):

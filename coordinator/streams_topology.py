@@ -13,7 +13,7 @@ from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 Said = StreamsGroupHeartbeatRequest
 Value = StreamsGroupTopologyValue
 
-ROWS_MAX = 10_000
+ROWS_MAX = 2_000
 """Topics, settings of internal ones and indexes of copartitioned ones that a topology may have."""
 
 

@@ -42,9 +42,10 @@ def streams_group_heartbeat(
     client may do that.
 
     Differs from Kafka: internal topics are there when the answer comes, and where one cannot be made
-    that answer says why. INVALID_REQUEST for ids of more than 1,000 characters, topologies of more
-    than 10,000 topics and settings, more than 50,000 owned tasks, and for a topology that contradicts
-    itself.
+    that answer says why. A member that does not say that it has what it was told is told again.
+    INVALID_REQUEST for ids of more than 1,000 characters, topologies of more than 2,000 topics and
+    settings, or that contradict themselves, more than 20,000 owned tasks; STREAMS_INVALID_TOPOLOGY
+    for groups of more tasks than that.
     """
     try:
         require_streams_groups(ctx)

@@ -155,14 +155,14 @@ def test_topologies_that_make_no_sense() -> None:
     )
     beyond = subtopology("0", "orders", copartition=[([1], [])])
     assert refusal(beyond)[0] == ErrorCode.INVALID_REQUEST
-    assert refusal(subtopology("0", *map(str, range(10_001))))[0] == ErrorCode.INVALID_REQUEST
+    assert refusal(subtopology("0", *map(str, range(2_001))))[0] == ErrorCode.INVALID_REQUEST
 
 
 def test_a_long_chain_is_gone_through_once() -> None:
     """However the members name its parts."""
     parts = [subtopology("0", "orders", sinks=["t1"])]
     parts += [
-        subtopology(str(n), repartition={f"t{n}": 0}, sinks=[f"t{n + 1}"]) for n in range(1, 900)
+        subtopology(str(n), repartition={f"t{n}": 0}, sinks=[f"t{n + 1}"]) for n in range(1, 400)
     ]
-    parts.append(subtopology("900", repartition={"t900": 0}))
+    parts.append(subtopology("400", repartition={"t400": 0}))
     assert set(missing(*parts[::-1]).values()) == {4}

@@ -585,6 +585,30 @@ def test_answers_and_records_are_equal(
     assert ours.records() == theirs.records()
 
 
+def contradictions(side: Side) -> None:
+    """Topologies that contradict themselves, and a member with an endpoint in a group without topics."""
+    part = side.subtopology("0", sources=["in"])
+    beyond = side.subtopology("0", sources=["in"], copartition=(([3], []),))
+    for topology in (
+        side.topology(part, part),
+        side.topology(beyond),
+        side.topology(epoch=-1),
+    ):
+        side.beat("a", 0, topology=topology)
+    side.beat("a", 0, client_tags=[of(BEAT, "KeyValue", key="a", value="b")] * 2)
+    side.beat("a", 0, user_endpoint=of(BEAT, "Endpoint", host="here", port=1))
+
+
+def test_where_kafka_fails(both: tuple[Side, Side]) -> None:
+    """kbroker says what is wrong; the last one is nothing that a client does wrong."""
+    for side in both:
+        side.group, side.said = "contradictions", []
+        contradictions(side)
+    ours, theirs = ([answer["error_code"] for answer in side.said] for side in both)
+    assert theirs == [-1, -1, -1, -1, -1]
+    assert ours == [42, 42, 42, 42, 0]
+
+
 # --- Kafka's tool
 
 LIVE = (

@@ -4,9 +4,12 @@ heartbeats in every field, and the same records in `__consumer_offsets`."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -227,13 +230,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]
     try:
         for broker in brokers:
             broker.start()
-        sides = [Side(broker, RawConnection(broker.address)) for broker in brokers]
-        for side in sides:
-            find = request(ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"])
-            deadline = time.monotonic() + SETTLE_SECONDS
-            while side.connection.ask(ApiKey.FIND_COORDINATOR, 4, find).coordinators[0].error_code:
-                assert time.monotonic() < deadline, "no coordinator"
-                time.sleep(0.1)
+        sides = list(map(connected_to, brokers))
         yield sides[0], sides[1]
         for side in sides:
             side.connection.close()
@@ -680,3 +677,46 @@ def test_kafkas_tool_says_the_same(both: tuple[Side, Side], tools: Tools) -> Non
     words = " ".join(line for each in ours for line in each)
     for expected in ("tool Stable", "tool Empty", "tool-in 0 5", "process-a", "0:[0,1]"):
         assert expected in words, words
+
+
+# --- a Kafka that kbroker takes over
+
+
+def connected_to(broker: Broker) -> Side:
+    """One of the two, whose coordinator is there."""
+    side = Side(broker, RawConnection(broker.address))
+    find = request(ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=["g"])
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while side.connection.ask(ApiKey.FIND_COORDINATOR, 4, find).coordinators[0].error_code:
+        assert time.monotonic() < deadline, "no coordinator"
+        time.sleep(0.1)
+    return side
+
+
+def test_a_group_of_a_stopped_kafka_goes_on(tmp_path: Path) -> None:
+    """Its members keep their tasks; a new epoch comes, because the hash of topics is another one."""
+    apache = FixedQuorumBroker(tmp_path / "apache", PROPERTIES)
+    taken = KbrokerBroker(tmp_path / "taken", PROPERTIES)
+    try:
+        apache.start()
+        before = connected_to(apache)
+        before.group = "taken"
+        before.topic("in", 2)
+        epoch = before.until(has_tasks, "a", 0).member_epoch
+        before.commit("a", epoch, "in", 0)
+        before.describe()
+        before.connection.close()
+        apache.stop()
+        command = [sys.executable, "-m", "kbroker", "log", "adopt", str(apache.data_dir)]
+        subprocess.run([*command, "--data-dir", str(taken.data_dir)], check=True)
+        taken.start()
+        after = connected_to(taken)
+        after.group = "taken"
+        after.describe()
+        assert after.said == before.said[-1:]
+        answer = after.beat("a", epoch, **none(active_tasks=tasks(0, 1)))
+        after.connection.close()
+        assert (answer.error_code, answer.member_epoch, answer.active_tasks) == (0, epoch + 1, None)
+    finally:
+        apache.kill()
+        taken.kill()

@@ -20,7 +20,7 @@ from kbroker.coordinator.state import ShardState
 from kbroker.coordinator.streams_group import StreamsGroup, StreamsMemberState
 from kbroker.protocol.errors import ErrorCode
 
-from .consumer_simulation import BAD_NEWS, FENCED, Violation, must
+from .consumer_simulation import BAD_NEWS, FENCED, must
 from .harness import Harness, topology
 from .harness import subtopology as part
 
@@ -321,6 +321,3 @@ def picture(group: StreamsGroup) -> tuple[Any, ...]:
         group._standby,
         group.unreconciled,
     )
-
-
-__all__ = ["StreamsSimulation", "Violation"]

@@ -9,9 +9,10 @@ import pytest
 
 from kbroker.coordinator.streams_group import StreamsGroup, TaskLists
 
-from .streams_simulation import StreamsSimulation, Violation
+from .consumer_simulation import Violation
+from .streams_simulation import StreamsSimulation
 
-SEEDS = 40
+SEEDS = 25
 STEPS = 150
 
 

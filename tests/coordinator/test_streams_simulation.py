@@ -12,7 +12,7 @@ from kbroker.coordinator.streams_group import StreamsGroup, TaskLists
 from .consumer_simulation import Violation
 from .streams_simulation import StreamsSimulation
 
-SEEDS = 25
+SEEDS = 40
 STEPS = 150
 
 
@@ -21,6 +21,7 @@ def run_all() -> None:
         StreamsSimulation(seed).run(STEPS)
 
 
+@pytest.mark.slow
 def test_no_task_has_two_members_and_all_are_worked_on_in_the_end() -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS):

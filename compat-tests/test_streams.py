@@ -9,11 +9,13 @@ import itertools
 import random
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import KILLED
 from harness.brokers import Broker
-from harness.streams import StreamsApplication, Work
+from harness.streams import SHORT_SESSIONS, StreamsApplication, Work
 from harness.traffic import Feeder, Record, create_topics, topic_configs
 
 CLIENT = "streams"
@@ -53,15 +55,25 @@ def once(lines: list[Record]) -> dict[str, list[int]]:
     return {word: list(range(1, total + 1)) for word, total in words(lines).items()}
 
 
+@pytest.fixture
+def quick_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
+    """A broker that notices soon when a member of a streams group is gone."""
+    one = make_broker("quick", {**KILLED, **SHORT_SESSIONS})
+    one.start()
+    yield one
+    one.kill()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
 def test_words_are_counted_once(
-    own_broker: Broker, tmp_path: Path, request: pytest.FixtureRequest
+    quick_broker: Broker, tmp_path: Path, request: pytest.FixtureRequest, protocol: str
 ) -> None:
     """Each word comes out as often as it went in, and with each number once, in their order."""
     kills = list(itertools.islice(itertools.cycle(KILLS), request.config.getoption("--kills")))
-    create_topics(own_broker.address, 2, "lines", "counts")
-    feeder = Feeder(own_broker.address, line)
-    application = StreamsApplication("words", own_broker.address, tmp_path)
-    with Work(own_broker, application, feeder, "counts") as work:
+    create_topics(quick_broker.address, 2, "lines", "counts")
+    feeder = Feeder(quick_broker.address, line)
+    application = StreamsApplication("words", quick_broker.address, tmp_path, protocol=protocol)
+    with Work(quick_broker, application, feeder, "counts") as work:
         pauses = [work.kill(**kill) for kill in kills]
         lines = feeder.finish()
         results, aborted = work.results(words(lines).total())
@@ -71,5 +83,5 @@ def test_words_are_counted_once(
     )
     assert aborted > 0
     for topic, policy in OWN_TOPICS.items():
-        assert topic_configs(own_broker.address, topic)["cleanup.policy"] == policy
+        assert topic_configs(quick_broker.address, topic)["cleanup.policy"] == policy
     assert counted(results) == once(lines)

@@ -17,7 +17,12 @@ from .result import (
     TransactionEvent,
     append_error,
 )
-from .settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
+from .settings import (
+    ConsumerGroupSettings,
+    GroupSettings,
+    MigrationPolicy,
+    StreamsGroupSettings,
+)
 from .share_states import ShareStateCoordinator
 from .transaction import Transaction, TransactionState
 from .transactions import TransactionCoordinator, TransactionSettings, names_whole_producer
@@ -36,6 +41,7 @@ __all__ = [
     "Pieces",
     "Result",
     "ShareStateCoordinator",
+    "StreamsGroupSettings",
     "TopicNames",
     "TopicShape",
     "Transaction",

@@ -168,11 +168,16 @@ class ConsumerGroups:
         group = self._state.consumer_groups.get(group_id)
         if group is not None:
             return group
-        if request.member_epoch != JOINS:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
         classic = self._state.groups.get(group_id)
-        if classic is None:
-            return ConsumerGroup(group_id)
+        joins = request.member_epoch == JOINS
+        if self._state.any_group(group_id) is None:
+            if joins:
+                return ConsumerGroup(group_id)
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        if classic is None or not joins:
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
+            )
         return self._conversion.to_consumer_group(classic, settings, now, result)
 
     def _check_room(

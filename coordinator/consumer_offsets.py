@@ -16,8 +16,8 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRe
 
 from .consumer_group import ConsumerGroup, ConsumerMember
 
-Check: TypeAlias = Callable[[UUID, int], ErrorCode]
-"""Why an offset of a partition is not taken; NONE when it is."""
+Check: TypeAlias = Callable[[str, UUID, int], ErrorCode]
+"""Why an offset of a partition is not taken, by name and id of the topic; NONE when it is."""
 
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 """Of OffsetCommit."""
@@ -25,7 +25,7 @@ FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 
 def always(code: ErrorCode) -> Check:
     """The same for every partition."""
-    return lambda topic_id, partition: code
+    return lambda topic, topic_id, partition: code
 
 
 def committer_check(group: ConsumerGroup, request: OffsetCommitRequest, version: int) -> Check:
@@ -78,7 +78,7 @@ def _epoch_check(member: ConsumerMember, epoch: int, stale: ErrorCode) -> Check:
     if epoch > member.epoch:
         return always(stale)
 
-    def check(topic_id: UUID, partition: int) -> ErrorCode:
+    def check(topic: str, topic_id: UUID, partition: int) -> ErrorCode:
         got_in = member.got_in(topic_id, partition)
         return stale if got_in is None or epoch < got_in else ErrorCode.NONE
 

@@ -62,6 +62,11 @@ class KnownTopics:
         """Those topics that there are, by id."""
         return {fact.id: fact.shape for fact in map(self._fact, names) if fact is not None}
 
+    def count_of(self, name: str) -> int | None:
+        """How many partitions a topic has; None when there is no such topic."""
+        fact = self._fact(name)
+        return None if fact is None else fact.shape.partitions
+
     def hash_of(self, names: AbstractSet[str]) -> int:
         """A number (int64) that is another one when any of the topics is; 0 for none.
 

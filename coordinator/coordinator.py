@@ -34,6 +34,10 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+)
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
@@ -42,7 +46,6 @@ from .classic import ClassicGroups
 from .classic_members import ClassicMembers
 from .consumer_group import ConsumerGroup
 from .consumer_groups import KINDS, ConsumerGroups
-from .consumer_records import group_tombstones
 from .consumer_topics import KnownTopics, Topics
 from .conversion import Conversion
 from .describing import describe_consumer_group
@@ -53,17 +56,22 @@ from .offsets import Offsets
 from .rebalance import Rebalances, note
 from .replay import end_transaction, replay
 from .result import Answer, ClientInfo, Now, Parked, Pieces, Result, append_error
-from .settings import ConsumerGroupSettings, GroupSettings
+from .settings import ConsumerGroupSettings, GroupSettings, StreamsGroupSettings
 from .sharing import MayKnow
-from .standing import consumer_group_standing, standing
+from .standing import consumer_group_standing, standing, streams_group_standing
 from .state import ShardState
+from .streams_describing import describe_streams_group
+from .streams_group import StreamsGroup
+from .streams_groups import STREAMS_KINDS, StreamsGroups, StreamsHeartbeat
+from .tombstones import tombstones_of
+from .views import GroupView, view_of
 
 GROUPS_AT_ONCE = 100
 """That go on in one piece after a load: some milliseconds with their events."""
 
 
 class GroupCoordinator:
-    """Groups of both protocols and offsets of one shard: pure, so every call says what time it is.
+    """Groups of all protocols and offsets of one shard: pure, so every call says what time it is.
 
     Life: `replay` each record of the partition, then `on_loaded`; operations; at the end
     `on_unloaded`.
@@ -74,6 +82,7 @@ class GroupCoordinator:
       settings: Limits and delays.
       topics: The cluster's topics; `topics_changed` says when they change.
       consumer_settings: Those of one consumer group, by its id, as they are now.
+      streams_settings: The same of a streams group.
       new_uuid: Where member ids come from; tests give a counter.
     """
 
@@ -83,6 +92,7 @@ class GroupCoordinator:
         topics: Topics,
         *,
         consumer_settings: Callable[[str], ConsumerGroupSettings] | None = None,
+        streams_settings: Callable[[str], StreamsGroupSettings] | None = None,
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self._settings = settings
@@ -97,6 +107,13 @@ class GroupCoordinator:
         conversion = Conversion(self._state, self._rebalances, settings, self._topics)
         self._consumer = ConsumerGroups(
             self._state, timers, self._settings_of, self._topics, conversion, new_uuid
+        )
+        streams_default = StreamsGroupSettings()
+        self._streams = StreamsGroups(
+            self._state,
+            timers,
+            streams_settings or (lambda group_id: streams_default),
+            self._topics,
         )
         self._classic_members = ClassicMembers(
             self._consumer,
@@ -117,6 +134,9 @@ class GroupCoordinator:
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.join(group, request, client, now, version)
+        if request.group_id in self._state.streams_groups:
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return Result(JoinGroupResponse(error_code=code))
         return self._classic.join(request, client, now, version)
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
@@ -160,16 +180,24 @@ class GroupCoordinator:
         """
         return self._consumer.heartbeat(request, client, now, version, may_know)
 
+    def streams_heartbeat(
+        self, request: StreamsGroupHeartbeatRequest, client: ClientInfo, now: Now
+    ) -> StreamsHeartbeat:
+        """StreamsGroupHeartbeat 0. The internal topics that it names are to be made once its result
+        is stored, if the client may do that."""
+        return self._streams.heartbeat(request, client, now)
+
     def free_for_classic(self, group_id: str, now: Now) -> Result[JoinGroupResponse] | None:
-        """Before a JoinGroup: a consumer group without members is one no more; its offsets stay.
+        """Before a JoinGroup: a newer group without members is one no more; its offsets stay.
 
         None where there is no such group. Release the result only if it could not be stored.
         """
-        group = self._consumer_group(group_id)
+        group = self._consumer_group(group_id) or self._state.streams_groups.get(group_id)
         if group is None or group.members:
             return None
+        self._streams.forget(group_id)
         result: Result[JoinGroupResponse] = Result()
-        result.records = group_tombstones(group)
+        result.records = tombstones_of(group)
         result.on_failure = lambda code, now: Result(
             JoinGroupResponse(error_code=append_error(code))
         )
@@ -248,18 +276,29 @@ class GroupCoordinator:
         assignor = self._settings_of(group_id).assignors[0]
         return describe_consumer_group(self._state, self._topics, group_id, assignor)
 
+    def describe_streams_group(self, group_id: str) -> StreamsGroupDescribeResponse.Group:
+        """StreamsGroupDescribe 0: the row of one group. Authorized operations are left unset."""
+        return describe_streams_group(self._state, group_id)
+
     def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
         """DeleteGroups 0-2, one group of it, in pieces whose response is its row.
 
         Handle each before taking the next, and take no more behind one that could not be stored.
         Between two of them nobody else may use the group.
         """
+        streams = self._state.streams_groups.get(group_id)
+        if streams is not None and not streams.members:
+            self._streams.forget(group_id)
         return delete_group(self._state, group_id, now)
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
         """The committed offsets of a group, by topic and partition; pending ones do not count."""
         offsets = self._state.offsets.get(group_id, {})
         return {partition: value.offset for partition, value in offsets.items()}
+
+    def view(self, group_id: str) -> GroupView:
+        """The state and the members of a group of any kind."""
+        return view_of(self._state, self._topics, group_id)
 
     def standing(self, group_id: str, now: Now) -> str | None:
         """How a group stands and what it waits for, in words; None when there is none."""
@@ -269,6 +308,8 @@ class GroupCoordinator:
         producers = self._state.pending_offsets.producers(group_id)
         if isinstance(group, ConsumerGroup):
             return consumer_group_standing(group, producers)
+        if isinstance(group, StreamsGroup):
+            return streams_group_standing(group, producers)
         return standing(group, self._rebalances.timers, producers, now)
 
     # -- time
@@ -280,13 +321,19 @@ class GroupCoordinator:
     def due(self, now: Now) -> Iterator[Result[None]]:
         """The time-outs that have come. Handle each result before taking the next."""
         while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
-            groups = self._consumer if key[0] in KINDS else self._rebalances
-            yield groups.expire(key, now)
+            if key[0] in STREAMS_KINDS:
+                yield self._streams.expire(key, now)
+            else:
+                groups = self._consumer if key[0] in KINDS else self._rebalances
+                yield groups.expire(key, now)
 
     def end_session(self, group_id: str, member_id: str, now: Now) -> None:
         """A member is not heard of any more: its session is over the next time `due` is called."""
         group = self._consumer_group(group_id)
-        if group is not None:
+        streams = self._state.streams_groups.get(group_id)
+        if streams is not None:
+            self._streams.end_session(streams, member_id, now)
+        elif group is not None:
             self._consumer.end_session(group, member_id, now)
         else:
             self._rebalances.expect(group_id, member_id, 0, now)
@@ -297,10 +344,11 @@ class GroupCoordinator:
             for member in group.members.values():
                 self._rebalances.keep_alive(group, member, now)
         self._consumer.renew_sessions(now)
+        self._streams.renew_sessions(now)
 
     def topics_changed(self, names: Collection[str]) -> None:
-        """These topics are new, gone or different: consumer groups look again with the next heartbeat
-        of a member."""
+        """These topics are new, gone or different: consumer and streams groups look again with the next
+        heartbeat of a member."""
         self._topics.changed(names)
 
     # -- life
@@ -340,6 +388,11 @@ class GroupCoordinator:
         while these := tuple(islice(consumer_groups, GROUPS_AT_ONCE)):
             for each in these:
                 self._consumer.go_on(each, now)
+            yield Result()
+        streams_groups = iter(tuple(self._state.streams_groups.values()))
+        while streams := tuple(islice(streams_groups, GROUPS_AT_ONCE)):
+            for one in streams:
+                self._streams.go_on(one, now)
             yield Result()
 
     def _go_on(self, group: Group, now: Now, result: Result[None]) -> None:

@@ -12,16 +12,17 @@ from kbroker.protocol.messages.groups import (
     ListGroupsResponse,
 )
 
-from .consumer_group import ConsumerGroup, ConsumerGroupState
-from .consumer_records import group_tombstones
+from .consumer_group import ConsumerGroup
 from .group import Group
 from .group_state import DEAD, EMPTY, STABLE
 from .rebalance import note_deleted
-from .records import group_tombstone, offset_tombstone
+from .records import offset_tombstone
 from .result import Now, Result, append_error
-from .state import OFFSETS_AT_ONCE, ShardState
+from .state import OFFSETS_AT_ONCE, AnyGroup, ShardState
+from .streams_group import StreamsGroup
+from .tombstones import tombstones_of
 
-CLASSIC, CONSUMER = "classic", "consumer"
+CLASSIC, CONSUMER, STREAMS = "classic", "consumer", "streams"
 """Types of groups, as they are listed."""
 
 
@@ -33,19 +34,34 @@ def list_groups(
     Others may change the groups between two rows: each row is as its group is when it is taken.
     """
     states = {name.strip().lower() for name in states}
-    types = {name.lower() for name in types} or {CLASSIC, CONSUMER}
+    types = {name.lower() for name in types} or {CLASSIC, CONSUMER, STREAMS}
     classic = tuple(state.groups.values()) if CLASSIC in types else ()
     consumer = tuple(state.consumer_groups.values()) if CONSUMER in types else ()
-    groups: tuple[Group | ConsumerGroup, ...] = (*classic, *consumer)
+    streams = tuple(state.streams_groups.values()) if STREAMS in types else ()
+    groups: tuple[AnyGroup, ...] = (*classic, *consumer, *streams)
     for group in groups:
-        if states and group.state.value.lower() not in states:
+        if states and _filter_name(group) not in states:
             continue
+        kind = _type_of(group)
         yield ListGroupsResponse.Group(
             group_id=group.id,
-            protocol_type=(group.protocol_type or "") if isinstance(group, Group) else CONSUMER,
+            protocol_type=(group.protocol_type or "") if isinstance(group, Group) else kind,
             group_state=group.state.value,
-            group_type=CLASSIC if isinstance(group, Group) else CONSUMER,
+            group_type=kind,
         )
+
+
+def _type_of(group: AnyGroup) -> str:
+    if isinstance(group, Group):
+        return CLASSIC
+    return CONSUMER if isinstance(group, ConsumerGroup) else STREAMS
+
+
+def _filter_name(group: AnyGroup) -> str:
+    """The state of a group as filters name it."""
+    if isinstance(group, StreamsGroup):
+        return group.state.filter_name
+    return group.state.value.lower()
 
 
 def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGroupsResponse.Group:
@@ -55,7 +71,7 @@ def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGr
     if group is None:
         answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
         if version >= 6:  # KIP-1043
-            what = "is not a classic group" if group_id in state.consumer_groups else "not found"
+            what = "is not a classic group" if state.any_group(group_id) else "not found"
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             answer.error_message = f"Group {group_id[:255]} {what}."
         return answer
@@ -95,7 +111,7 @@ def delete_group(
         row.error_code = ErrorCode.GROUP_ID_NOT_FOUND
         yield result
         return
-    if group.state not in (EMPTY, ConsumerGroupState.EMPTY):
+    if group.state.value != EMPTY.value:
         row.error_code = ErrorCode.NON_EMPTY_GROUP
         yield result
         return
@@ -107,10 +123,7 @@ def delete_group(
         some = places[first : first + OFFSETS_AT_ONCE]
         result.records += [offset_tombstone(group_id, *place) for place in some]
         result.on_failure = partial(_not_deleted, group_id)
-    if isinstance(group, ConsumerGroup):
-        result.records += group_tombstones(group)
-    else:
-        result.records.append(group_tombstone(group_id))
+    result.records += tombstones_of(group)
     result.on_failure = partial(_not_deleted, group_id)
     note_deleted(group, "deleted on request", now, result)
     yield result

@@ -20,7 +20,6 @@ from kbroker.protocol.messages.offsets import (
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
 
-from .consumer_group import ConsumerGroup
 from .consumer_offsets import (
     Check,
     always,
@@ -28,16 +27,21 @@ from .consumer_offsets import (
     fetcher_error,
     transactional_committer_check,
 )
-from .consumer_records import group_tombstones
 from .group import CONSUMER_PROTOCOL_TYPE, Group
 from .group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
 from .pending import Place
 from .rebalance import Rebalances, note_deleted
-from .records import group_tombstone, offset_record, offset_tombstone
+from .records import offset_record, offset_tombstone
 from .result import CoordinatorRecord, Now, Pieces, Result, append_error
 from .settings import GroupSettings
 from .shapes import commit_refused, fetch_refused, no_offset, plain_commit, transactional_response
-from .state import OFFSETS_AT_ONCE, GroupOffsets, ShardState
+from .state import OFFSETS_AT_ONCE, AnyGroup, GroupOffsets, ShardState
+from .streams_offsets import (
+    streams_committer_check,
+    streams_fetcher_error,
+    streams_transactional_check,
+)
+from .tombstones import tombstones_of
 
 FOR_EVER_MS = 2**63 - 1
 FIRST_VERSION_OF_IDS = 10
@@ -100,8 +104,11 @@ class Offsets:
         if not wanted:
             return result  # nothing that could be stored, so the group does not matter
         group = self._state.consumer_groups.get(request.group_id)
+        streams = self._state.streams_groups.get(request.group_id)
         if group is not None:
             check = committer_check(group, request, version)
+        elif streams is not None:
+            check = streams_committer_check(streams, request, version)
         else:
             check = always(self._check_committer(request, now, version))
         result.records = self._records(request, wanted, check, now)
@@ -120,8 +127,11 @@ class Offsets:
         result: Result[TxnOffsetCommitResponse] = Result()
         if wanted:
             group = self._state.consumer_groups.get(request.group_id)
+            streams = self._state.streams_groups.get(request.group_id)
             if group is not None and not refusal:
                 check = transactional_committer_check(group, commit)
+            elif streams is not None and not refusal:
+                check = streams_transactional_check(streams, commit)
             else:
                 check = always(refusal or self._check_transactional_committer(commit))
             result.records = self._records(commit, wanted, check, now)
@@ -208,7 +218,7 @@ class Offsets:
         records = []
         for item in wanted:
             metadata = item.partition.committed_metadata or ""
-            code = check(item.topic_id, item.partition.partition_index)
+            code = check(item.topic, item.topic_id, item.partition.partition_index)
             if code:
                 item.row.error_code = code
             elif len(metadata) > self._settings.offset_metadata_length_max:
@@ -242,6 +252,9 @@ class Offsets:
         """Committed offsets of one group; what is not there is no error."""
         consumer_group = self._state.consumer_groups.get(request.group_id)
         if consumer_group is not None and (code := fetcher_error(consumer_group, request)):
+            return fetch_refused(request, code, version)
+        streams_group = self._state.streams_groups.get(request.group_id)
+        if streams_group is not None and (code := streams_fetcher_error(streams_group, request)):
             return fetch_refused(request, code, version)
         offsets = self._state.offsets.get(request.group_id, {})
         unstable: Collection[Place] = ()
@@ -335,7 +348,7 @@ class Offsets:
 
     def _delete_topic(
         self,
-        group: Group | ConsumerGroup,
+        group: AnyGroup,
         topic: OffsetDeleteRequest.Topic,
         places: Collection[Place],
         records: list[CoordinatorRecord],
@@ -371,7 +384,7 @@ class Offsets:
 
     def _forget_all(self, concerns: Callable[[str], bool]) -> Pieces:
         """The offsets of earlier topics with the names that this concerns."""
-        for group_id in (*self._state.groups, *self._state.consumer_groups):
+        for group_id in self._state.group_ids():
             for places in _some_at_once(self._state.places(group_id)):
                 gone = [
                     place
@@ -406,16 +419,14 @@ class Offsets:
         A group that has nothing left and no members goes as well. What waits for the end of a
         transaction stays.
         """
-        for group_id in (*self._state.groups, *self._state.consumer_groups):
+        for group_id in self._state.group_ids():
             group = self._state.any_group(group_id)
             if group is None:
                 continue  # it went meanwhile
             for places in _some_at_once(self._state.offsets.get(group_id, ())):
                 yield self._expired(group, places, now)
 
-    def _expired(
-        self, group: Group | ConsumerGroup, places: Collection[Place], now: Now
-    ) -> Result[None] | None:
+    def _expired(self, group: AnyGroup, places: Collection[Place], now: Now) -> Result[None] | None:
         """What of these offsets has outlived its retention, with the group if that has no more."""
         if self._state.any_group(group.id) is not group:
             return None  # it went meanwhile
@@ -434,18 +445,13 @@ class Offsets:
             return None
         result = _tombstones(group.id, gone)
         if ends:
-            if isinstance(group, Group):
-                result.records.append(group_tombstone(group.id))
-            else:
-                result.records += group_tombstones(group)
+            result.records += tombstones_of(group)
             note_deleted(group, "it has neither members nor offsets any more", now, result)
         return result
 
-    def _has_expired(
-        self, group: Group | ConsumerGroup, topic: str, value: OffsetCommitValue, now: Now
-    ) -> bool:
+    def _has_expired(self, group: AnyGroup, topic: str, value: OffsetCommitValue, now: Now) -> bool:
         """Retention counts from the commit; in a group that had members, from its end (KIP-211)."""
-        if isinstance(group, ConsumerGroup):
+        if not isinstance(group, Group):
             since_ms = value.commit_timestamp
             if group.subscribes(topic):
                 return False
@@ -469,9 +475,9 @@ def _is_simple_or_of_consumers(group: Group) -> bool:
     return group.state is EMPTY or group.protocol_type == CONSUMER_PROTOCOL_TYPE
 
 
-def _is_unused(group: Group | ConsumerGroup) -> bool:
+def _is_unused(group: AnyGroup) -> bool:
     """Whether a group has no members, and expects none."""
-    if isinstance(group, ConsumerGroup):
+    if not isinstance(group, Group):
         return not group.members
     return group.state is EMPTY and not group.pending
 

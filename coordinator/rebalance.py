@@ -12,14 +12,13 @@ from typing import Any
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
-from .consumer_group import ConsumerGroup
 from .group import Group, Member
 from .group_state import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, GroupState
 from .records import emptied_value, group_record
 from .replay import replay_group
 from .result import Answer, Event, Now, Result
 from .settings import GroupSettings
-from .state import ShardState
+from .state import AnyGroup, ShardState
 from .timers import Timers
 
 SESSION = "session"
@@ -302,14 +301,14 @@ def note_stored(group: Group, cause: str, now: Now, result: Result[Any]) -> None
     _write_event(group, cause, now, result, group.generation, STABLE)
 
 
-def note_deleted(group: Group | ConsumerGroup, cause: str, now: Now, result: Result[Any]) -> None:
+def note_deleted(group: AnyGroup, cause: str, now: Now, result: Result[Any]) -> None:
     """Write down that the group goes with the records of this result."""
     generation = group.generation if isinstance(group, Group) else group.epoch
     _write_event(group, cause, now, result, generation, DEAD)
 
 
 def _write_event(
-    group: Group | ConsumerGroup,
+    group: AnyGroup,
     cause: str,
     now: Now,
     result: Result[Any],

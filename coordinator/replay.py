@@ -27,6 +27,7 @@ from .group import Group, Member
 from .group_state import EMPTY, STABLE
 from .pending import Ended, Place
 from .state import OFFSETS_AT_ONCE, ShardState
+from .streams_replay import replay_streams_group
 
 
 def replay(
@@ -44,6 +45,7 @@ def replay(
         replay_group(state, entry.group, None if value is None else decode_group_metadata(value))
     else:
         replay_consumer_group(state, key, value)
+        replay_streams_group(state, key, value)
 
 
 def replay_offset(

@@ -72,3 +72,26 @@ class ConsumerGroupSettings:
     size_max: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
     migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsGroupSettings:
+    """Of one streams group of KIP-1071, as they are now. Defaults are Kafka's.
+
+    Attributes:
+      session_timeout_ms: Silence after which a member is removed (`streams.session.timeout.ms`).
+      heartbeat_interval_ms: How often members are asked to send heartbeats
+        (`streams.heartbeat.interval.ms`).
+      assignment_interval_ms: Shortest time between two targets (`streams.assignment.interval.ms`).
+      initial_rebalance_delay_ms: How long a group without members waits for more of them when one has
+        come (`streams.initial.rebalance.delay.ms`).
+      size_max: Most members of a group (`group.streams.max.size`).
+      standby_replicas: Copies of the state of each task (`streams.num.standby.replicas`).
+    """
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+    initial_rebalance_delay_ms: int = 3_000
+    size_max: int = 2**31 - 1
+    standby_replicas: int = 0

@@ -9,6 +9,7 @@ from .group import Group
 from .group_state import EMPTY, PREPARING, STABLE
 from .rebalance import JOIN, SYNC, printable, some_of
 from .result import Now
+from .streams_group import StreamsGroup, StreamsGroupState
 from .timers import Timers
 
 
@@ -37,6 +38,24 @@ def consumer_group_standing(group: ConsumerGroup, producers: Sequence[int]) -> s
     slow = [each.id for each in group.members.values() if each.revoking]
     if slow:
         stands += f"; {some_of(_members(slow))} must give partitions back"
+    return _with_offsets(stands, producers)
+
+
+def streams_group_standing(group: StreamsGroup, producers: Sequence[int]) -> str:
+    """As `standing`, of a streams group of KIP-1071."""
+    stands = f"group {group.id} is {group.state} in epoch {group.epoch}"
+    if group.members:
+        stands += f": it has {some_of(_members(group.members))}"
+    problem = None if group.configured is None else group.configured.problem
+    if group.state is StreamsGroupState.NOT_READY and problem is not None:
+        stands += f"; {problem.detail}"
+    elif group.state is StreamsGroupState.ASSIGNING:
+        stands += f"; its target is of epoch {group.assignment_epoch}"
+    elif group.unreconciled:
+        stands += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to have their tasks"
+    slow = [each.id for each in group.members.values() if not each.revoking.is_empty]
+    if slow:
+        stands += f"; {some_of(_members(slow))} must give tasks back"
     return _with_offsets(stands, producers)
 
 

@@ -11,7 +11,9 @@ from .consumer_group import ConsumerGroup
 from .deleted_topics import DeletedTopics
 from .group import Group
 from .pending import PendingOffsets, Place
+from .streams_group import StreamsGroup
 
+AnyGroup: TypeAlias = "Group | ConsumerGroup | StreamsGroup"
 GroupOffsets: TypeAlias = dict[Place, OffsetCommitValue]
 """Committed offsets of one group by (topic, partition)."""
 
@@ -24,7 +26,7 @@ class ShardState:
     """Groups, committed offsets and those of open transactions. All are written by `replay`.
 
     The volatile part of a group (see `Group`) is changed in place by the operations. A group that
-    has offsets, pending ones too, is always in `groups` or in `consumer_groups`, and never in both;
+    has offsets, pending ones too, is always in one of `groups`, `consumer_groups` and `streams_groups`;
     one without members that was only ever used for offsets is called simple and has no protocol
     type.
     """
@@ -36,6 +38,7 @@ class ShardState:
         "groups",
         "offsets",
         "pending_offsets",
+        "streams_groups",
     )
 
     def __init__(self) -> None:
@@ -43,15 +46,25 @@ class ShardState:
         """Classic groups."""
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         """Groups of KIP-848."""
+        self.streams_groups: dict[str, StreamsGroup] = {}
+        """Groups of KIP-1071."""
         self.offsets: dict[str, GroupOffsets] = {}
         self.pending_offsets = PendingOffsets()
         self.ending: dict[int, Iterator[int]] = {}
         """What is left to do for the end of a transaction, by producer id."""
         self.deleted_topics = DeletedTopics()
 
-    def any_group(self, group_id: str) -> Group | ConsumerGroup | None:
-        """A group of either kind."""
-        return self.groups.get(group_id) or self.consumer_groups.get(group_id)
+    def any_group(self, group_id: str) -> AnyGroup | None:
+        """A group of any kind."""
+        return (
+            self.groups.get(group_id)
+            or self.consumer_groups.get(group_id)
+            or self.streams_groups.get(group_id)
+        )
+
+    def group_ids(self) -> tuple[str, ...]:
+        """Of all groups, as they are now."""
+        return (*self.groups, *self.consumer_groups, *self.streams_groups)
 
     def begin_consumer_group(self, group_id: str) -> ConsumerGroup:
         """A group is a consumer group from now on, whatever it was."""
@@ -65,9 +78,21 @@ class ShardState:
         if self.places(group_id):
             self.begin_simple_group(group_id)
 
+    def begin_streams_group(self, group_id: str) -> StreamsGroup:
+        """A group is a streams group from now on, whatever it was."""
+        self.groups.pop(group_id, None)
+        group = self.streams_groups[group_id] = StreamsGroup(group_id)
+        return group
+
+    def end_streams_group(self, group_id: str) -> None:
+        """As `end_consumer_group`."""
+        del self.streams_groups[group_id]
+        if self.places(group_id):
+            self.begin_simple_group(group_id)
+
     def begin_simple_group(self, group_id: str) -> None:
         """A group that is not known yet has offsets."""
-        if group_id not in self.groups and group_id not in self.consumer_groups:
+        if self.any_group(group_id) is None:
             group = self.groups[group_id] = Group(group_id)
             group.stored = True
 

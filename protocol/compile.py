@@ -430,7 +430,7 @@ class _Decoder(_Writer):
             self.array_field(field, target, nullable)
         elif isinstance(field.kind, str):
             self.scalar(field.kind, target, nullable, field.name)
-        elif nullable and field.tag is None:
+        elif field.marked(self.version):
             marker = self.local("n")
             self.read("b", marker)
             self.flush()
@@ -639,7 +639,7 @@ class _Encoder(_Writer):
         elif isinstance(field.kind, str):
             self.scalar(field.kind, value, nullable)
         else:
-            self.struct(field.kind, value, nullable and field.tag is None)
+            self.struct(field.kind, value, field.marked(self.version))
 
     def struct(self, cls: type[Struct], value: str, nullable: bool) -> None:
         this = self.local("o")
@@ -763,6 +763,8 @@ class _Encoder(_Writer):
                 return f"{value} is not None"
             literal = type(default) in (bool, int, str, bytes)
             return f"{value} != {repr(default) if literal else self.name('default', default)}"
+        if field.marked(self.version):
+            return f"{value} is not None"
         unset = self.name("unset", field.kind())
         return f"{value} is not None and {value} != {unset}"
 

@@ -17,14 +17,9 @@ with the tagged fields of later releases, which older ones pass over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
-
-from .primitives import Buffer
 from .schema import ZERO_UUID, Int8, Int32, Int64, Uuid, message, wire
 from .schema import struct as nested
-from .versioned import decode_versioned, encode_versioned, version_of
+from .versioned import RecordKinds
 
 VALUE_VERSION = 0
 
@@ -75,8 +70,6 @@ class ConsumerGroupMemberMetadataValue:
     class ClassicMemberMetadata:
         """What else is known of a member that uses the classic protocol; the timeout is in ms."""
 
-        is_there: Int8 = 1
-        """Kafka says so of a struct that could be null, though one that is null is left out."""
         session_timeout_ms: Int32 = 0
         supported_protocols: list[ConsumerGroupMemberMetadataValue.ClassicProtocol]
 
@@ -174,7 +167,7 @@ class ConsumerGroupRegularExpressionValue:
     timestamp: Int64
 
 
-_KEYS: Mapping[int, type[Any]] = MappingProxyType(
+_KINDS = RecordKinds(
     {
         3: ConsumerGroupMetadataKey,
         4: ConsumerGroupPartitionMetadataKey,
@@ -183,10 +176,7 @@ _KEYS: Mapping[int, type[Any]] = MappingProxyType(
         7: ConsumerGroupTargetAssignmentMemberKey,
         8: ConsumerGroupCurrentMemberAssignmentKey,
         16: ConsumerGroupRegularExpressionKey,
-    }
-)
-_KINDS: Mapping[type[Any], int] = MappingProxyType({cls: kind for kind, cls in _KEYS.items()})
-_VALUES: Mapping[type[Any], type[Any] | None] = MappingProxyType(
+    },
     {
         ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
         ConsumerGroupPartitionMetadataKey: None,
@@ -195,39 +185,8 @@ _VALUES: Mapping[type[Any], type[Any] | None] = MappingProxyType(
         ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
         ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
         ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
-    }
+    },
+    VALUE_VERSION,
 )
-
-
-def encode_key(key: Any) -> bytes:
-    """The key of a record, with its kind in front.
-
-    Raises:
-        EncodeError: a name has more than 32767 bytes.
-    """
-    return encode_versioned(key, _KINDS[type(key)])
-
-
-def encode_value(value: Any) -> bytes:
-    """The value of a record, with its version in front. Raises EncodeError."""
-    return encode_versioned(value, VALUE_VERSION)
-
-
-def decode_key(buffer: Buffer) -> Any:
-    """The key of a record; None for a kind of record that this module does not know.
-
-    Raises:
-        DecodeError: the bytes are no key.
-    """
-    cls = _KEYS.get(version_of(buffer))
-    return None if cls is None else decode_versioned(cls, buffer)
-
-
-def decode_value(key: Any, buffer: Buffer) -> Any:
-    """The value under a key; None where it says nothing that matters.
-
-    Raises:
-        DecodeError: the bytes are no value of that kind, or of an unknown version.
-    """
-    cls = _VALUES[type(key)]
-    return None if cls is None else decode_versioned(cls, buffer)
+encode_key, encode_value = _KINDS.encode_key, _KINDS.encode_value
+decode_key, decode_value = _KINDS.decode_key, _KINDS.decode_value

@@ -105,7 +105,8 @@ def wire(
         before it None becomes the empty string or array. Without it a ``X | None`` field is
         nullable in every version.
       tag: Number of the tagged field (KIP-482); such a field is left out when it equals its
-        default. A tagged struct of type ``X | None`` is simply absent when None.
+        default. A tagged struct of type ``X | None`` is simply absent when None. With the default
+        None it is one that can be null in Kafka's declaration too, and a marker stands before it.
       default: Value when the constructor does not name the field; without it the zero value of
         the type (None where the type allows it, and a new list for an array).
       secret: The value is for nobody else's eyes: logs do not have it.
@@ -135,6 +136,10 @@ class Field(typing.NamedTuple):
 
     def nullable(self, version: int) -> bool:
         return self.optional and version >= self.nullable_since
+
+    def marked(self, version: int) -> bool:
+        """Whether a struct has a marker in front of it, which says whether it is null."""
+        return self.nullable(version) and (self.tag is None or self.default is None)
 
     @property
     def mutable(self) -> bool:

@@ -669,6 +669,31 @@ def _consumer_group_describe(at: Setting, rng: random.Random, version: int) -> A
     )
 
 
+@builds(ApiKey.STREAMS_GROUP_HEARTBEAT)
+def _streams_group_heartbeat(at: Setting, rng: random.Random, version: int) -> Any:
+    """Of a member that nobody knows, or one that cannot join: what it says is refused."""
+    key = ApiKey.STREAMS_GROUP_HEARTBEAT
+    part = of(key, "Subtopology", subtopology_id="0", source_topics=at.topics(rng))
+    topology = of(key, "Topology", subtopologies=[part])
+    epoch = rng.choice((0, 7))
+    return request(
+        key,
+        group_id=rng.choice(NAMES),
+        member_id="nobody",
+        member_epoch=epoch,
+        topology=None if epoch else topology,
+    )
+
+
+@builds(ApiKey.STREAMS_GROUP_DESCRIBE)
+def _streams_group_describe(at: Setting, rng: random.Random, version: int) -> Any:
+    return request(
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+        group_ids=rng.sample(NAMES, rng.randint(1, 3)),
+        include_authorized_operations=True,
+    )
+
+
 @builds(ApiKey.CREATE_DELEGATION_TOKEN)
 def _create_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
     """One that nobody can make, because of who would renew it."""

@@ -374,6 +374,8 @@ NOT_ADMIN = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: "test_positions.py",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "test_consumer_groups.py",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "test_consumer_groups.py",
+    ApiKey.STREAMS_GROUP_HEARTBEAT: "test_streams_groups.py",
+    ApiKey.STREAMS_GROUP_DESCRIBE: "test_streams_groups.py",
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "test_telemetry.py",
     ApiKey.PUSH_TELEMETRY: "test_telemetry.py",
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: "test_share_state.py",

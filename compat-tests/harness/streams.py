@@ -23,19 +23,32 @@ SETTINGS = {
     "commit.interval.ms": "500",
     "statestore.cache.max.bytes": "0",
     "num.stream.threads": "2",
-    "consumer.session.timeout.ms": "4000",
-    "consumer.heartbeat.interval.ms": "500",
     "consumer.auto.offset.reset": "earliest",
     "producer.transaction.timeout.ms": "4000",
 }
+OF_PROTOCOL = {
+    "classic": {
+        "consumer.session.timeout.ms": "4000",
+        "consumer.heartbeat.interval.ms": "500",
+    },
+    "streams": {"group.protocol": "streams"},
+}
 """Each update comes out, and what a dead application holds is free soon."""
+
+SHORT_SESSIONS = {
+    "group.streams.min.session.timeout.ms": "1000",
+    "group.streams.session.timeout.ms": "4000",
+    "group.streams.min.heartbeat.interval.ms": "100",
+    "group.streams.heartbeat.interval.ms": "500",
+}
+"""The same for streams groups (KIP-1071), whose times are settings of the broker."""
 
 
 class StreamsApplication(JavaProcess):
     """One process of java/StreamsApplication.java.
 
     topology: "words" or "payments". bootstrap: "host:port". folder: for its state and its log.
-    guarantee: of its processing. settings: more of them.
+    guarantee: of its processing. settings: more of them. protocol: of its group.
     """
 
     def __init__(
@@ -45,6 +58,7 @@ class StreamsApplication(JavaProcess):
         folder: Path,
         guarantee: str = "exactly_once_v2",
         settings: Mapping[str, str] | None = None,
+        protocol: str = "classic",
     ) -> None:
         self._state = folder / "state"
         settings = {
@@ -53,6 +67,7 @@ class StreamsApplication(JavaProcess):
             "state.dir": str(self._state),
             "processing.guarantee": guarantee,
             **SETTINGS,
+            **OF_PROTOCOL[protocol],
             **(settings or {}),
         }
         source = str(COMPAT / "java" / "StreamsApplication.java")

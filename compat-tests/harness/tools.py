@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, str] = {
     "kafka-producer-perf-test": f"{TOOLS}.ProducerPerformance",
     "kafka-reassign-partitions": f"{TOOLS}.reassign.ReassignPartitionsCommand",
     "kafka-streams-application-reset": f"{TOOLS}.StreamsResetter",
+    "kafka-streams-groups": f"{TOOLS}.streams.StreamsGroupCommand",
     "kafka-topics": f"{TOOLS}.TopicCommand",
     "kafka-transactions": f"{TOOLS}.TransactionsCommand",
     "kafka-verifiable-consumer": f"{TOOLS}.VerifiableConsumer",

@@ -7,7 +7,12 @@ from uuid import UUID
 
 from kbroker.cluster.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.coordinator import TransactionState
-from kbroker.protocol import consumer_group_metadata, share_state_log, transaction_log
+from kbroker.protocol import (
+    consumer_group_metadata,
+    share_state_log,
+    streams_group_metadata,
+    transaction_log,
+)
 from kbroker.protocol.group_metadata import (
     GroupMetadataKey,
     OffsetCommitKey,
@@ -51,20 +56,22 @@ def _group_record(key: bytes, value: bytes | None) -> Row | None:
         }
     if isinstance(decoded, GroupMetadataKey):
         return {"group": decoded.group} | _group_state(value)
-    return _consumer_group_record(key, value)
+    return _newer_group_record(key, value)
 
 
-def _consumer_group_record(key: bytes, value: bytes | None) -> Row | None:
-    """A record of a consumer group of KIP-848, field by field."""
-    decoded = consumer_group_metadata.decode_key(key)
-    if decoded is None:
-        return None
-    row: Row = _plain(decoded)
-    row["group"] = row.pop("group_id")
-    if value is None:
-        return row | {"tombstone": True}
-    found = consumer_group_metadata.decode_value(decoded, value)
-    return row if found is None else {**row, **_plain(found)}
+def _newer_group_record(key: bytes, value: bytes | None) -> Row | None:
+    """A record of a consumer group of KIP-848 or of a streams group of KIP-1071, field by field."""
+    for kinds in (consumer_group_metadata, streams_group_metadata):
+        decoded = kinds.decode_key(key)
+        if decoded is None:
+            continue
+        row: Row = _plain(decoded)
+        row["group"] = row.pop("group_id")
+        if value is None:
+            return row | {"tombstone": True}
+        found = kinds.decode_value(decoded, value)
+        return row if found is None else {**row, **_plain(found)}
+    return None
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Consumer groups: who is in them, how far they have read."""
+"""Groups that read topics, of all protocols: who is in them, how far they have read."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ async def describe_group(cluster: ClusterClient, name: str) -> Group:
     if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         check(code, row.error_message)
     if code or row.group_state == DEAD:
-        group = await _describe_consumer_group(await cluster.node(node_id), node_id, name)
+        coordinator = await cluster.node(node_id)
+        group = await _describe_consumer_group(coordinator, node_id, name)
+        group = group or await _describe_streams_group(cluster, coordinator, node_id, name)
         if group is None:
             raise NoSuchGroup(await _no_such_group(cluster, name))
         return group
@@ -163,6 +165,49 @@ async def _describe_consumer_group(
         for each in row.members
     ]
     return Group(name, node_id, row.group_state, "Consumer", row.assignor_name, members)
+
+
+async def _describe_streams_group(
+    cluster: ClusterClient, coordinator: Connection, node_id: int, name: str
+) -> Group | None:
+    """A group of an application of Kafka Streams (KIP-1071); None when it is none."""
+    from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest
+
+    if ApiKey.STREAMS_GROUP_DESCRIBE not in coordinator.versions:
+        return None
+    answer = await coordinator.ask(StreamsGroupDescribeRequest(group_ids=[name]))
+    (row,) = answer.groups
+    # The second one is of clusters that run `streams.version` 0.
+    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    check(row.error_code, row.error_message)
+    subtopologies = (row.topology.subtopologies if row.topology else None) or []
+    sources = {
+        each.subtopology_id: [
+            *each.source_topics,
+            *(topic.name for topic in each.repartition_source_topics),
+        ]
+        for each in subtopologies
+    }
+    topics = {topic for each in sources.values() for topic in each}
+    counts = {t.name: len(t.partitions) for t in (await cluster.metadata(sorted(topics))).topics}
+    members = [
+        Member(
+            each.member_id,
+            each.instance_id,
+            each.client_id,
+            each.client_host,
+            [
+                (topic, index)
+                for tasks in each.assignment.active_tasks
+                for topic in sources.get(tasks.subtopology_id, ())
+                for index in tasks.partitions
+                if index < counts.get(topic, 0)
+            ],
+        )
+        for each in row.members
+    ]
+    return Group(name, node_id, row.group_state, "Streams", "sticky", members)
 
 
 async def _no_such_group(cluster: ClusterClient, name: str) -> str:

@@ -1,7 +1,7 @@
 """Settings of groups and of client metrics, and the broker settings behind those of groups.
 
-Those of consumer groups (KIP-848) and of client metrics (KIP-714) hold. The others belong to protocols that kbroker does not serve
-yet: share groups of KIP-932, streams groups of KIP-1071. They are checked, kept and shown.
+Those of consumer groups (KIP-848), of streams groups (KIP-1071) and of client metrics (KIP-714) hold. The others belong to share
+groups of KIP-932, which kbroker does not serve yet. They are checked, kept and shown.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _LIMITED = (
 
 
 def _effect(name: str) -> Effect:
-    served = name.removeprefix("group.").startswith("consumer.")
+    served = name.removeprefix("group.").startswith(("consumer.", "streams."))
     return Effect.APPLIED if served else Effect.LATER
 
 

@@ -370,6 +370,7 @@ class BrokerConfig(Settings):
     group_consumer_max_size = _Integer("group.consumer.max.size")
     group_consumer_migration_policy = _Text("group.consumer.migration.policy")
     group_max_size = _Integer("group.max.size")
+    group_streams_max_size = _Integer("group.streams.max.size")
     group_min_session_timeout_ms = _Integer("group.min.session.timeout.ms")
     inter_broker_listener_name = _Text("inter.broker.listener.name")
     inter_broker_protocol = _Text("security.inter.broker.protocol")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +16,7 @@ from kbroker.coordinator import (
     GroupCoordinator,
     GroupSettings,
     MigrationPolicy,
+    StreamsGroupSettings,
 )
 from kbroker.partitions.history import History
 from kbroker.partitions.partitions import Partitions
@@ -35,7 +36,7 @@ GroupShard: TypeAlias = Shard[GroupCoordinator]
 
 
 class _Timing(NamedTuple):
-    """The settings behind a time of a consumer group: its own, the broker's, and their limits."""
+    """The settings behind a number of a group: its own, the broker's, and their limits."""
 
     own: str
     broker: str
@@ -43,24 +44,17 @@ class _Timing(NamedTuple):
     most: str
 
 
-_SESSION_TIMEOUT = _Timing(
-    "consumer.session.timeout.ms",
-    "group.consumer.session.timeout.ms",
-    "group.consumer.min.session.timeout.ms",
-    "group.consumer.max.session.timeout.ms",
-)
-_HEARTBEAT_INTERVAL = _Timing(
-    "consumer.heartbeat.interval.ms",
-    "group.consumer.heartbeat.interval.ms",
-    "group.consumer.min.heartbeat.interval.ms",
-    "group.consumer.max.heartbeat.interval.ms",
-)
-_ASSIGNMENT_INTERVAL = _Timing(
-    "consumer.assignment.interval.ms",
-    "group.consumer.assignment.interval.ms",
-    "group.consumer.min.assignment.interval.ms",
-    "group.consumer.max.assignment.interval.ms",
-)
+def _timing(kind: str, name: str) -> _Timing:
+    least, most = f"group.{kind}.min.{name}", f"group.{kind}.max.{name}"
+    return _Timing(f"{kind}.{name}", f"group.{kind}.{name}", least, most)
+
+
+_SESSION_TIMEOUT = _timing("consumer", "session.timeout.ms")
+_HEARTBEAT_INTERVAL = _timing("consumer", "heartbeat.interval.ms")
+_ASSIGNMENT_INTERVAL = _timing("consumer", "assignment.interval.ms")
+_STREAMS_SESSION_TIMEOUT = _timing("streams", "session.timeout.ms")
+_STREAMS_HEARTBEAT_INTERVAL = _timing("streams", "heartbeat.interval.ms")
+_STREAMS_ASSIGNMENT_INTERVAL = _timing("streams", "assignment.interval.ms")
 
 
 class GroupService(SweepingShards[GroupCoordinator]):
@@ -95,25 +89,50 @@ class GroupService(SweepingShards[GroupCoordinator]):
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         )
         topics = ClusterTopics(self._partitions.cluster)
-        return GroupCoordinator(settings, topics, consumer_settings=self.consumer_settings)
+        return GroupCoordinator(
+            settings,
+            topics,
+            consumer_settings=self.consumer_settings,
+            streams_settings=self.streams_settings,
+        )
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         """What holds for a consumer group now: its own settings before those of the broker."""
-        config = self._partitions.config
-        own = self._partitions.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
-
-        def timing(names: _Timing) -> int:
-            value = int(own.get(names.own, config.integer(names.broker)))
-            return min(max(value, config.integer(names.least)), config.integer(names.most))
-
+        config, own = self._partitions.config, self._own_settings(group_id)
         return ConsumerGroupSettings(
-            session_timeout_ms=timing(_SESSION_TIMEOUT),
-            heartbeat_interval_ms=timing(_HEARTBEAT_INTERVAL),
-            assignment_interval_ms=timing(_ASSIGNMENT_INTERVAL),
+            session_timeout_ms=self._limited(own, _SESSION_TIMEOUT),
+            heartbeat_interval_ms=self._limited(own, _HEARTBEAT_INTERVAL),
+            assignment_interval_ms=self._limited(own, _ASSIGNMENT_INTERVAL),
             size_max=config.group_consumer_max_size,
             assignors=config.group_consumer_assignors,
             migration=MigrationPolicy(config.group_consumer_migration_policy.lower()),
         )
+
+    def streams_settings(self, group_id: str) -> StreamsGroupSettings:
+        """As `consumer_settings`, of a streams group."""
+        config, own = self._partitions.config, self._own_settings(group_id)
+
+        def number(name: str) -> int:
+            return int(own.get(name, config.integer(f"group.{name}")))
+
+        most_standbys = config.integer("group.streams.max.standby.replicas")
+        return StreamsGroupSettings(
+            session_timeout_ms=self._limited(own, _STREAMS_SESSION_TIMEOUT),
+            heartbeat_interval_ms=self._limited(own, _STREAMS_HEARTBEAT_INTERVAL),
+            assignment_interval_ms=self._limited(own, _STREAMS_ASSIGNMENT_INTERVAL),
+            initial_rebalance_delay_ms=number("streams.initial.rebalance.delay.ms"),
+            size_max=config.group_streams_max_size,
+            standby_replicas=min(number("streams.num.standby.replicas"), most_standbys),
+        )
+
+    def _own_settings(self, group_id: str) -> Mapping[str, str]:
+        return self._partitions.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
+
+    def _limited(self, own: Mapping[str, str], names: _Timing) -> int:
+        """A setting of a group, or the broker's, between the limits that the broker has now."""
+        config = self._partitions.config
+        value = int(own.get(names.own, config.integer(names.broker)))
+        return min(max(value, config.integer(names.least)), config.integer(names.most))
 
     def _expiry_interval_ms(self) -> int:
         return self._partitions.config.offsets_retention_check_interval_ms

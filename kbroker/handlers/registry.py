@@ -33,6 +33,7 @@ HANDLER_MODULES = (
     "scram_users",
     "security",
     "share_state",
+    "streams_groups",
     "telemetry",
     "topics",
     "transaction_views",

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 from kbroker.broker import Broker
-from kbroker.client.topics import Partition
 from kbroker.coordinator import GroupCoordinator, TransactionState
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.group_metadata import read_assignment
-from kbroker.protocol.messages.groups import DescribeGroupsResponse
 from kbroker.storage.log import Log
 
 from .given import AT_REST
@@ -55,12 +51,12 @@ def _unrest_of_groups(broker: Broker, node: Node, group: str | None) -> str | No
 
 
 def _unrest_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
-    group = coordinator.describe_group(name, 5)
-    if group.group_state not in AT_REST:
-        return f"is {group.group_state}"
+    group = coordinator.view(name)
+    if group.state not in AT_REST:
+        return f"is {group.state}"
     committed = coordinator.committed(name)
     input_topics = {topic for topic, _ in committed}
-    for topic, index in _assigned(group):
+    for topic, index in (each for member in group.members for each in member.partitions):
         log = _log(leader_of(broker, topic, index), topic, index)
         if log is None or log.last_stable_offset == log.log_start_offset:
             continue
@@ -70,14 +66,6 @@ def _unrest_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str 
         if offset is None or offset < end:
             return f"has committed {offset} of {end} in {topic}-{index}"
     return None
-
-
-def _assigned(group: DescribeGroupsResponse.Group) -> Iterator[Partition]:
-    for member in group.members:
-        assignment = read_assignment(member.member_assignment)
-        for topic in assignment.assigned_partitions if assignment else ():
-            for index in topic.partitions:
-                yield topic.topic, index
 
 
 def _log(node: Node, topic: str, index: int) -> Log | None:

@@ -48,6 +48,8 @@ ASK_COORDINATORS = frozenset(
         ApiKey.DELETE_GROUPS,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
+        ApiKey.STREAMS_GROUP_DESCRIBE,
         ApiKey.TXN_OFFSET_COMMIT,
     }
 )
@@ -101,7 +103,7 @@ class StateVerbs:
         for member_id in meant:
             shard.coordinator.end_session(group, member_id, groups.now())
         groups.run_due()
-        left = {row.member_id for row in shard.coordinator.describe_group(group, 5).members}
+        left = {member.id for member in shard.coordinator.view(group).members}
         return [member_id for member_id in meant if member_id not in left]
 
     def _members(self, group: str) -> tuple[GroupShard, dict[str, set[str]]]:
@@ -110,11 +112,8 @@ class StateVerbs:
             shard = coordinator_of_group(self.broker, group).groups.shard(group)
         except KafkaError as error:
             raise ValueError(f"there is no group {group!r}") from error
-        rows = shard.coordinator.describe_group(group, 5).members
-        return shard, {
-            row.member_id: {row.member_id, row.group_instance_id or "", row.client_id} - {""}
-            for row in rows
-        }
+        members = shard.coordinator.view(group).members
+        return shard, {member.id: {member.id, *member.names} for member in members}
 
     # -- producers and transactions
 

@@ -141,6 +141,7 @@ async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> No
             {
                 "metadata.version": (30, 30),
                 "group.version": (0, 1),
+                "streams.version": (0, 1),
                 "transaction.version": (0, 2),
             },
         ),
@@ -151,6 +152,7 @@ async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> No
         assert levels == {
             "metadata.version": (30, 30),
             "group.version": (1, 1),
+            "streams.version": (1, 1),
             "transaction.version": (2, 2),
         }
         found = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
@@ -163,7 +165,12 @@ async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> No
 
 async def test_a_feature_is_lowered_switched_off_and_raised(broker: Broker, wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
-    levels = {"metadata.version": 30, "group.version": 1, "transaction.version": 2}
+    levels = {
+        "metadata.version": 30,
+        "group.version": 1,
+        "streams.version": 1,
+        "transaction.version": 2,
+    }
     for level, kind in ((1, 2), (0, 2), (0, 2), (2, 1), (1, 3), (2, 1)):
         row = UpdateFeaturesRequest.Feature(
             feature="transaction.version", max_version_level=level, upgrade_type=kind

@@ -46,6 +46,7 @@ from kbroker.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
 )
+from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -345,6 +346,28 @@ async def a_consumer_joins(wire: Wire) -> Pair:
     return Pair(change, look, lambda answer: len(answer.groups[0].members) == 1)
 
 
+async def a_member_of_a_streams_group_joins(wire: Wire) -> Pair:
+    await create_topic(wire, "t")
+    await find_coordinator(wire)
+    cls = StreamsGroupHeartbeatRequest
+    asked = cls(
+        group_id="g",
+        member_id="m",
+        rebalance_timeout_ms=60_000,
+        topology=cls.Topology(
+            subtopologies=[cls.Subtopology(subtopology_id="0", source_topics=["t"])]
+        ),
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+    )
+    look = Ask(
+        ApiKey.STREAMS_GROUP_DESCRIBE, 0, request(ApiKey.STREAMS_GROUP_DESCRIBE, group_ids=["g"])
+    )
+    change = Ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, asked)
+    return Pair(change, look, lambda answer: len(answer.groups[0].members) == 1)
+
+
 async def a_group_becomes_stable(wire: Wire) -> Pair:
     change = synchronizing(await joined(wire))
     return Pair(change, look_at_group(), lambda answer: answer.groups[0].group_state == "Stable")
@@ -605,6 +628,7 @@ PAIRS: dict[ApiKey, MakePair] = {
     ApiKey.JOIN_GROUP: a_member_joins,
     ApiKey.LEAVE_GROUP: a_member_leaves,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: a_consumer_joins,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: a_member_of_a_streams_group_joins,
     ApiKey.SYNC_GROUP: a_group_becomes_stable,
     ApiKey.CREATE_TOPICS: topics_are_created,
     ApiKey.DELETE_TOPICS: topics_are_deleted,
@@ -687,6 +711,7 @@ LOOKS = {
     ApiKey.DESCRIBE_GROUPS,
     ApiKey.LIST_GROUPS,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.STREAMS_GROUP_DESCRIBE,
     ApiKey.API_VERSIONS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.DESCRIBE_ACLS,

@@ -18,6 +18,8 @@ from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions
 from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
+from ..broker.test_streams_groups import at_once, streams_beat
+from ..coordinator.harness import subtopology, topology
 from ..wire import connected
 from .conftest import Cli, ReadJson
 
@@ -204,3 +206,28 @@ async def test_a_list_waits_for_a_broker_that_loads_its_groups(
     monkeypatch.setattr(Shards, "is_loading", property(lambda _: next(answers, False)))
     assert [row["group"] for row in await read_json("group", "list")] == ["g"]
     assert list(answers) == []
+
+
+async def test_a_group_of_a_streams_application(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        await at_once(wire)
+        await streams_beat(wire, "a", 0, topology=topology(subtopology("0", topic)))
+        await cli("group", "wait", "g", "--state", "Stable", "--members", "1")
+        (row,) = await read_json("group", "describe", "g")
+        assert (row["state"], row["type"], row["balancer"]) == ("Stable", "Streams", "sticky")
+        assert [(each["partition"], each["member_id"]) for each in row["partitions"]] == [
+            (0, "a"),
+            (1, "a"),
+        ]
+        (listed,) = await read_json("group", "list")
+        assert (listed["group"], listed["state"], listed["type"]) == ("g", "Stable", "streams")
+        assert "it has members" in (await cli("group", "delete", "g", status=1)).stderr
+        await streams_beat(wire, "a", -1)
+    await cli("group", "seek", "g", "--to", "3", "-t", topic)
+    (row,) = await read_json("group", "describe", "g")
+    assert (row["state"], row["total_lag"]) == ("Empty", 2)
+    await cli("group", "offset-delete", "g", "-t", f"{topic}:0")
+    await cli("group", "delete", "g")
+    assert await read_json("group", "list") == []

@@ -7,6 +7,7 @@ import pytest
 from kbroker.cli.log_records import coordinator_record
 
 from ..protocol.test_consumer_group_metadata import VALUES
+from ..protocol.test_streams_group_metadata import VALUES as STREAMS_VALUES
 
 TOPIC = "__consumer_offsets"
 
@@ -16,9 +17,9 @@ def row_of(key: str, value: str | None) -> dict[str, object] | None:
     return coordinator_record(TOPIC, bytes.fromhex(key), data)
 
 
-@pytest.mark.parametrize("value", VALUES)
-def test_records_of_consumer_groups(value: str) -> None:
-    key = VALUES[value][0]
+@pytest.mark.parametrize("value", [*VALUES, *STREAMS_VALUES])
+def test_records_of_newer_groups(value: str) -> None:
+    key = (VALUES | STREAMS_VALUES)[value][0]
     row = row_of(key, value)
     assert row is not None
     assert row["group"] == "g"

@@ -23,6 +23,7 @@ from kbroker.coordinator import (
     Parked,
     Pieces,
     Result,
+    StreamsGroupSettings,
 )
 from kbroker.coordinator.assignors import TopicShape
 from kbroker.coordinator.shapes import fetch_response, groups_to_fetch
@@ -52,6 +53,11 @@ from kbroker.protocol.messages.offsets import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+)
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -92,6 +98,46 @@ RANGE = (("range", subscription("orders")),)
 def travel(message: M, version: int) -> M:
     """The message as the other side of a connection sees it."""
     return decode(type(message), encode_bytes(message, version), version)[0]
+
+
+def topology(
+    *subtopologies: StreamsGroupHeartbeatRequest.Subtopology, epoch: int = 0
+) -> StreamsGroupHeartbeatRequest.Topology:
+    """The topology of a streams application."""
+    return StreamsGroupHeartbeatRequest.Topology(epoch=epoch, subtopologies=list(subtopologies))
+
+
+def subtopology(
+    name: str,
+    *sources: str,
+    sinks: Sequence[str] = (),
+    repartition: Mapping[str, int] | None = None,
+    changelogs: Sequence[str] = (),
+    copartition: Sequence[tuple[list[int], list[int]]] = (),
+) -> StreamsGroupHeartbeatRequest.Subtopology:
+    """A part of it. `repartition` has partitions, `copartition` indexes of both kinds of sources."""
+    cls = StreamsGroupHeartbeatRequest
+    return cls.Subtopology(
+        subtopology_id=name,
+        source_topics=list(sources),
+        repartition_sink_topics=list(sinks),
+        repartition_source_topics=[
+            cls.TopicInfo(name=topic, partitions=count)
+            for topic, count in (repartition or {}).items()
+        ],
+        state_changelog_topics=[cls.TopicInfo(name=topic) for topic in changelogs],
+        copartition_groups=[
+            cls.CopartitionGroup(source_topics=own, repartition_source_topics=between)
+            for own, between in copartition
+        ],
+    )
+
+
+def _task_rows(
+    tasks: Mapping[str, Collection[int]],
+) -> list[StreamsGroupHeartbeatRequest.TaskIds]:
+    cls = StreamsGroupHeartbeatRequest.TaskIds
+    return [cls(subtopology_id=each, partitions=list(tasks[each])) for each in tasks]
 
 
 class FakeTopics:
@@ -174,6 +220,7 @@ class Harness:
         log_ms: int = LOG_START_MS,
         ids: itertools.count[int] | None = None,
         consumer: ConsumerGroupSettings | None = None,
+        streams: StreamsGroupSettings | None = None,
     ) -> None:
         self.settings = settings or GroupSettings()
         self.topics = topics or FakeTopics()
@@ -190,10 +237,15 @@ class Harness:
         self._ids = ids or itertools.count()
         self.consumer = consumer or ConsumerGroupSettings()
         """Of all consumer groups; it may be another one at any time."""
+        self.streams = streams or StreamsGroupSettings(initial_rebalance_delay_ms=0)
+        """The same of streams groups."""
+        self.missing: dict[str, int] = {}
+        """Internal topics that the last heartbeat asked for, and their partitions."""
         self.coordinator = GroupCoordinator(
             self.settings,
             self.topics,
             consumer_settings=lambda group_id: self.consumer,
+            streams_settings=lambda group_id: self.streams,
             new_uuid=lambda: UUID(int=next(self._ids)),
         )
         for entry in self.entries:
@@ -221,6 +273,7 @@ class Harness:
             log_ms=log_ms,
             ids=self._ids,
             consumer=self.consumer,
+            streams=self.streams,
         )
 
     # -- the node's part
@@ -342,6 +395,51 @@ class Harness:
     def describe_consumer(self, group: str = "g") -> ConsumerGroupDescribeResponse.Group:
         row = self.coordinator.describe_consumer_group(group)
         return travel(ConsumerGroupDescribeResponse(groups=[row]), 1).groups[0]
+
+    def streams_beat(
+        self,
+        member_id: str,
+        epoch: int,
+        *,
+        group: str = "g",
+        owned: Mapping[str, Collection[int]] | EllipsisType | None = ...,
+        standby: Mapping[str, Collection[int]] | None = None,
+        **fields: Any,
+    ) -> StreamsGroupHeartbeatResponse:
+        """A heartbeat of a streams group; a join (epoch 0) says what it must unless told otherwise.
+
+        Parameters: `owned` are its active tasks, `standby` its copies.
+        """
+        cls = StreamsGroupHeartbeatRequest
+        if owned is ...:
+            owned = {} if epoch == 0 else None
+        if epoch == 0:
+            fields = {
+                "rebalance_timeout_ms": REBALANCE_MS,
+                "process_id": member_id,
+                "topology": topology(subtopology("0", "orders")),
+                **fields,
+            }
+        if isinstance(owned, Mapping):
+            fields["active_tasks"] = _task_rows(owned)
+            fields["standby_tasks"] = _task_rows(standby or {})
+            fields["warmup_tasks"] = []
+        request = cls(group_id=group, member_id=member_id, member_epoch=epoch, **fields)
+        call: Call[StreamsGroupHeartbeatResponse] = Call(0)
+        info = ClientInfo("c", "/10.0.0.1")
+        found = self.coordinator.streams_heartbeat(travel(request, 0), info, self.now)
+        self.missing = {each.name: each.partitions for each in found.missing.values()}
+        self.settle(found.result, call)
+        return call.response
+
+    def describe_streams(self, group: str = "g") -> StreamsGroupDescribeResponse.Group:
+        row = self.coordinator.describe_streams_group(group)
+        return travel(StreamsGroupDescribeResponse(groups=[row]), 0).groups[0]
+
+    def make_missing(self) -> None:
+        """Somebody makes the internal topics that are missing."""
+        for name, partitions in self.missing.items():
+            self.create_topic(name, partitions)
 
     def create_topic(self, name: str, partitions: int) -> None:
         """The cluster gets a topic, or it gets more partitions."""

@@ -59,6 +59,7 @@ from kbroker.protocol.messages.security import (
     DescribeUserScramCredentialsRequest,
 )
 from kbroker.protocol.messages.share_state import WriteShareGroupStateRequest
+from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -86,6 +87,8 @@ TOPICS = ("plain", "compact", "stamped")
 GROUPS = ("stable", "empty", "fresh")
 CONSUMER_GROUP, CONSUMER = "modern", "consumer"
 """A group of KIP-848 and its member."""
+STREAMS_GROUP, STREAMS_MEMBER = "streaming", "instance"
+"""The same of KIP-1071."""
 TRANSACTIONAL_ID = "t"
 
 
@@ -137,7 +140,9 @@ async def make_world(wire: Wire) -> World:
 
 
 async def _make_groups(wire: Wire) -> tuple[str, int]:
-    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[*GROUPS, CONSUMER_GROUP])
+    find = request(
+        ApiKey.FIND_COORDINATOR, coordinator_keys=[*GROUPS, CONSUMER_GROUP, STREAMS_GROUP]
+    )
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
     beat = ConsumerGroupHeartbeatRequest(
         group_id=CONSUMER_GROUP,
@@ -147,6 +152,8 @@ async def _make_groups(wire: Wire) -> tuple[str, int]:
         topic_partitions=[],
     )
     await wire.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat)
+    streams = _streams_join(STREAMS_GROUP, STREAMS_MEMBER, ["plain"])
+    await wire.ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, streams)
     join = JoinGroupRequest(
         group_id="stable",
         session_timeout_ms=1_800_000,
@@ -385,6 +392,62 @@ def _consumer_heartbeat(world: World, rng: random.Random) -> Any:
         subscribed_topic_regex=rng.choice((None, "", "pl.*", "(")),
         server_assignor=rng.choice((None, "range", "other")),
         topic_partitions=rows,
+    )
+
+
+def _streams_join(group: str, member: str, sources: list[str]) -> Any:
+    """A member joins with a topology that has all kinds of topics."""
+    cls = StreamsGroupHeartbeatRequest
+    config = cls.KeyValue(key="retention.ms", value="-1")
+    first = cls.Subtopology(
+        subtopology_id="0", source_topics=sources, repartition_sink_topics=[f"{group}-between"]
+    )
+    second = cls.Subtopology(
+        subtopology_id="1",
+        repartition_source_topics=[cls.TopicInfo(name=f"{group}-between", topic_configs=[config])],
+        state_changelog_topics=[cls.TopicInfo(name=f"{group}-log", topic_configs=[config])],
+        copartition_groups=[cls.CopartitionGroup(repartition_source_topics=[0])],
+    )
+    return cls(
+        group_id=group,
+        member_id=member,
+        rebalance_timeout_ms=60_000,
+        topology=cls.Topology(subtopologies=[first, second]),
+        process_id="process",
+        user_endpoint=cls.Endpoint(host="localhost", port=1),
+        client_tags=[cls.KeyValue(key="zone", value="a")],
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+    )
+
+
+def _streams_heartbeat(world: World, rng: random.Random) -> Any:
+    cls = StreamsGroupHeartbeatRequest
+    group = rng.choice((STREAMS_GROUP, STREAMS_GROUP, "other streams", CONSUMER_GROUP, *GROUPS))
+    member = rng.choice((STREAMS_MEMBER, "other"))
+    if rng.random() < 0.5:
+        return _streams_join(group, member, ["plain", world.topic(rng).name])
+    tasks = [cls.TaskIds(subtopology_id=rng.choice("01"), partitions=[0, 1])]
+    return cls(
+        group_id=group,
+        member_id=member,
+        member_epoch=rng.choice((1, 2, 3, 4, -1, -2)),
+        endpoint_information_epoch=rng.choice((0, 1)),
+        active_tasks=tasks,
+        standby_tasks=rng.choice(([], tasks)),
+        warmup_tasks=rng.choice(([], [], tasks)),
+        task_offsets=rng.choice((None, None, [cls.TaskOffset(subtopology_id="0")])),
+        task_end_offsets=rng.choice((None, None, [cls.TaskOffset(subtopology_id="0")])),
+        shutdown_application=rng.random() < 0.1,
+    )
+
+
+def _streams_describe(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+        group_ids=[STREAMS_GROUP, CONSUMER_GROUP, *GROUPS],
+        include_authorized_operations=True,
     )
 
 
@@ -904,6 +967,8 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.LIST_GROUPS: _list_groups,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_describe,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: _streams_heartbeat,
+    ApiKey.STREAMS_GROUP_DESCRIBE: _streams_describe,
     ApiKey.API_VERSIONS: _api_versions,
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,

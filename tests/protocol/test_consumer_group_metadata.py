@@ -122,6 +122,19 @@ def test_values_are_kafkas(data: str) -> None:
     assert decode_value(KEYS[key], bytes.fromhex(data)) == value
 
 
+def test_a_struct_that_could_be_null_is_there_with_all_its_defaults() -> None:
+    key = KEYS["000500016700016d"]
+    data = "000001010263032f680101ffffffff01"
+    member = decode_value(key, bytes.fromhex(data + "01 00 07 01 00000000 01 00"))
+    assert member.classic_member_metadata == Member.ClassicMemberMetadata(
+        session_timeout_ms=0, supported_protocols=[]
+    )
+    assert encode_value(member).hex() == data + "0100070100000000" + "0100"
+    null = decode_value(key, bytes.fromhex(data + "01 00 01 ff"))
+    assert null.classic_member_metadata is None
+    assert encode_value(null).hex() == data + "00"
+
+
 def test_what_is_not_known() -> None:
     assert decode_key(bytes.fromhex("0009000167")) is None
     # What Kafka up to 4.0 kept of topics, in a form that nobody reads.

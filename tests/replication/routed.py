@@ -28,6 +28,7 @@ OF_GROUPS = frozenset(
         ApiKey.OFFSET_FETCH,
         ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
     }
 )
 OF_TRANSACTIONS = frozenset(
@@ -88,7 +89,7 @@ class Routed(Wire):
     async def _node_for(self, key: ApiKey, message: Any) -> int:
         if key in OF_GROUPS:
             return await coordinator(self.broker, "groups", message.group_id)
-        if key == ApiKey.CONSUMER_GROUP_DESCRIBE:
+        if key in (ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.STREAMS_GROUP_DESCRIBE):
             return await coordinator(self.broker, "groups", message.group_ids[0])
         if key in OF_TRANSACTIONS:
             return await coordinator(self.broker, "transactions", _transactional_id(message))

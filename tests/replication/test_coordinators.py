@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from kbroker.protocol.share_state_log import SharePartition
 from ..broker.test_consumer_groups import beat, describe, given, owning, set_config
 from ..broker.test_coordinators import GROUP, TRANSACTION, find
 from ..broker.test_groups import Member, committed
+from ..broker.test_streams_groups import at_once, describe_streams, having, streams_beat, tasks
 from ..wire import ANSWER_SECONDS, Wire, connected, create_topic, delete_topic, request, until
 from .routed import Routed, all_in_sync, coordinator, routed, started_with_coordinators
 
@@ -220,11 +221,36 @@ async def test_members_of_a_consumer_group_go_on(broker: Broker, wire: Routed, h
     assert (await described(wire, "assigning"))[0].group_state == "Reconciling"
 
 
-async def described(wire: Routed, group: str) -> list[Any]:
+@pytest.mark.parametrize("how", ENDS)
+async def test_members_of_a_streams_group_go_on(broker: Broker, wire: Routed, how: str) -> None:
+    """With the same epochs, tasks and topology; what they may have missed they are told again."""
+    await create_topic(wire, "t", 4)
+    for group in ("stable", "moving"):
+        await at_once(wire, group)
+        assert tasks(await streams_beat(wire, "a", 0, group=group)) == {"0": [0, 1, 2, 3]}
+    assert tasks(await streams_beat(wire, "b", 0, group="moving")) == {}
+    assert tasks(await streams_beat(wire, "a", 2, group="moving")) == {"0": [0, 1]}
+    for group, state in (("stable", "Stable"), ("moving", "Reconciling")):
+        first = await coordinator(broker, "groups", group)
+        (before,) = await described(wire, group, describe_streams)
+        assert before.group_state == state
+        await end(broker.local_node(first), how)
+        assert await described(wire, group, describe_streams) == [before]
+        await broker.local_node(first).start()
+        await all_in_sync(broker)
+    answer = await streams_beat(wire, "a", 2, group="moving", **having(0, 1))
+    assert answer.member_epoch == 3
+    assert tasks(await streams_beat(wire, "b", 3, group="moving")) == {"0": [2, 3]}
+    assert tasks(await streams_beat(wire, "a", 2, group="stable")) == {"0": [0, 1, 2, 3]}
+
+
+async def described(
+    wire: Routed, group: str, ask: Callable[..., Awaitable[list[Any]]] = describe
+) -> list[Any]:
     """As clients describe a group while its coordinator moves."""
     with trio.fail_after(ANSWER_SECONDS):
         while True:
-            rows = await describe(wire, group)
+            rows = await ask(wire, group)
             if rows[0].error_code not in RETRIED:
                 return rows
             await trio.sleep(0.01)

@@ -31,6 +31,7 @@ from kbroker.security.acls import (
 from ..broker.test_consumer_groups import beat, given
 from ..broker.test_consumer_groups import describe as describe_groups
 from ..broker.test_consumer_groups import find as find_group
+from ..broker.test_streams_groups import ADDRESSED, describe_streams, statuses, streams_beat
 from ..fuzz.world import VALID, World, make_world
 from ..testing.test_error_answers import errors_in
 from ..wire import (
@@ -92,6 +93,8 @@ NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.DESCRIBE_GROUPS: {GROUP: (DESCRIBE,)},
     ApiKey.CONSUMER_GROUP_HEARTBEAT: {GROUP: (READ,), TOPIC: (DESCRIBE,)},
     ApiKey.CONSUMER_GROUP_DESCRIBE: {GROUP: (DESCRIBE,), TOPIC: (DESCRIBE,)},
+    ApiKey.STREAMS_GROUP_HEARTBEAT: {GROUP: (READ,), TOPIC: (DESCRIBE,)},
+    ApiKey.STREAMS_GROUP_DESCRIBE: {GROUP: (DESCRIBE,), TOPIC: (DESCRIBE,)},
     ApiKey.CREATE_TOPICS: {TOPIC: (CREATE,)},
     ApiKey.DELETE_TOPICS: {TOPIC: (DELETE,)},
     ApiKey.DELETE_RECORDS: {TOPIC: (DELETE,)},
@@ -347,6 +350,26 @@ async def test_a_pattern_of_a_consumer_group_finds_what_its_member_may_know() ->
         (member,) = row.members
         assert [each.topic_name for each in member.assignment.topic_partitions] == ["open-1"]
         answer = await beat(alice, "a", 0, subscribed_topic_names=["open-1", "secret"])
+        assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+async def test_internal_topics_are_made_by_who_may_make_them() -> None:
+    """Of a streams group: its member is told which of them it may not make, and so joins (KIP-1071)."""
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        await create_topic(admin, "t")
+        await find_group(admin)
+        await grant(admin, new(GROUP, READ), new(TOPIC, DESCRIBE), new(TOPIC, CREATE, "log"))
+        answer = await streams_beat(alice, "a", 0, topology=ADDRESSED)
+        assert "; Unauthorized to CREATE on topics between." in statuses(answer)[3]
+        assert "log" not in broker.node.cluster.topics
+        await grant(admin, new(TOPIC, CREATE, "between"))
+        await streams_beat(alice, "a", 0, topology=ADDRESSED)
+        assert {"between", "log"} <= broker.node.cluster.topics.keys()
+        await grant(admin, new(TOPIC, DESCRIBE, "log", DENY), new(GROUP, DESCRIBE))
+        (row,) = await describe_streams(alice)
+        assert row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert (row.topology, row.members) == (None, [])
+        answer = await streams_beat(alice, "a", 0, topology=ADDRESSED)
         assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 

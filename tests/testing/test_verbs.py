@@ -8,9 +8,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.testing import RunningBroker
+from kbroker.testing import RunningBroker, WaitTimeout
 
+from ..broker.test_consumer_groups import beat, find
 from ..broker.test_groups import Member, committed
+from ..broker.test_streams_groups import at_once, streams_beat, tasks
+from ..coordinator.harness import subtopology, topology
 from ..wire import (
     EARLIEST,
     Topic,
@@ -63,6 +66,28 @@ async def test_a_member_that_there_is_not(broker: RunningBroker, wire: Wire, gro
     has = member.id if group == "g" else "nobody"
     with pytest.raises(ValueError, match=f"group '{group}' has no member 'x'; it has {has}"):
         await broker.expire_member(group, "x")
+
+
+async def test_members_of_newer_groups(broker: RunningBroker, wire: Wire) -> None:
+    """Of a consumer group of KIP-848 and of a streams group of KIP-1071, and what they wait for."""
+    for group in ("consumers", "streams"):
+        await find(wire, group)
+    await at_once(wire, "streams")
+    orders = topology(subtopology("0", "orders"))
+    await beat(wire, "c", 0, group="consumers", subscribed_topic_names=["orders"])
+    await streams_beat(wire, "s", 0, group="streams", topology=orders)
+    await broker.settled("streams")
+    await produce(wire, ORDERS, batch([b"x"]))
+    with pytest.raises(WaitTimeout, match="has committed None of 1 in orders-0"):
+        await broker.settled("streams", timeout=0.1)
+    answer = await streams_beat(wire, "t", 0, group="streams", topology=orders)
+    with pytest.raises(WaitTimeout, match="is Reconciling"):
+        await broker.settled("streams", timeout=0.1)
+    assert await broker.expire_member("consumers", "c") == ["c"]
+    assert await broker.expire_member("streams", "s") == ["s"]
+    answer = await streams_beat(wire, "t", answer.member_epoch, group="streams")
+    assert tasks(answer) == {"0": [0, 1]}
+    assert "member s missed heartbeats" in await broker.report()
 
 
 async def test_a_group_before_there_is_any(broker: RunningBroker) -> None:

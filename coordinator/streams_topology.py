@@ -1,0 +1,157 @@
+"""The topology of a streams application, as its members say it (KIP-1071)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NoReturn
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
+
+Said = StreamsGroupHeartbeatRequest
+Value = StreamsGroupTopologyValue
+
+ROWS_MAX = 2_000
+"""Topics, settings of internal ones and indexes of copartitioned ones that a topology may have."""
+
+
+class Topology:
+    """A topology as it is stored: parts that read topics, each of them assigned partition by partition.
+
+    Parameters: `value` has each subtopology once.
+    """
+
+    __slots__ = ("epoch", "required", "sources", "subtopologies", "value")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.epoch = value.epoch
+        self.subtopologies: Mapping[str, Value.Subtopology] = MappingProxyType(
+            {each.subtopology_id: each for each in value.subtopologies}
+        )
+        self.sources: Mapping[str, str] = MappingProxyType(
+            {
+                topic: each.subtopology_id
+                for each in value.subtopologies
+                for topic in sources_of(each)
+            }
+        )
+        """The subtopology that reads a topic."""
+        self.required = frozenset(self.sources) | {
+            topic.name for each in value.subtopologies for topic in each.state_changelog_topics
+        }
+        """All topics that there must be."""
+
+    def __eq__(self, other: object) -> bool:
+        """In which order members name the subtopologies says nothing."""
+        if not isinstance(other, Topology):
+            return NotImplemented
+        return self.epoch == other.epoch and self.subtopologies == other.subtopologies
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def sources_of(subtopology: Value.Subtopology) -> Iterable[str]:
+    """The topics that a subtopology reads, those between subtopologies too."""
+    yield from subtopology.source_topics
+    for topic in subtopology.repartition_source_topics:
+        yield topic.name
+
+
+def topology_of(said: Said.Topology) -> Topology:
+    """A topology as a member says it. Raises KafkaError for one that makes no sense.
+
+    `check_topology` comes before.
+    """
+    return Topology(
+        Value(epoch=said.epoch, subtopologies=[_subtopology(each) for each in said.subtopologies])
+    )
+
+
+def _subtopology(said: Said.Subtopology) -> Value.Subtopology:
+    return Value.Subtopology(
+        subtopology_id=said.subtopology_id,
+        source_topics=said.source_topics,
+        source_topic_regex=said.source_topic_regex,
+        state_changelog_topics=[_topic(each) for each in said.state_changelog_topics],
+        repartition_sink_topics=said.repartition_sink_topics,
+        repartition_source_topics=[_topic(each) for each in said.repartition_source_topics],
+        copartition_groups=[
+            Value.CopartitionGroup(
+                source_topics=each.source_topics,
+                source_topic_regex=each.source_topic_regex,
+                repartition_source_topics=each.repartition_source_topics,
+            )
+            for each in said.copartition_groups
+        ],
+    )
+
+
+def _topic(said: Said.TopicInfo) -> Value.TopicInfo:
+    return Value.TopicInfo(
+        name=said.name,
+        partitions=said.partitions,
+        replication_factor=said.replication_factor,
+        topic_configs=[
+            Value.TopicConfig(key=each.key, value=each.value) for each in said.topic_configs
+        ],
+    )
+
+
+def check_topology(said: Said.Topology) -> None:
+    """Raise KafkaError for a topology that no group can have."""
+    if sum(map(_rows, said.subtopologies)) > ROWS_MAX:
+        _invalid(f"A topology may have {ROWS_MAX} topics, settings and indexes.")
+    if said.epoch < 0:
+        _invalid("Topology epoch must be non-negative.")
+    if len({each.subtopology_id for each in said.subtopologies}) < len(said.subtopologies):
+        _invalid("A subtopology stands there twice.")
+    for each in said.subtopologies:
+        for topic in each.state_changelog_topics:
+            if topic.partitions:
+                raise KafkaError(
+                    ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                    f"Changelog topic {topic.name} must have an undefined partition count, but it is "
+                    f"set to {topic.partitions}.",
+                )
+        for group in each.copartition_groups:
+            for indexes, topics in (
+                (group.source_topics, len(each.source_topics)),
+                (group.repartition_source_topics, len(each.repartition_source_topics)),
+            ):
+                if any(not 0 <= index < topics for index in indexes):
+                    _invalid(
+                        f"Subtopology {each.subtopology_id} copartitions a topic that it lacks."
+                    )
+
+
+def _rows(said: Said.Subtopology) -> int:
+    internal = (*said.state_changelog_topics, *said.repartition_source_topics)
+    copartitioned = sum(
+        1 + len(each.source_topics) + len(each.repartition_source_topics)
+        for each in said.copartition_groups
+    )
+    return (
+        1
+        + len(said.source_topics)
+        + len(said.repartition_sink_topics)
+        + sum(1 + len(each.topic_configs) for each in internal)
+        + copartitioned
+    )
+
+
+def topics_named(said: Said.Topology) -> Iterable[str]:
+    """All topics that a topology names, each once."""
+    names: dict[str, None] = {}
+    for each in said.subtopologies:
+        names.update(dict.fromkeys(each.source_topics))
+        names.update(dict.fromkeys(each.repartition_sink_topics))
+        for topic in (*each.repartition_source_topics, *each.state_changelog_topics):
+            names[topic.name] = None
+    return names
+
+
+def _invalid(message: str) -> NoReturn:
+    raise KafkaError(ErrorCode.INVALID_REQUEST, message)

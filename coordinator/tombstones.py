@@ -1,0 +1,20 @@
+"""The records with which a group goes, whatever kind it is of."""
+
+from __future__ import annotations
+
+from .consumer_group import ConsumerGroup
+from .consumer_records import group_tombstones
+from .records import group_tombstone
+from .result import CoordinatorRecord
+from .state import AnyGroup
+from .streams_group import StreamsGroup
+from .streams_records import streams_group_tombstones
+
+
+def tombstones_of(group: AnyGroup) -> list[CoordinatorRecord]:
+    """A group is gone with all that it had, but for its offsets."""
+    if isinstance(group, ConsumerGroup):
+        return group_tombstones(group)
+    if isinstance(group, StreamsGroup):
+        return streams_group_tombstones(group)
+    return [group_tombstone(group.id)]

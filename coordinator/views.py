@@ -1,0 +1,80 @@
+"""A group as a test or an operator sees it, whatever kind it is of: its state, and who has what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kbroker.protocol.group_metadata import read_assignment
+
+from .consumer_group import ConsumerGroup, ConsumerMember
+from .consumer_topics import KnownTopics
+from .group import Group, Member
+from .group_state import DEAD
+from .pending import Place
+from .state import ShardState
+from .streams_group import StreamsGroup, StreamsMember
+from .streams_topology import sources_of
+
+
+class MemberView(NamedTuple):
+    """A member and the partitions that it reads; `names` are its instance id and its client id."""
+
+    id: str
+    names: frozenset[str]
+    partitions: list[Place]
+
+
+class GroupView(NamedTuple):
+    """A group; the state is the name on the wire, Dead where there is none."""
+
+    state: str
+    members: list[MemberView]
+
+
+def view_of(state: ShardState, topics: KnownTopics, group_id: str) -> GroupView:
+    """How a group stands."""
+    group = state.any_group(group_id)
+    if group is None:
+        return GroupView(DEAD.value, [])
+    members: list[MemberView]
+    if isinstance(group, Group):
+        members = [_view(each, _of_classic(each)) for each in group.members.values()]
+    elif isinstance(group, ConsumerGroup):
+        members = [_view(each, _of_consumer(each, topics)) for each in group.members.values()]
+    else:
+        members = [_view(each, _of_streams(group, each, topics)) for each in group.members.values()]
+    return GroupView(group.state.value, members)
+
+
+def _view(
+    member: Member | ConsumerMember | StreamsMember, partitions: Iterator[Place]
+) -> MemberView:
+    names = frozenset(filter(None, (member.instance_id, member.client_id)))
+    return MemberView(member.id, names, list(partitions))
+
+
+def _of_classic(member: Member) -> Iterator[Place]:
+    assignment = read_assignment(member.assignment) if member.assignment else None
+    for topic in assignment.assigned_partitions if assignment else ():
+        for partition in topic.partitions:
+            yield topic.topic, partition
+
+
+def _of_consumer(member: ConsumerMember, topics: KnownTopics) -> Iterator[Place]:
+    for topic_id, partitions in member.assigned.items():
+        name = topics.name_of(topic_id)
+        if name is not None:
+            for partition in partitions:
+                yield name, partition
+
+
+def _of_streams(group: StreamsGroup, member: StreamsMember, topics: KnownTopics) -> Iterator[Place]:
+    """What the tasks of a member read; a topic may have fewer partitions than there are tasks."""
+    subtopologies = {} if group.topology is None else group.topology.subtopologies
+    for subtopology, tasks in member.assigned.active.items():
+        known = subtopologies.get(subtopology)
+        for topic in sorted(sources_of(known)) if known is not None else ():
+            for partition in tasks:
+                if partition < (topics.count_of(topic) or 0):
+                    yield topic, partition

@@ -1,0 +1,234 @@
+"""StreamsGroupHeartbeat and StreamsGroupDescribe (KIP-1071)."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from kbroker.cluster.features import STREAMS_VERSION
+from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
+from kbroker.cluster.topics import DEFAULT, NewTopic, check_new_partitions, create_topic
+from kbroker.coordination.shards import ShardPending, outcome_of
+from kbroker.coordinator.streams_topics import MISSING_INTERNAL_TOPICS, InternalTopic
+from kbroker.coordinator.streams_topology import topics_named
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+from kbroker.security.acls import CLUSTER, AclOperation, Resource
+
+from .context import GROUP, TOPIC, Context
+from .groups import Part, together
+from .named import distinct
+from .registry import handles
+
+HeartbeatAnswer = StreamsGroupHeartbeatResponse | ShardPending | None
+Waiting = Coroutine[Any, Any, HeartbeatAnswer]
+NAMES_SHOWN = 3
+"""Topics of which the answer says why they were not made."""
+
+
+@handles(ApiKey.STREAMS_GROUP_HEARTBEAT, versions="0")
+def streams_group_heartbeat(
+    ctx: Context, request: StreamsGroupHeartbeatRequest
+) -> HeartbeatAnswer | Waiting:
+    """Behaviour: a member of a streams group joins with the topology of its application, lives, says
+    which tasks it has, or leaves; the answer has its epoch and, where those changed, its tasks. See
+    `kbroker.coordinator.streams_groups`. Internal topics that the topology needs are made, if the
+    client may do that.
+
+    Differs from Kafka: internal topics are there when the answer comes, and where one cannot be made
+    that answer says why. A member that does not say that it has what it was told is told again.
+    INVALID_REQUEST for ids of more than 1,000 characters, topologies of more than 2,000 topics and
+    settings, or that contradict themselves, more than 20,000 owned tasks; STREAMS_INVALID_TOPOLOGY
+    for groups of more tasks than that.
+    """
+    try:
+        require_streams_groups(ctx)
+        ctx.require_group(AclOperation.READ, request.group_id)
+    except KafkaError as error:
+        return _refused(error)
+    if request.topology is not None:
+        return _heartbeat_with_topology(ctx, request)
+    return _heartbeat(ctx, request)
+
+
+async def _heartbeat_with_topology(
+    ctx: Context, request: StreamsGroupHeartbeatRequest
+) -> HeartbeatAnswer:
+    """A heartbeat that names topics: they can be topics of an application that the client may use."""
+    assert request.topology is not None
+    names = list(topics_named(request.topology))
+    try:
+        if internal := [name for name in names if name in INTERNAL_TOPICS]:
+            raise KafkaError(
+                ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                f"Use of Kafka internal topics {','.join(internal)} in a Kafka Streams topology is "
+                "prohibited.",
+            )
+        if invalid := [name async for name in ctx.turn.each(names) if not _is_valid(name)]:
+            raise KafkaError(
+                ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                f"Topic names {','.join(invalid)} are not valid topic names.",
+            )
+        async for name in ctx.turn.each(names):
+            ctx.require_topic(AclOperation.DESCRIBE, name)
+    except KafkaError as error:
+        return _refused(error)
+    outcome = _heartbeat(ctx, request)
+    return await outcome if isinstance(outcome, Coroutine) else outcome
+
+
+def _is_valid(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
+def _heartbeat(ctx: Context, request: StreamsGroupHeartbeatRequest) -> HeartbeatAnswer | Waiting:
+    groups = ctx.node.groups
+    try:
+        shard = groups.shard(request.group_id)
+    except KafkaError as error:
+        return _refused(error)
+    result, missing = shard.coordinator.streams_heartbeat(request, ctx.client_info(), groups.now())
+    outcome = groups.run(shard, result)
+    return _with_topics(ctx, outcome, missing) if missing else outcome
+
+
+async def _with_topics(
+    ctx: Context, outcome: HeartbeatAnswer, missing: Mapping[str, InternalTopic]
+) -> HeartbeatAnswer:
+    """The answer to a heartbeat whose group lacks internal topics: they are made first."""
+    answer: StreamsGroupHeartbeatResponse | None = await outcome_of(outcome)
+    if answer is None or answer.error_code:
+        return answer
+    denied = await _denied(ctx, missing)
+    if denied:
+        _add(answer, f"Unauthorized to CREATE on topics {', '.join(denied)}.")
+        return answer
+    failures = await _create(ctx, missing)
+    if failures:
+        words = ", ".join(f"{name} ({why})" for name, why in failures[:NAMES_SHOWN])
+        more = len(failures) - NAMES_SHOWN
+        _add(answer, f"Creation failed: {words}{f' and {more} more' if more > 0 else ''}.")
+    return answer
+
+
+async def _denied(ctx: Context, missing: Mapping[str, InternalTopic]) -> list[str]:
+    """The topics that the client may not make."""
+    if ctx.allows(AclOperation.CREATE, CLUSTER, is_looked_for=True):
+        return []
+    return [
+        name
+        async for name in ctx.turn.each(missing)
+        if not ctx.allows(AclOperation.CREATE, Resource(TOPIC, name))
+    ]
+
+
+async def _create(ctx: Context, missing: Mapping[str, InternalTopic]) -> list[tuple[str, str]]:
+    """Make internal topics; which of them there are not then, and why."""
+    failures = []
+    try:
+        check_new_partitions(sum(topic.partitions for topic in missing.values()))
+    except KafkaError as error:
+        return [(name, error.message or error.code.name) for name in missing]
+    async for topic in ctx.turn.each(missing.values()):
+        new = NewTopic(
+            topic.name,
+            topic.partitions,
+            topic.replication_factor or DEFAULT,
+            configs=dict(topic.configs),
+        )
+        try:
+            ctx.change_partitions(topic.partitions, told_since=0)
+            cause = f"StreamsGroupHeartbeat by {ctx.client_id}"
+            await create_topic(ctx.node.cluster, ctx.node.config, new, cause=cause)
+        except KafkaError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another member was faster
+                failures.append((topic.name, error.message or error.code.name))
+    return failures
+
+
+def _add(answer: StreamsGroupHeartbeatResponse, words: str) -> None:
+    for status in answer.status or ():
+        if status.status_code == MISSING_INTERNAL_TOPICS:
+            status.status_detail += f"; {words}"
+
+
+def require_streams_groups(ctx: Context) -> None:
+    """Raise KafkaError UNSUPPORTED_VERSION where nodes may run that do not know streams groups."""
+    if not ctx.node.cluster.features.get(STREAMS_VERSION):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "The cluster runs streams.version 0; when all nodes are up to date: kafka-features upgrade "
+            "--feature streams.version=1",
+        )
+
+
+def _refused(error: KafkaError) -> StreamsGroupHeartbeatResponse:
+    return StreamsGroupHeartbeatResponse(
+        error_code=error.code, error_message=error.message, status=[]
+    )
+
+
+@handles(ApiKey.STREAMS_GROUP_DESCRIBE, versions="0")
+async def streams_group_describe(
+    ctx: Context, request: StreamsGroupDescribeRequest
+) -> StreamsGroupDescribeResponse:
+    """Behaviour: state, epochs, topology and members of each group, once they are committed. A client
+    that may not know of one of a group's topics is told nothing of the group.
+
+    Differs from Kafka: one row for a group that is named several times.
+    """
+    groups = ctx.node.groups
+    parts: list[Part[StreamsGroupDescribeResponse.Group]] = []
+    async for group_id in ctx.turn.each(distinct(request.group_ids)):
+        lost = StreamsGroupDescribeResponse.Group(
+            group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR
+        )
+        try:
+            require_streams_groups(ctx)
+            ctx.require_group(AclOperation.DESCRIBE, group_id)
+            shard = groups.shard(group_id)
+        except KafkaError as error:
+            lost.error_code, lost.error_message = error.code, error.message
+            parts.append((None, [lost]))
+            continue
+        row = shard.coordinator.describe_streams_group(group_id)
+        row = await _unless_denied(ctx, row)
+        if request.include_authorized_operations and not row.error_code:
+            row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
+        if groups.serves(shard):
+            parts.append((groups.release(shard, [row]), [lost]))
+        else:
+            parts.append((None, [lost]))
+    return StreamsGroupDescribeResponse(groups=await together(ctx.turn, parts))
+
+
+async def _unless_denied(
+    ctx: Context, row: StreamsGroupDescribeResponse.Group
+) -> StreamsGroupDescribeResponse.Group:
+    """The row of a group, or an error when it uses topics that the client may not know."""
+    if ctx.node.authorizer is None or row.topology is None:
+        return row
+    names: dict[str, None] = {}
+    async for each in ctx.turn.each(row.topology.subtopologies or ()):
+        names |= dict.fromkeys((*each.source_topics, *each.repartition_sink_topics))
+        for topic in (*each.repartition_source_topics, *each.state_changelog_topics):
+            names[topic.name] = None
+    async for name in ctx.turn.each(names):
+        if not ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=True):
+            return StreamsGroupDescribeResponse.Group(
+                group_id=row.group_id,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message="The described group uses topics that the client is not authorized to "
+                "describe.",
+            )
+    return row

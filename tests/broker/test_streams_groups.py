@@ -1,0 +1,198 @@
+"""Streams groups of KIP-1071 through a node: on the wire, with topics that are made, settings that
+change, and restarts.
+
+What a coordinator decides is tested in tests/coordinator.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kbroker.broker import Broker
+from kbroker.cluster import ResourceType
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
+from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.protocol.messages.topics import CreatePartitionsRequest
+from kbroker.testing.clock import MovableClock
+
+from ..brokers import started
+from ..coordinator.harness import subtopology, topology
+from ..wire import Wire, connected, create_topic, request
+from .test_consumer_groups import find, set_config
+
+ADDRESSED = topology(
+    subtopology("0", "t", sinks=["between"]),
+    subtopology("1", repartition={"between": 0}, changelogs=["log"]),
+)
+
+
+async def streams_beat(
+    wire: Wire, member: str, epoch: int, *, group: str = "g", **fields: Any
+) -> Any:
+    """A heartbeat; a join reads "t" unless told otherwise."""
+    if epoch == 0:
+        fields = {
+            "rebalance_timeout_ms": 60_000,
+            "process_id": member,
+            "topology": topology(subtopology("0", "t")),
+            **having(),
+            **fields,
+        }
+    cls = StreamsGroupHeartbeatRequest
+    ask = cls(group_id=group, member_id=member, member_epoch=epoch, **fields)
+    return await wire.ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, ask)
+
+
+def having(*partitions: int) -> dict[str, Any]:
+    """What a member says that has these active tasks of subtopology 0, and no others."""
+    row = StreamsGroupHeartbeatRequest.TaskIds(subtopology_id="0", partitions=list(partitions))
+    return {"active_tasks": [row] if partitions else [], "standby_tasks": [], "warmup_tasks": []}
+
+
+def tasks(answer: Any) -> dict[str, list[int]] | None:
+    """The active tasks that a member is told to have."""
+    assert not answer.error_code, answer
+    if answer.active_tasks is None:
+        return None
+    return {row.subtopology_id: row.partitions for row in answer.active_tasks}
+
+
+def statuses(answer: Any) -> dict[int, str]:
+    return {each.status_code: each.status_detail for each in answer.status}
+
+
+async def describe_streams(wire: Wire, *groups: str) -> list[Any]:
+    ask = request(ApiKey.STREAMS_GROUP_DESCRIBE, group_ids=list(groups or ("g",)))
+    return list((await wire.ask(ApiKey.STREAMS_GROUP_DESCRIBE, 0, ask)).groups)
+
+
+async def at_once(wire: Wire, group: str = "g") -> None:
+    """A group of that name waits for nothing."""
+    await find(wire, group)
+    for name in ("initial.rebalance.delay", "assignment.interval"):
+        setting = f"streams.{name}.ms"
+        assert await set_config(wire, ResourceType.GROUP, group, setting, "0") == 0
+
+
+async def test_a_group_lives_on_the_wire(wire: Wire) -> None:
+    await create_topic(wire, "t", 4)
+    await at_once(wire)
+    assert tasks(await streams_beat(wire, "a", 0)) == {"0": [0, 1, 2, 3]}
+    assert tasks(await streams_beat(wire, "b", 0)) == {}
+    (row,) = await describe_streams(wire)
+    assert (row.group_state, len(row.members)) == ("Reconciling", 2)
+    (listed,) = (await wire.ask(ApiKey.LIST_GROUPS, 5, request(ApiKey.LIST_GROUPS))).groups
+    assert (listed.group_type, listed.protocol_type) == ("streams", "streams")
+    assert (await streams_beat(wire, "a", -1)).member_epoch == -1
+    assert (await streams_beat(wire, "b", -1)).member_epoch == -1
+    ask = request(ApiKey.DELETE_GROUPS, groups_names=["g"])
+    assert not (await wire.ask(ApiKey.DELETE_GROUPS, 2, ask)).results[0].error_code
+    (row,) = await describe_streams(wire)
+    assert row.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+async def test_internal_topics_are_made(wire: Wire, broker: Broker) -> None:
+    await create_topic(wire, "t", 3)
+    await at_once(wire)
+    answer = await streams_beat(wire, "a", 0, topology=ADDRESSED)
+    assert statuses(answer) == {3: "Internal topics are missing: between, log"}
+    topics = broker.node.cluster.topics
+    assert {name: len(topics[name].partitions) for name in ("between", "log")} == {
+        "between": 3,
+        "log": 3,
+    }
+    answer = await streams_beat(wire, "a", 2)
+    assert (statuses(answer), tasks(answer)) == ({}, {"0": [0, 1, 2], "1": [0, 1, 2]})
+
+
+async def test_who_cannot_have_an_internal_topic_is_told_why(wire: Wire) -> None:
+    await create_topic(wire, "t", 3)
+    await at_once(wire)
+    part = subtopology("0", "t", changelogs=["log"])
+    part.state_changelog_topics[0].replication_factor = 9
+    answer = await streams_beat(wire, "a", 0, topology=topology(part))
+    assert "; Creation failed: log (" in statuses(answer)[3]
+    wrong = topology(subtopology("0", "__consumer_offsets"))
+    answer = await streams_beat(wire, "a", 0, topology=wrong)
+    assert answer.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+    answer = await streams_beat(wire, "a", 0, topology=topology(subtopology("0", "a/b")))
+    assert answer.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+async def test_a_topic_that_grows_has_more_tasks(wire: Wire) -> None:
+    await create_topic(wire, "t", 1)
+    await at_once(wire)
+    assert tasks(await streams_beat(wire, "a", 0)) == {"0": [0]}
+    cls = CreatePartitionsRequest
+    ask = cls(topics=[cls.Topic(name="t", count=3, assignments=None)], timeout_ms=10_000)
+    await wire.ask(ApiKey.CREATE_PARTITIONS, 3, ask)
+    assert tasks(await streams_beat(wire, "a", 2)) == {"0": [0, 1, 2]}
+
+
+async def test_a_streams_group_survives_a_restart(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", 4)
+        await at_once(wire)
+        await streams_beat(wire, "a", 0)
+        await streams_beat(wire, "b", 0)
+        before = await describe_streams(wire)
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert await describe_streams(wire) == before
+        answer = await streams_beat(wire, "a", 2, **having(0, 1, 2, 3))
+        assert (answer.member_epoch, tasks(answer)) == (2, {"0": [0, 1]})
+        assert (await streams_beat(wire, "a", 2, **having(0, 1))).member_epoch == 3
+        assert tasks(await streams_beat(wire, "b", 3)) == {"0": [2, 3]}
+
+
+async def test_settings_of_streams_groups_hold_at_once() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        clock = MovableClock()
+        clock.coordinator.freeze()
+        broker.node.partitions.clock = clock
+        await create_topic(wire, "t", 2)
+        await find(wire)
+        assert 5 in statuses(await streams_beat(wire, "a", 0)), "it waits for other members"
+        clock.coordinator.add(3_000)
+        broker.node.groups.clock_moved()
+        assert tasks(await streams_beat(wire, "a", 1)) == {"0": [0, 1]}
+        name = "streams.heartbeat.interval.ms"
+        assert await set_config(wire, ResourceType.GROUP, "g", name, "7000") == 0
+        assert (await streams_beat(wire, "a", 2)).heartbeat_interval_ms == 7_000
+        name = "streams.num.standby.replicas"
+        assert await set_config(wire, ResourceType.GROUP, "g", name, "1") == 0
+        name = "streams.session.timeout.ms"
+        assert await set_config(wire, ResourceType.GROUP, "g", name, "50000") == 0
+        settings = broker.node.groups.streams_settings("g")
+        assert (settings.standby_replicas, settings.session_timeout_ms) == (1, 50_000)
+        await streams_beat(wire, "a", 2)
+        clock.coordinator.add(49_000)
+        broker.node.groups.clock_moved()
+        assert len((await describe_streams(wire))[0].members) == 1
+        clock.coordinator.add(1_000)
+        broker.node.groups.clock_moved()
+        assert (await describe_streams(wire))[0].group_state == "Empty"
+
+
+async def test_a_cluster_may_do_without_streams_groups(wire: Wire) -> None:
+    cls = UpdateFeaturesRequest
+    row = cls.Feature(feature="streams.version", max_version_level=0, upgrade_type=2)
+    answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
+    assert not answer.error_code, answer
+    await find(wire)
+    answer = await streams_beat(wire, "a", 0)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "streams.version=1" in answer.error_message
+    assert (await describe_streams(wire))[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_many_tasks_are_shared_beside_clients(wire: Wire, broker: Broker) -> None:
+    await create_topic(wire, "t", 2_500)
+    await at_once(wire)
+    assert tasks(await streams_beat(wire, "a", 0)) == {}
+    await streams_beat(wire, "a", 1)
+    answer = await streams_beat(wire, "a", 1)
+    assert len((tasks(answer) or {})["0"]) == 2_500
+    assert broker.node.troubles.unhandled_errors == 0

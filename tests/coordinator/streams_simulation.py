@@ -1,0 +1,323 @@
+"""Many members of one streams group, much bad luck, one seed.
+
+Members do what those of Kafka Streams do: they take the tasks that they are given, give back what they
+are told to, and say what they have. Answers get lost, appends fail, members die and come back, topics
+come, grow and go, settings change, and the shard is restarted. After every step `check` looks for what
+must never be. At the end `heal` stops the bad luck, and every task must have its member.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kbroker.coordinator import StreamsGroupSettings
+from kbroker.coordinator.replay import end_transaction, replay
+from kbroker.coordinator.state import ShardState
+from kbroker.coordinator.streams_group import StreamsGroup, StreamsMemberState
+from kbroker.protocol.errors import ErrorCode
+
+from .consumer_simulation import BAD_NEWS, FENCED, must
+from .harness import Harness, topology
+from .harness import subtopology as part
+
+Task = tuple[str, int]
+TOPOLOGY = topology(
+    part("0", "orders", sinks=["between"]),
+    part("1", "audit", changelogs=["audit-log"]),
+    part("2", repartition={"between": 0}, changelogs=["log"]),
+)
+PROCESSES = ("p", "q", "r", "s")
+
+
+@dataclass
+class Worker:
+    """What it knows comes from answers alone."""
+
+    member_id: str
+    process_id: str
+    epoch: int = 0
+    active: set[Task] = field(default_factory=set)
+    standby: set[Task] = field(default_factory=set)
+    told: tuple[set[Task], set[Task]] = (frozenset(), frozenset())  # type: ignore[assignment]
+    alive: bool = True
+
+    def forget(self) -> None:
+        self.epoch = 0
+        self.active, self.standby = set(), set()
+        self.told = set(), set()
+
+    def apply(self) -> None:
+        """Give back and take what it was told to."""
+        self.active, self.standby = map(set, self.told)
+
+
+class StreamsSimulation:
+    """One run; `work` counts what took place."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.work: Counter[str] = Counter()
+        settings = StreamsGroupSettings(
+            initial_rebalance_delay_ms=self.rng.choice((0, 3_000)),
+            assignment_interval_ms=self.rng.choice((0, 1_000)),
+            standby_replicas=self.rng.choice((0, 1)),
+        )
+        self.h = Harness(streams=settings)
+        self.workers: list[Worker] = []
+        self._numbers = itertools.count()
+        self._epoch = 0
+        self._epochs: dict[str, int] = {}
+        self._checks = 0
+
+    # -- the life of members
+
+    def run(self, steps: int) -> None:
+        moves = {
+            self.join: 3,
+            self.beat: 30,
+            self.leave: 1,
+            self.die: 1,
+            self.change_topics: 1,
+            self.change_settings: 1,
+            self.commit: 5,
+            self.wait: 8,
+            self.restart: 1,
+        }
+        for _ in range(steps):
+            move = self.rng.choices(list(moves), list(moves.values()))[0]
+            if self.rng.random() < 0.05:
+                self.h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+            move()
+            self.h.append_fails = None
+            self.check()
+
+    @property
+    def living(self) -> list[Worker]:
+        return [each for each in self.workers if each.alive]
+
+    def _some(self) -> Worker | None:
+        return self.rng.choice(self.living) if self.living else None
+
+    def join(self) -> None:
+        if len(self.living) < 6:
+            name = f"member-{next(self._numbers)}"
+            worker = Worker(name, self.rng.choice(PROCESSES))
+            self.workers.append(worker)
+            self._beat(worker)
+
+    def beat(self) -> None:
+        worker = self._some()
+        if worker is not None:
+            if self.rng.random() < 0.7:
+                worker.apply()
+            self._beat(worker)
+
+    def _beat(self, worker: Worker) -> None:
+        fields: dict[str, Any] = {}
+        if worker.epoch == 0:
+            fields = {"topology": TOPOLOGY, "process_id": worker.process_id}
+        elif self.rng.random() < 0.8:
+            fields = {"owned": _rows(worker.active), "standby": _rows(worker.standby)}
+        answer = self.h.streams_beat(worker.member_id, worker.epoch, **fields)
+        self.work[ErrorCode(answer.error_code).name] += 1
+        if self.h.missing and self.rng.random() < 0.8:
+            self.h.make_missing()
+            self.work["made"] += 1
+        if self.rng.random() < 0.1:
+            # The answer is lost. What it was told before and has not taken yet it takes no more.
+            worker.told = set(worker.active), set(worker.standby)
+            self.work["lost"] += 1
+            return
+        if answer.error_code in (*FENCED, ErrorCode.INVALID_REQUEST):
+            worker.forget()  # an invalid request: it names tasks that there are no more
+        elif answer.error_code:
+            must(answer.error_code in BAD_NEWS, f"{answer}")
+        else:
+            must(answer.member_epoch > 0, "an epoch of 0")
+            worker.epoch = answer.member_epoch
+            if answer.active_tasks is not None:
+                worker.told = _tasks(answer.active_tasks), _tasks(answer.standby_tasks or [])
+
+    def leave(self) -> None:
+        worker = self._some()
+        if worker is not None:
+            worker.alive = False
+            self.h.streams_beat(worker.member_id, -1)
+            worker.forget()
+            self.work["left"] += 1
+
+    def die(self) -> None:
+        worker = self._some()
+        if worker is not None:
+            worker.alive = False
+            self.work["died"] += 1
+
+    def change_topics(self) -> None:
+        name = self.rng.choice(("orders", "audit"))
+        known = self.h.topics.topics.get(name)
+        if known is None:
+            self.h.create_topic(name, self.rng.randint(1, 6))
+        elif self.rng.random() < 0.5:
+            for each in (name, "between", "log", "audit-log"):
+                if each in self.h.topics.topics:
+                    self.h.delete_topic(each)
+        else:
+            for each in (name, "between", "log") if name == "orders" else (name, "audit-log"):
+                if each in self.h.topics.topics:
+                    self.h.create_topic(each, self.h.topics.topics[each][1] + 1)
+        self.work["topics"] += 1
+
+    def change_settings(self) -> None:
+        standbys = self.rng.choice((0, 1, 2))
+        self.h.streams = replace(self.h.streams, standby_replicas=standbys)
+        self.work["settings"] += 1
+
+    def commit(self) -> None:
+        """A member that has a task may commit, whatever it does not know yet."""
+        worker = self._some()
+        if worker is None or not worker.active & worker.told[0] or not self._is_member(worker):
+            return
+        subtopology, partition = self.rng.choice(sorted(worker.active & worker.told[0]))
+        name = {"0": "orders", "1": "audit", "2": "between"}[subtopology]
+        if not self.h.topics.exists(name, partition) or not worker.epoch:
+            return
+        (code,) = self.h.commit({(name, partition): 1}, worker.member_id, worker.epoch)
+        allowed = (0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        must(code in allowed, f"{worker} may not commit {name}-{partition}: {code}")
+        self.work["committed"] += 1
+
+    def wait(self) -> None:
+        """Everybody alive sends heartbeats while time goes by."""
+        for _ in range(self.rng.choice((1, 1, 1, 5, 12))):
+            self.h.sleep(self.rng.choice((500, 5_000)))
+            for worker in self.living:
+                if self.rng.random() < 0.95:
+                    self._beat(worker)
+
+    def restart(self) -> None:
+        self.h = self.h.restarted()
+        self.work["restarted"] += 1
+
+    # -- what must never be
+
+    def group(self) -> StreamsGroup | None:
+        return self.h.coordinator._state.streams_groups.get("g")
+
+    def _is_member(self, worker: Worker) -> bool:
+        group = self.group()
+        return group is not None and worker.member_id in group.members
+
+    def check(self) -> None:
+        group = self.group()
+        if group is None:
+            must(not self._epochs, "the group is gone")
+            return
+        must(group.epoch >= self._epoch, "the epoch of the group fell")
+        must(group.assignment_epoch <= group.epoch, "a target of the future")
+        self._epoch = group.epoch
+        holders: dict[Task, str] = {}
+        for member in group.members.values():
+            before = self._epochs.get(member.id, 0)
+            must(member.epoch >= before, f"the epoch of {member.id} fell")
+            must(member.epoch <= group.epoch, f"{member.id} is ahead of its group")
+            self._epochs[member.id] = member.epoch
+            for held in (member.assigned, member.revoking):
+                for subtopology, tasks in held.active.items():
+                    for partition in tasks:
+                        task = (subtopology, partition)
+                        must(task not in holders, f"{task} has two members")
+                        holders[task] = member.id
+                        found = group.active_process(*task)
+                        must(found == member.process_id, "a wrong note of a process")
+            must(
+                member.revoking.is_empty or member.state is StreamsMemberState.UNREVOKED,
+                f"{member.id} need not say that it gave back",
+            )
+        for worker in self.living:
+            if self._is_member(worker):
+                for task in worker.active:
+                    owner = holders.get(task, worker.member_id)
+                    must(owner == worker.member_id, f"{task} is worked on by two")
+        self._checks += 1
+        if self._checks % 20 == 0:
+            must(picture(group) == picture(self._replayed()), "the log says something else")
+
+    def _replayed(self) -> StreamsGroup:
+        state = ShardState()
+        for entry in self.h.entries:
+            entry.replay(
+                lambda *record: replay(state, *record),
+                lambda producer, commit: end_transaction(state, producer, commit=commit),
+            )
+        return state.streams_groups["g"]
+
+    def heal(self) -> None:
+        """No more bad luck: every task has its member, and copies as far as there are processes."""
+        self.rng = random.Random(0)
+        self.rng.random = lambda: 0.5  # type: ignore[method-assign]
+        for name in ("orders", "audit"):
+            if name not in self.h.topics.topics:
+                self.h.create_topic(name, 2)
+        for name in ("between", "log", "audit-log"):
+            if name in self.h.topics.topics:
+                self.h.delete_topic(name)
+        for _ in range(40):
+            self.h.sleep(5_000)
+            for worker in self.living:
+                self._beat(worker)
+                worker.apply()
+            self.check()
+        group = self.group()
+        if group is None:
+            return
+        must({*group.members} == {each.member_id for each in self.living}, "other members")
+        if not group.members:
+            return
+        must(group.state.value == "Stable", f"it is {group.state}")
+        worked: Counter[Task] = Counter()
+        kept: Counter[Task] = Counter()
+        for worker in self.living:
+            worked.update(worker.active)
+            kept.update(worker.standby)
+        sizes = {
+            n: self.h.topics.topics[t][1] for n, t in zip("01", ("orders", "audit"), strict=True)
+        }
+        sizes["2"] = sizes["0"]
+        wanted = Counter((name, index) for name, size in sizes.items() for index in range(size))
+        must(worked == wanted, f"worked on {worked}, wanted {wanted}")
+        processes = len({each.process_id for each in self.living})
+        copies = min(self.h.streams.standby_replicas, processes - 1)
+        for name, index in wanted:
+            must(kept[name, index] == (copies if name != "0" else 0), f"copies of {name}_{index}")
+
+
+def _rows(tasks: set[Task]) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for subtopology, partition in tasks:
+        rows.setdefault(subtopology, []).append(partition)
+    return rows
+
+
+def _tasks(rows: list[Any]) -> set[Task]:
+    return {(row.subtopology_id, partition) for row in rows for partition in row.partitions}
+
+
+def picture(group: StreamsGroup) -> tuple[Any, ...]:
+    """All that is persisted of a group, and what is counted of it."""
+    return (
+        group.epoch,
+        group.assignment_epoch,
+        group.metadata_hash,
+        group.validated_epoch,
+        group.assignment_configs,
+        group.members,
+        group.targets,
+        group.topology,
+        group._active,
+        group._standby,
+        group.unreconciled,
+    )

@@ -1,0 +1,133 @@
+"""How tasks are shared: kept where they are, with copies elsewhere, and evenly."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from kbroker.coordinator.sharing import all_of
+from kbroker.coordinator.streams_assignor import TaskMember, TaskTargets, assign_tasks
+from kbroker.coordinator.streams_group import NO_TARGET, TaskLists, frozen
+from kbroker.coordinator.streams_topics import ConfiguredSubtopology, InternalTopic
+
+LOG = (InternalTopic("log", 1, 0, ()),)
+
+
+def part(tasks: int, *, stateful: bool = False) -> ConfiguredSubtopology:
+    return ConfiguredSubtopology(tasks, frozenset("t"), ("t",), (), (), LOG if stateful else ())
+
+
+def share(
+    parts: dict[str, ConfiguredSubtopology],
+    members: dict[str, str],
+    had: TaskTargets | None = None,
+    standbys: int = 0,
+) -> TaskTargets:
+    """The targets of members, given by their processes."""
+    known = {
+        name: TaskMember(process, (had or {}).get(name, NO_TARGET))
+        for name, process in members.items()
+    }
+    return all_of(assign_tasks(known, parts, standbys))
+
+
+def active(targets: TaskTargets) -> dict[str, int]:
+    return {name: sum(map(len, lists.active.values())) for name, lists in targets.items()}
+
+
+def places(targets: TaskTargets) -> Counter[tuple[str, int]]:
+    """How often each task is active."""
+    return Counter(
+        (subtopology, partition)
+        for lists in targets.values()
+        for subtopology, partitions in lists.active.items()
+        for partition in partitions
+    )
+
+
+def test_everybody_has_the_same() -> None:
+    found = share({"0": part(6), "1": part(2)}, {"a": "p", "b": "p", "c": "q", "d": "r"})
+    assert set(active(found).values()) == {2}
+    assert set(places(found).values()) == {1}
+
+
+def test_who_comes_gets_a_part_and_who_stays_keeps_the_rest() -> None:
+    parts = {"0": part(6)}
+    before = share(parts, {"a": "p", "b": "q"})
+    after = share(parts, {"a": "p", "b": "q", "c": "r"}, before)
+    assert active(after) == {"a": 2, "b": 2, "c": 2}
+    for name in "ab":
+        assert after[name].active["0"] <= before[name].active["0"]
+    back = share(parts, {"a": "p", "b": "q"}, after)
+    assert all(after[name].active["0"] <= back[name].active["0"] for name in "ab")
+
+
+def test_a_copy_is_in_another_process() -> None:
+    parts = {"0": part(4, stateful=True), "1": part(2)}
+    found = share(parts, {"a": "p", "b": "p", "c": "q"}, standbys=1)
+    process = {"a": "p", "b": "p", "c": "q"}
+    has = [
+        (process[name], task, kind)
+        for name, lists in found.items()
+        for kind, tasks in (("active", lists.active), ("standby", lists.standby))
+        for task in tasks.get("0", ())
+    ]
+    assert len({(where, task) for where, task, _ in has}) == len(has) == 8
+    assert not any("1" in lists.standby for lists in found.values()), "it has no state"
+
+
+def test_who_has_a_copy_takes_over() -> None:
+    parts = {"0": part(2, stateful=True)}
+    members = {"a": "p", "b": "q", "c": "r"}
+    had = {
+        "a": TaskLists(frozen([("0", [0])]), frozen([("0", [1])])),
+        "c": TaskLists(frozen([("0", [1])])),
+    }
+    del members["c"]
+    found = share(parts, members, had, standbys=1)
+    assert found["a"].active["0"] == {0}
+    assert found["b"].active["0"] == {1}, "the one with the copy has its part already"
+    found = share(parts, members, {"a": TaskLists(standby=frozen([("0", [1])]))}, standbys=1)
+    assert found["a"].active["0"] == {1}
+    assert found["b"].active["0"] == {0}
+
+
+def test_there_are_no_more_copies_than_processes() -> None:
+    found = share({"0": part(2, stateful=True)}, {"a": "p", "b": "p"}, standbys=2)
+    assert all(not lists.standby for lists in found.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_members_that_come_and_go(seed: int) -> None:
+    """Each task is active once; copies are apart; nobody has much more than others."""
+    rng = random.Random(seed)
+    parts = {
+        str(n): part(rng.randint(1, 12), stateful=rng.random() < 0.5)
+        for n in range(rng.randint(1, 4))
+    }
+    tasks = {(name, index) for name, each in parts.items() for index in range(each.tasks)}
+    had: TaskTargets = {}
+    members: dict[str, str] = {}
+    for step in range(12):
+        if members and rng.random() < 0.4:
+            members.pop(rng.choice(list(members)))
+        if not members or rng.random() < 0.7:
+            members[f"m{step}"] = f"p{rng.randint(0, 3)}"
+        standbys = rng.randint(0, 2)
+        had = share(parts, members, {n: had[n] for n in members if n in had}, standbys)
+        assert places(had) == Counter(tasks)
+        copies: Counter[tuple[str, str, int]] = Counter(
+            (members[name], subtopology, partition)
+            for name, lists in had.items()
+            for kept in (lists.active, lists.standby)
+            for subtopology, partitions in kept.items()
+            for partition in partitions
+        )
+        assert max(copies.values()) == 1, "a process has a task once"
+        for name, each in parts.items():
+            wanted = 1 + (min(standbys, len({*members.values()}) - 1) if each.is_stateful else 0)
+            for index in range(each.tasks):
+                there = sum(1 for _, n, i in copies if (n, i) == (name, index))
+                assert there == wanted

@@ -57,6 +57,7 @@ from .delegation import Delegation
 from .fetch_sessions import FetchSessions
 from .gate import Gate
 from .metering import Metering
+from .meters import Meters
 from .request_memory import RequestMemory
 from .shared_answers import SharedAnswers
 
@@ -130,6 +131,7 @@ class Node:
         self.share_states = ShareStateService(self.partitions, self.turns)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.metering = Metering(cluster.client_quotas, config, clock)
+        self.meters = Meters()
         self.client_metrics = ClientMetrics(cluster, config, clock)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)

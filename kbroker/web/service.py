@@ -15,6 +15,8 @@ from kbroker.net.server import LOOPBACK_NAMES, CannotListen
 
 from .guard import Guard, Rules
 from .http_server import HttpServer, Limits
+from .metrics.beat import Beat
+from .metrics.scrape import Metrics
 from .probes import Probes
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ class HttpService:
         self._ports: dict[int, int] = {}
         """By node; those that the system chose are kept when it starts again."""
         self._servers: dict[int, HttpServer] = {}
+        self._beat = Beat()
 
     def endpoint_of(self, node_id: int) -> Endpoint:
         """Where a node serves HTTP."""
@@ -51,8 +54,11 @@ class HttpService:
     async def run(self) -> None:
         """Serve until `close`."""
         async with trio.open_nursery() as nursery:
-            for server in self._servers.values():
-                nursery.start_soon(server.run)
+            nursery.start_soon(self._beat.run)
+            async with trio.open_nursery() as serving:
+                for server in self._servers.values():
+                    serving.start_soon(server.run)
+            nursery.cancel_scope.cancel()
 
     async def close(self) -> None:
         """End all servers, at the same time."""
@@ -70,7 +76,7 @@ class HttpService:
             body_bytes_max=config.http_max_request_bytes,
             seconds=seconds,
         )
-        app = Guard(_app(local), rules)
+        app = Guard(self._app(local), rules)
         return HttpServer(app, endpoint, Limits(config.http_max_connections, seconds))
 
     def _port_of(self, node_id: int) -> int:
@@ -82,7 +88,6 @@ class HttpService:
             raise CannotListen(f"there is no port {port}; name a lower one with --http-port")
         return port
 
-
-def _app(local: LocalNode) -> Starlette:
-    """What one node serves."""
-    return Starlette(routes=[*Probes(local).routes()])
+    def _app(self, local: LocalNode) -> Starlette:
+        """What one node serves."""
+        return Starlette(routes=[*Probes(local).routes(), *Metrics(local, self._beat).routes()])

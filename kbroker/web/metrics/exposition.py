@@ -18,6 +18,8 @@ SAMPLES_AT_ONCE = 200
 LINES_AT_ONCE = 5000
 OPEN_METRICS = "application/openmetrics-text"
 END = b"# EOF\n"
+COUNTER = "counter"
+"""Its name in a head is without the end that its samples have, or with it: the encoder knows."""
 
 
 class Format(NamedTuple):
@@ -57,7 +59,8 @@ class Family:
         """Its text; nothing without samples."""
         if not self.lines:
             return
-        yield _head(Metric(self.name, self.text, self.kind), wanted)
+        name = self.name.removesuffix("_total") if self.kind == COUNTER else self.name
+        yield _head(Metric(name, self.text, self.kind), wanted)
         for first in range(0, len(self.lines), LINES_AT_ONCE):
             yield "".join(self.lines[first : first + LINES_AT_ONCE]).encode()
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
+from kbroker.protocol.messages import response_class
 from kbroker.protocol.schema import fields
 from kbroker.runtime.timings import Timings
 
@@ -40,6 +41,15 @@ class Meters:
         self.refused: Counter[tuple[int, str]] = Counter()
         """Rows of Produce and Fetch, by API key and topic."""
 
+        self._shapes: list[_Shape | None] = [None for _ in self.requests]
+        """Of the answers of each API."""
+
+    def _shape(self, key: int) -> _Shape:
+        declared: Any = response_class(key)
+        shape: _Shape = _shape_of(declared)
+        self._shapes[key] = shape
+        return shape
+
     def refuses(self, key: int, topic: str, code: int) -> None:
         """A row of Produce or Fetch is refused; `topic` is one that exists, or empty."""
         self.fails(key, code)
@@ -54,10 +64,9 @@ class Meters:
 
     def answers(self, key: int, response: Any) -> None:
         """Count the errors of an answer, in its first rows."""
-        if key in COUNTED_AS_REFUSED or isinstance(response, Encoded):
+        if key in COUNTED_AS_REFUSED or type(response) is Encoded:
             return
-        declared: Any = type(response)
-        has_code, rows = _shape_of(declared)
+        has_code, rows = self._shapes[key] or self._shape(key)
         if has_code and response.error_code:
             self.fails(key, response.error_code)
         if rows:

@@ -131,12 +131,11 @@ class Node:
         self.share_states = ShareStateService(self.partitions, self.turns)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.metering = Metering(cluster.client_quotas, config, clock)
-        self.meters = Meters()
         self.client_metrics = ClientMetrics(cluster, config, clock)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
-        self.gates, self.audit = gates, NodeAudit()
+        self.gates, self.audit, self.meters = gates, NodeAudit(), Meters()
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)

@@ -6,7 +6,6 @@ read in a worker thread, and each push once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -22,8 +21,11 @@ ROWS_OF_ONE_MAX = 500
 TEXT_MAX = 200
 """Characters of a name, or of what belongs to it."""
 CLIENT = "kbroker_client_metric"
+NO_NUMBERS = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
+"""As Python writes them, and as Prometheus does."""
 
-Lines: TypeAlias = list[tuple[str, float]]
+Lines: TypeAlias = list[tuple[str, str]]
+"""Labels and values as they go out."""
 
 
 class PushedMetrics:
@@ -63,13 +65,14 @@ def _lines(labels: Labels, pushed: Pushed) -> Lines:
         metrics = pushed.metrics()
     except ValueError:
         return []
-    return [(_labels(labels, each), each.value) for each in _first(metrics)]
+    # A push may have the same twice, or what is the same when it is cut off.
+    rows = {_labels(labels, each): _text_of(each.value) for each in metrics}
+    return [*rows.items()][:ROWS_OF_ONE_MAX]
 
 
-def _first(metrics: Sequence[Metric]) -> Sequence[Metric]:
-    """Each name with its attributes once: a push may have it twice."""
-    found = {(each.name, tuple(sorted(each.attributes.items()))): each for each in metrics}
-    return [*found.values()][:ROWS_OF_ONE_MAX]
+def _text_of(value: float) -> str:
+    text = repr(float(value))
+    return NO_NUMBERS.get(text, text)
 
 
 def _labels(labels: Labels, metric: Metric) -> str:

@@ -51,8 +51,8 @@ class Family:
         self.text = text
         self.lines: list[str] = []
 
-    def add(self, labels: str, value: float) -> None:
-        """A sample; `labels` come from `labelled`, or are empty."""
+    def add(self, labels: str, value: int | str) -> None:
+        """A sample; `labels` come from `labelled`, or are empty; a text is a value as it goes out."""
         self.lines.append(f"{self.name}{labels} {value}\n")
 
     def pieces(self, wanted: Format) -> Iterator[bytes]:

@@ -267,6 +267,16 @@ class GroupCoordinator:
         """
         return list_groups(self._state, states, types)
 
+    def census(self) -> Iterator[tuple[str, int]]:
+        """Every group, with the number of its members. There may be many: take them in pieces."""
+        state = self._state
+        groups: tuple[Group | ConsumerGroup, ...] = (
+            *state.groups.values(),
+            *state.consumer_groups.values(),
+        )
+        for group in groups:
+            yield group.id, len(group.members)
+
     def describe_group(self, group_id: str, version: int) -> DescribeGroupsResponse.Group:
         """DescribeGroups 0-6: the row of one group. Authorized operations are left unset."""
         return describe_group(self._state, group_id, version)

@@ -2,5 +2,6 @@
 
 from .broker import MEMORY_FOLDER, Broker, open_broker
 from .local_node import Apart
+from .service import Service
 
-__all__ = ["MEMORY_FOLDER", "Apart", "Broker", "open_broker"]
+__all__ = ["MEMORY_FOLDER", "Apart", "Broker", "Service", "open_broker"]

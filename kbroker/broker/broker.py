@@ -35,6 +35,7 @@ from kbroker.runtime.threads import InThread, at_once
 from kbroker.storage.files import Files, MemFiles, OsFiles
 
 from .local_node import Apart, LocalNode, NodeMaker, Shared
+from .service import Service
 from .vacating import LOOK_SECONDS, vacate
 
 MEMORY_FOLDER = "memory"
@@ -178,6 +179,7 @@ async def open_broker(
     cluster_id: str | None = None,
     apart: Apart | None = None,
     connection_class: ConnectionClass = Connection,
+    service: Service | None = None,
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
 
@@ -189,7 +191,7 @@ async def open_broker(
     `files` is where the data folder is, to be handed in when it must outlive a broker in memory;
     `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
     default a random one; `apart` says which node runs here of a cluster that has others in other
-    processes; `connection_class` serves each client. Several brokers can run in one process.
+    processes; `connection_class` serves each client; `service` is served beside them. Several brokers can run in one process.
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
@@ -216,10 +218,12 @@ async def open_broker(
     local = [maker.make(each, total, rack=rack) for each, rack in zip(ids, places, strict=True)]
     # Files that are handed in are as fast as whoever made them wants.
     in_thread = None if data_dir is None or files is not None else _metadata_syncs(config)
-    store = await _open_all(local, folders, cluster_id, apart, in_thread)
+    store = await _open_all(local, folders, cluster_id, apart, in_thread, service)
     at_work = running(store) if apart is None else nullcontext()
     async with at_work, trio.open_nursery() as nursery:
         try:
+            if service is not None:
+                nursery.start_soon(service.run)
             await _each(local, lambda node: node.join())
             if apart is not None:
                 await apart.others_joined()
@@ -228,6 +232,8 @@ async def open_broker(
         finally:
             with trio.CancelScope(shield=True):
                 await _each(local, lambda node: node.close())
+                if service is not None:
+                    await service.close()
 
 
 def _metadata_syncs(config: BrokerConfig) -> InThread:
@@ -259,6 +265,7 @@ async def _open_all(
     cluster_id: str | None,
     apart: Apart | None,
     in_thread: InThread | None,
+    service: Service | None,
 ) -> MetadataStore:
     """Take the ports and the folders of all nodes, and open what they share, unless it is open.
 
@@ -281,6 +288,8 @@ async def _open_all(
             await node.check(store, found[node.id])
         for node in local:
             await node.bind()
+        if service is not None:
+            await service.bind(local)
         for node in local:
             await node.check_addresses(store)
         paths = [path for node in local for path in folders.of_node(node.id)]
@@ -297,6 +306,8 @@ async def _open_all(
     except BaseException:
         with trio.CancelScope(shield=True):
             await _each(local, lambda node: node.close())
+            if service is not None:
+                await service.close()
             if own is not None:
                 await own.aclose()
         raise

@@ -53,6 +53,7 @@ ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 class NodeState(Enum):
     """What became of a node."""
 
+    STARTING = "starting"
     STOPPED = "stopped"
     RUNNING = "running"
     CRASHED = "crashed"
@@ -126,7 +127,7 @@ class LocalNode:
         shared: Shared,
     ) -> None:
         self.id = config.node_id
-        self.state = NodeState.STOPPED
+        self.state = NodeState.STARTING
         self.ends_with_others = shared.apart is None
         """When it is closed the whole cluster stops, and nobody takes over."""
         self.listeners = list(listeners)
@@ -341,6 +342,7 @@ class LocalNode:
     async def _start(
         self, store: MetadataStore, nursery: trio.Nursery, cluster_id: str | None
     ) -> None:
+        self.state = NodeState.STARTING
         try:
             await self.check(store, self.look())
             await self.bind()
@@ -350,6 +352,7 @@ class LocalNode:
             await self.join()
             await self.begin(nursery)
         except BaseException:
+            self.state = NodeState.STOPPED
             with trio.CancelScope(shield=True):
                 await self._release()
             raise

@@ -17,6 +17,20 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     return click.option(*names, envvar=environment, **settings)
 
 
+NO_PORT = -1
+
+
+class _HttpPort(click.ParamType[int]):
+    """A port, or `off`."""
+
+    name = "port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "off":
+            return NO_PORT
+        return int(click.IntRange(0, 65535).convert(value, param, ctx))
+
+
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     option("--host", help="Address to listen on.  [default: localhost]"),
     option(
@@ -28,6 +42,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--advertise",
         metavar="HOST:PORT",
         help="Tell clients this address. Without it each client is told the one it dialled.",
+    ),
+    option("--http-host", help="Address for metrics and probes.  [default: 127.0.0.1]"),
+    option(
+        "--http-port",
+        type=_HttpPort(),
+        metavar="PORT|off",
+        help="Serve metrics and probes by HTTP here; 0 takes a free port. Needs kbroker[console].",
     ),
     option(
         "--data-dir",

@@ -420,6 +420,7 @@ class Cluster(ClusterView):
             return clean
         after = elect_unclean(partition, ready=ready)
         if after is not None:
+            self.unclean_elections += 1
             logger.error(
                 "unclean election: node %d leads %s-%d, and committed records that only %s may "
                 "have are lost",

@@ -96,6 +96,8 @@ class ClusterView:
         self.features = {name: levels[-1] for name, levels in UNSAID.items()}
         """Finalized levels (KIP-584)."""
         self.features_revision = ABSENT
+        self.unclean_elections = 0
+        """By this node."""
         self.strays: set[str] = set()
         """The keys of partitions whose topics are deleted."""
         self.changes_seen = 0

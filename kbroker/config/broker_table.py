@@ -1504,6 +1504,69 @@ _IGNORED = (
     ),
 )
 
+_HTTP = (
+    Property(
+        "http.host",
+        Type.STRING,
+        "127.0.0.1",
+        "Where metrics and probes are served by HTTP. Beyond this machine everybody who reaches it can "
+        "read them.",
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "http.port",
+        Type.INT,
+        "-1",
+        "The port for HTTP; 0 is a free one, -1 serves none. The next nodes of a process have those "
+        "behind. Needs `kbroker[console]`.",
+        minimum=0,
+        maximum=65535,
+        also=(-1,),
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "http.allowed.hosts",
+        Type.LIST,
+        "",
+        "Names by which HTTP is asked, beside addresses, localhost, names without dots and the name of "
+        "this machine; a web page elsewhere can make a browser come by any other name (DNS rebinding).",
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "http.max.connections",
+        Type.INT,
+        "100",
+        "Open connections for HTTP; for one more, the one on which nothing happened for the longest "
+        "gives way.",
+        minimum=1,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "http.max.request.bytes",
+        Type.INT,
+        "1048576",
+        "The largest body of an HTTP request.",
+        unit="bytes",
+        minimum=0,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "http.request.timeout.ms",
+        Type.INT,
+        "30000",
+        "How long an HTTP request may take, and how long a client may take nothing of its answer.",
+        unit="ms",
+        minimum=1,
+        dynamic=False,
+        own=True,
+    ),
+)
+
 SECTIONS: tuple[tuple[str, tuple[Property, ...]], ...] = (
     ("Node and listeners", _NODE),
     ("Several nodes", _CLUSTER),
@@ -1516,5 +1579,6 @@ SECTIONS: tuple[tuple[str, tuple[Property, ...]], ...] = (
     ("Replication", _REPLICATION),
     ("Limits", _LIMITS),
     ("Security", _SECURITY),
+    ("HTTP", _HTTP),
     ("Accepted for the sake of Kafka's files", _IGNORED),
 )

@@ -1,8 +1,9 @@
-"""Why groups rebalanced, in words."""
+"""Why groups rebalanced, in words, and as one of few reasons that can be counted."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 
 from kbroker.coordinator import Event
@@ -10,6 +11,20 @@ from kbroker.partitions.history import clock_time
 
 PREPARING = "PreparingRebalance"
 REBALANCING = (PREPARING, "CompletingRebalance")
+ASSIGNING = "Assigning"
+"""Of a consumer group: an epoch whose assignment is still to be made."""
+OTHER = "other"
+REASONS = {
+    "missed_heartbeats": "missed heartbeats",
+    "late": "did not .* in time",
+    "left": "left|disconnected",
+    "rejoined": "joined again",
+    "metadata_changed": "joined with new metadata|reads other topics|topics have changed",
+    "returned": "is back as",
+    "joined": "joined",
+}
+"""What a cause says, by the name under which rebalances are counted; the first one that fits counts."""
+_REASON = re.compile("|".join(f"(?P<{name}>{words})" for name, words in REASONS.items()))
 
 
 def rebalance_ended_by(past: Sequence[Event], event: Event) -> str | None:
@@ -25,3 +40,18 @@ def cause_of(event: Event) -> str:
     if event.since_ms is None:
         return event.cause
     return f"{event.cause} {clock_time(event.since_ms)}-{clock_time(event.at_ms)}"
+
+
+def reason_of(past: Sequence[Event], event: Event) -> str | None:
+    """Under which reason a rebalance is counted that began with this event; None when none did.
+
+    What a client calls itself may look like another reason: it can do no more than be miscounted.
+    """
+    if event.state == PREPARING:
+        begins = not past or past[-1].state != PREPARING
+    else:
+        begins = event.state == ASSIGNING and (not past or past[-1].generation < event.generation)
+    if not begins:
+        return None
+    found = _REASON.search(event.cause)
+    return OTHER if found is None or found.lastgroup is None else found.lastgroup

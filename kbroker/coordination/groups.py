@@ -25,7 +25,7 @@ from kbroker.protocol.records import BatchHeader, Record, read_marker
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 from kbroker.runtime.slices import TurnQueue
 
-from .causes import cause_of, rebalance_ended_by
+from .causes import cause_of, reason_of, rebalance_ended_by
 from .shards import Load, Shard
 from .sweeping import SweepingShards
 from .topics import ClusterTopics
@@ -64,6 +64,8 @@ class GroupService(SweepingShards[GroupCoordinator]):
         super().__init__(partitions, turns, OFFSETS_TOPIC)
         self.history: History[str, Event] = History()
         """What changed in each group and why."""
+        self.rebalances: Counter[str] = Counter()
+        """How many began, by reason."""
         self._closed: Counter[str] = Counter()
 
     def _new_topic(self) -> NewTopic:
@@ -138,7 +140,11 @@ class GroupService(SweepingShards[GroupCoordinator]):
         return self._partitions.config.offsets_retention_check_interval_ms
 
     def _note(self, event: Event) -> None:
-        reason = rebalance_ended_by(self.history.of(event.group_id), event)
+        past = self.history.of(event.group_id)
+        begun = reason_of(past, event)
+        if begun is not None:
+            self.rebalances[begun] += 1
+        reason = rebalance_ended_by(past, event)
         self.history.note(event.group_id, event)
         logger.log(
             logging.DEBUG if reason is None else logging.INFO,

@@ -12,6 +12,7 @@ from kbroker.cluster import Topic
 from kbroker.cluster.topics import find_topic
 from kbroker.node.fetch_sessions import FetchPlan, Target, TargetKey
 from kbroker.node.metering import Toll
+from kbroker.node.meters import NO_TOPIC
 from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import FetchWait, Waiting
@@ -544,6 +545,7 @@ class _FetchWork:
         session = self.plan.session
         response = FetchResponse(session_id=self.plan.session_id)
         refused: list[tuple[str | UUID, int, FetchResponse.Partition]] = []
+        of_client = self.follower is None
         last: tuple[str | UUID, str] | None = None
         for count, row in enumerate(rows, 1):
             if not count % ROWS_AT_ONCE:
@@ -561,11 +563,25 @@ class _FetchWork:
                     topic.topic_id = key
                 response.responses.append(topic)
             topic.partitions.append(row.response)
-            if row.response.error_code in TELLING:
-                refused.append((key, index, row.response))
+            code = row.response.error_code
+            if code:
+                self.node.meters.refuses(ApiKey.FETCH, self._name_of(row), code)
+                if code in TELLING:
+                    refused.append((key, index, row.response))
+            elif of_client and row.replica is not None:
+                row.replica.reads += 1
+                row.replica.read_bytes += row.size
         if refused and self.version >= FIRST_VERSION_WITH_LEADERS:
             tell_leaders(self.ctx, response, refused)
         return response
+
+    def _name_of(self, row: _Row) -> str:
+        """The topic of a row; no name where there is none."""
+        if row.replica is not None:
+            return row.replica.topic.name
+        cluster, key = self.node.cluster, row.target.key[0]
+        found = cluster.topics.get(key) if isinstance(key, str) else cluster.topics_by_id.get(key)
+        return NO_TOPIC if found is None else found.name
 
     def _without_records(self) -> FetchResponse:
         """The answer to who is above a quota: it asks again, from where it was (KIP-219).

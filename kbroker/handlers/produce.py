@@ -11,6 +11,7 @@ from uuid import UUID
 import trio
 
 from kbroker.cluster.topics import find_topic
+from kbroker.node.meters import NO_TOPIC
 from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending
@@ -321,7 +322,7 @@ class _ProduceWork:
                 self.transaction.check(replica, batch)
             return self._append(replica, partition.index, batch, header)
         except KafkaError as error:
-            return self._refuse(partition.index, error)
+            return self._refuse(topic, partition.index, error)
 
     def _append_unless_heavy(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
@@ -351,7 +352,7 @@ class _ProduceWork:
         except DecompressedTooLargeError:
             return None
         except KafkaError as error:
-            return self._refuse(partition.index, error)
+            return self._refuse(topic, partition.index, error)
 
     def _is_heavy(self, records: memoryview | None, codec: int, rules: ProduceRules) -> bool:
         """Whether a batch may take longer than the event loop should be kept."""
@@ -409,8 +410,14 @@ class _ProduceWork:
             )
         return self.node.partitions.replica(found, index)
 
-    def _refuse(self, index: int, error: KafkaError) -> ProduceResponse.Partition:
+    def _refuse(
+        self, topic: ProduceRequest.Topic, index: int, error: KafkaError
+    ) -> ProduceResponse.Partition:
         self.failed = True
+        cluster = self.node.cluster
+        found = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic.topic_id)
+        name = NO_TOPIC if found is None else found.name
+        self.node.meters.refuses(ApiKey.PRODUCE, name, error.code)
         return _refusal(index, error)
 
     def _begin_waiting(self) -> Pending[ProduceResponse]:
@@ -434,16 +441,22 @@ class _ProduceWork:
         """An append is committed, or never will be."""
         self.left -= 1
         if not committed:
-            self.failed = True
-            _fail(row, replica.failure())
+            self._fail(replica, row, replica.failure())
         if not self.left:
             self.pending.resolve(self._finished())
+
+    def _fail(self, replica: Replica, row: ProduceResponse.Partition, code: ErrorCode) -> None:
+        self.failed = True
+        row.error_code = code
+        row.base_offset = row.log_append_time_ms = row.log_start_offset = -1
+        self.node.meters.refuses(ApiKey.PRODUCE, replica.topic.name, code)
 
     def _expire(self) -> ProduceResponse:
         for replica, end_offset, row in self.waiting:
             if self._reached(replica) < end_offset and not row.error_code:
                 all_in_sync = self.acks == ALL_IN_SYNC
-                _fail(row, replica.why_late() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT)
+                late = replica.why_late() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT
+                self._fail(replica, row, late)
         return self._finished()
 
 
@@ -475,11 +488,6 @@ def _claims_transaction(request: ProduceRequest) -> bool:
 def _is_unsure(node: Node) -> bool:
     """Whether others may lead what this node leads, and its owner wants them to have all of it."""
     return node.membership.may_be_missed and not node.config.unsure_leader_acks_enable
-
-
-def _fail(row: ProduceResponse.Partition, code: ErrorCode) -> None:
-    row.error_code = code
-    row.base_offset = row.log_append_time_ms = row.log_start_offset = -1
 
 
 def _refusal(index: int, error: KafkaError) -> ProduceResponse.Partition:

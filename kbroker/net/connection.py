@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from types import CoroutineType
@@ -98,9 +99,9 @@ _RAW = RequestHeader(int(ApiKey.SASL_AUTHENTICATE), 0, 0, None)
 Parts: TypeAlias = list[Any]
 """An answer as it goes out."""
 Unencoded: TypeAlias = Pending[Any] | Waiting[Any]
-Reply: TypeAlias = tuple[RequestHeader, Parts | Unencoded, int, Toll | None]
+Reply: TypeAlias = tuple[RequestHeader, Parts | Unencoded, int, Toll | None, float]
 """An answer's place in the queue: whose it is, its parts or what resolves to a response, its size,
-which is a guess until it is encoded, and what it takes of quotas."""
+which is a guess until it is encoded, what it takes of quotas, and when its request came."""
 
 
 class Connection:
@@ -125,6 +126,10 @@ class Connection:
         self._transport = transport
         self._frames = FrameReader(frame_bytes_max)
         self._quotas = node.cluster.client_quotas
+        self._meters = node.meters
+        self._asked = node.meters.requests
+        self._came_at = 0.0
+        """When what is being handled was read, as `time.perf_counter` says."""
         self._toll: Toll | None = None
         """What the request takes that is being handled; None where nobody has a quota."""
         self._muted_until: float | None = None
@@ -222,7 +227,7 @@ class Connection:
         """True while a request is not answered yet, but for a fetch that waits for new records."""
         return bool(self._working or self._unsent) or any(
             asked.api_key != ApiKey.FETCH or not _is_parked(result)
-            for asked, result, _, _ in self._replies
+            for asked, result, _, _, _ in self._replies
         )
 
     def is_overdue(self, now: float, first_request_seconds: float, idle_seconds: float) -> bool:
@@ -261,6 +266,7 @@ class Connection:
             while self._muted_until is not None and not self._frames.held:
                 await self._stay_muted(self._muted_until)
             self._turn.begin()
+            self._came_at = time.perf_counter()
             self._working = True
             await self._handle_frames()
             self._working = False
@@ -441,6 +447,7 @@ class Connection:
         Returns None when that is done, as it mostly is, or what is to be awaited for it.
         """
         toll = self._toll
+        self._asked[header.api_key] += 1
         if toll is None:
             result = api.handler(self._context(header, rows), request)
         else:
@@ -490,7 +497,7 @@ class Connection:
 
     async def _until_appended(self) -> None:
         """Wait until what was produced before is in place, or its time is over."""
-        for reply in [each for asked, each, _, _ in self._replies if asked.api_key == _PRODUCE]:
+        for reply in [each for asked, each, _, _, _ in self._replies if asked.api_key == _PRODUCE]:
             if isinstance(reply, Pending):
                 await reply.until_ready()
         self._appending = False
@@ -566,7 +573,7 @@ class Connection:
             parts = self._encode(header, result)
             size = len(parts[0]) if len(parts) == 1 else _size_of(parts)
             self._queued_bytes += size
-            self._replies.append((header, parts, size, toll))
+            self._replies.append((header, parts, size, toll, self._came_at))
 
     async def _reply_slowly(self, header: RequestHeader, result: Any, rows: int) -> None:
         """As `_reply`, for who may have much to say."""
@@ -598,7 +605,7 @@ class Connection:
             abandon(reply)
             return
         self._queued_bytes += size
-        self._replies.append((header, reply, size, self._toll))
+        self._replies.append((header, reply, size, self._toll, self._came_at))
 
     def _refuse_or_answer(self, header: RequestHeader) -> None:
         """Only an unknown version of ApiVersions has an answer (KIP-511); all others close."""
@@ -664,7 +671,7 @@ class Connection:
 
         Raises OSError when nobody is there any more to be answered.
         """
-        asked, reply, size, toll = self._replies[0]
+        asked, reply, size, toll, came_at = self._replies[0]
         if isinstance(reply, list) or _is_quick(reply, size):
             await trio.lowlevel.checkpoint()  # who has much to send takes turns with the others
             return
@@ -677,7 +684,7 @@ class Connection:
             parts = self._encode(asked, response)
         encoded_size = _size_of(parts)
         self._queued_bytes += encoded_size - size
-        self._replies[0] = asked, parts, encoded_size, toll
+        self._replies[0] = asked, parts, encoded_size, toll, came_at
 
     async def _response_of(self, reply: Unencoded, toll: Toll | None) -> Any:
         """The response that a reply stands for, when it is there. Raises OSError if none will be."""
@@ -699,9 +706,10 @@ class Connection:
     def _take_ready(self) -> Parts:
         """The answers that are ready, in order, up to about `SEND_BYTES`."""
         ready: Parts = []
-        taken = 0
+        taken = count = key = 0
+        since = 0.0
         while self._replies and taken < SEND_BYTES:
-            asked, reply, size, toll = self._replies[0]
+            asked, reply, size, toll, came_at = self._replies[0]
             taken += size
             if not isinstance(reply, list):
                 if not _is_quick(reply, size):
@@ -716,10 +724,20 @@ class Connection:
             self._replies.popleft()
             self._queued_bytes -= size
             ready += reply
+            if came_at == since and asked.api_key == key:
+                count += 1
+            else:
+                if count:
+                    self._meters.times[key].took(time.perf_counter() - since, count)
+                count, key, since = 1, asked.api_key, came_at
+        if count:
+            self._meters.times[key].took(time.perf_counter() - since, count)
         return ready
 
     def _encode(self, asked: RequestHeader, response: Any) -> Parts:
         key, version = asked.api_key, asked.api_version
+        if key != _PRODUCE:
+            self._meters.answers(key, response)
         if self._traced:
             self._trace_response(asked, response)
         return encode_response(asked.correlation_id, key, version, response)
@@ -727,6 +745,7 @@ class Connection:
     async def _encode_slowly(self, asked: RequestHeader, response: Any, toll: Toll | None) -> Parts:
         """As `_encode`, in turns with other clients."""
         key, version = asked.api_key, asked.api_version
+        self._meters.answers(key, response)
         if self._traced:
             self._trace_response(asked, response)
         encoding = self._turn.finish(
@@ -748,7 +767,7 @@ class Connection:
 
     def _abandon_replies(self) -> None:
         replies, self._replies = self._replies, deque()
-        for _, reply, _, _ in replies:
+        for _, reply, _, _, _ in replies:
             abandon(reply)
         self._unsent.clear()
         self._queued_bytes = 0

@@ -281,6 +281,11 @@ class Server:
                         )
             close_all(self._sockets)
 
+    @property
+    def is_accepting(self) -> bool:
+        """Whether clients can connect."""
+        return self._serving is not None
+
     def stop_accepting(self) -> None:
         """Close the door; connections that are open stay open."""
         self._serving = None

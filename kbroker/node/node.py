@@ -57,6 +57,7 @@ from .delegation import Delegation
 from .fetch_sessions import FetchSessions
 from .gate import Gate
 from .metering import Metering
+from .meters import Meters
 from .request_memory import RequestMemory
 from .shared_answers import SharedAnswers
 
@@ -134,7 +135,7 @@ class Node:
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
-        self.gates, self.audit = gates, NodeAudit()
+        self.gates, self.audit, self.meters = gates, NodeAudit(), Meters()
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)

@@ -26,6 +26,7 @@ import trio
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.disk_work import DiskWork
 from kbroker.runtime.threads import InThread
+from kbroker.runtime.timings import Timings
 from kbroker.storage.log import Log
 
 from .replica import Replica
@@ -63,6 +64,9 @@ class Flusher:
         self.changes = changes or Changes()
         self._sync = sync
         self._disk_work = DiskWork(in_thread, timer)
+        self._timer = timer
+        self.passes = Timings()
+        """How long those who wait for one of them waited for it."""
         self.waits_for_disk = policy == "fsync"
         self._interval_seconds = interval_ms / 1000 if policy == "interval" else math.inf
         self._dirty: OrderedDict[str, OrderedDict[Replica, None]] = OrderedDict()
@@ -179,10 +183,12 @@ class Flusher:
         replicas = {replica.log: replica for replica in some}
         if not replicas:
             return
+        began = self._timer()
         ends = await self._disk_work.run(
             partial(self._sync, list(replicas)),
             in_thread=not self.waits_for_disk or self._others > 0,
         )
+        self.passes.took(self._timer() - began)
         for log, end in ends:
             log.synced(end)
             replicas.pop(log).synced(end)

@@ -120,6 +120,10 @@ class Partitions:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self._open(topic, index)
 
+    def opened_replica(self, topic: Topic, index: int) -> Replica | None:
+        """The replica of a partition if its log is open."""
+        return self._replicas.get((topic.id.int, index))
+
     def opened(self) -> list[Replica]:
         """The replicas whose logs are open."""
         return list(self._replicas.values())

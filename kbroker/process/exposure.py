@@ -37,6 +37,16 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
         )
 
 
+def open_http(config: BrokerConfig) -> Iterator[str]:
+    """Of HTTP that other machines reach, what to do about it."""
+    if config.http_port >= 0 and config.http_host not in LOOPBACK_NAMES:
+        yield (
+            f"anyone who can reach {config.http_host} can read metrics, with the names of topics, groups "
+            "and clients: HTTP asks for no login; leave --http-host at 127.0.0.1 unless the network is "
+            "trusted, or let a proxy ask for one"
+        )
+
+
 def open_files(
     config: BrokerConfig, listeners: Sequence[Listener], data_dirs: Sequence[str]
 ) -> Iterator[str]:

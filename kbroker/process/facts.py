@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker import __version__
 from kbroker.broker import Broker
-from kbroker.broker.local_node import LocalNode
+from kbroker.broker.local_node import ON_THIS_MACHINE, LocalNode
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.net.server import LOOPBACK_NAMES
 from kbroker.storage.naming import LOG
 
 from .listeners import ANY_HOST
+
+if TYPE_CHECKING:
+    from kbroker.web.service import HttpService
 
 SIZED_MAX = 1000
 """Partitions of which the banner says the size; to look at the files of more takes too long."""
@@ -47,10 +50,12 @@ class NodeFacts(NamedTuple):
     loss: str | None
     nodes: Sequence[int]
     """The nodes of its cluster that run."""
+    http: Endpoint | None = None
+    """Where it serves metrics and probes."""
 
 
-def facts_of(local: LocalNode) -> NodeFacts:
-    """The facts of a node that runs."""
+def facts_of(local: LocalNode, http: HttpService | None = None) -> NodeFacts:
+    """The facts of a node that runs; `http` is what it serves beside."""
     node = local.node
     addresses = [
         Address(listener.name, listener.host, endpoint, listener.advertised)
@@ -68,12 +73,13 @@ def facts_of(local: LocalNode) -> NodeFacts:
         has_crashed=logs.crashed,
         loss=_loss_window(node.config, in_memory=node.partitions.in_memory),
         nodes=sorted(node.cluster.nodes),
+        http=None if http is None else http.endpoint_of(local.id),
     )
 
 
-def facts_of_all(broker: Broker) -> list[NodeFacts]:
+def facts_of_all(broker: Broker, http: HttpService | None) -> list[NodeFacts]:
     """The facts of all nodes of a process."""
-    return [facts_of(each) for each in broker.nodes]
+    return [facts_of(each, http) for each in broker.nodes]
 
 
 def dialled(node: NodeFacts) -> Endpoint:
@@ -92,6 +98,7 @@ def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[st
             "node_id": each.node_id,
             "listeners": {name: str(endpoint) for name, _, endpoint, _ in each.addresses},
             "data_dirs": each.data_dirs,
+            "http": _url(each.http),
         }
         for each in nodes
     ]
@@ -102,6 +109,7 @@ def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[st
         "cluster_id": nodes[0].cluster_id,
         "node_id": nodes[0].node_id,
         "nodes": rows,
+        "http": rows[0]["http"],
         "data_dir": os.path.abspath(data_dirs[0]) if data_dirs else None,
         "version": __version__,
     }
@@ -125,11 +133,22 @@ def banner_lines(
             note = f"; advertised: {address.advertised}" if address.advertised else ""
             where = Endpoint(host, address.endpoint.port)
             yield f"  Kafka    {where}  ({whose}{address.listener}{note})"
+    for each in nodes:
+        if each.http is not None:
+            whose = f"  (node {each.node_id})" if len(nodes) > 1 else ""
+            yield f"  HTTP     {_url(each.http)}/metrics{whose}"
     yield f"  Data     {_data_line(nodes, data_dirs, is_new=is_new)}"
     for name, text in more:
         yield f"  {name:<9}{text}"
     if nodes[0].loss:
         yield f"  Loss     {nodes[0].loss}"
+
+
+def _url(http: Endpoint | None) -> str | None:
+    """Where this machine reaches it."""
+    if http is None:
+        return None
+    return f"http://{http._replace(host=ON_THIS_MACHINE.get(http.host, http.host))}"
 
 
 def _data_line(nodes: Sequence[NodeFacts], data_dirs: Sequence[str], *, is_new: bool) -> str:

@@ -18,6 +18,8 @@ class SettingFlags:
     host: str | None = None
     port: int | None = None
     advertise: str | None = None
+    http_host: str | None = None
+    http_port: int | None = None
     data_dir: str | None = None
     node_id: int | None = None
     config_file: str | None = None
@@ -56,6 +58,10 @@ def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tu
         yield "--data-dir", "log.dirs", flags.data_dir
     if flags.node_id is not None:
         yield "--node-id", "node.id", str(flags.node_id)
+    if flags.http_host is not None:
+        yield "--http-host", "http.host", flags.http_host
+    if flags.http_port is not None:
+        yield "--http-port", "http.port", str(flags.http_port)
     first = config.listeners[0]
     name, address = split_address(first, "listeners")
     if flags.host is not None or flags.port is not None:

@@ -26,6 +26,7 @@ from .declared import declare
 from .errors import StartFailed, cause_of, text_of
 from .facts import facts_of
 from .flags import load_settings
+from .http import http_service
 from .interpreter import set_up_interpreter, spare_collector
 from .listeners import configured_listeners
 from .node_words import DECLARE, Declared, Joined, NodeOrder, Refused, tell
@@ -80,6 +81,7 @@ async def _serve(order: NodeOrder, store: RemoteStore) -> None:
         tell(Joined())
         await anext(words)  # BEGIN
 
+    http = http_service(config)
     opened = open_broker(
         config,
         data_dir=config.log_dirs,
@@ -88,9 +90,10 @@ async def _serve(order: NodeOrder, store: RemoteStore) -> None:
         grace_seconds=options.grace_seconds,
         cluster_id=options.cluster_id,
         apart=Apart(store, order.node_id, order.nodes, others),
+        service=http,
     )
     async with opened as broker, trio.open_nursery() as nursery:
-        tell(facts_of(broker.nodes[0]))
+        tell(facts_of(broker.nodes[0], http))
         nursery.start_soon(spare_collector, broker)
         async for word in words:
             if word == DECLARE:

@@ -36,9 +36,10 @@ from .between_nodes import check_between_nodes
 from .declared import declare
 from .dev_files import FOLDER
 from .errors import StartFailed, cause_of, text_of
-from .exposure import open_files, open_folders, open_listeners
+from .exposure import open_files, open_folders, open_http, open_listeners
 from .facts import NodeFacts, banner_lines, dialled, facts_of_all, ready_event
 from .flags import kafka_environment, load_settings
+from .http import http_service
 from .interpreter import set_up_interpreter, spare_collector
 from .listeners import configured_listeners
 from .options import ServeOptions
@@ -47,6 +48,7 @@ from .own_files import write_own
 if TYPE_CHECKING:
     from kbroker.cluster import MetadataStore
     from kbroker.testing.control import ControlPort
+    from kbroker.web.service import HttpService
 
     from .client_settings import Snippet
     from .tls_dev import DevSecurity
@@ -169,8 +171,9 @@ class _Serving:
         if options.processes is not None:
             await self._supervise(config)
             return
-        async with self._open(config) as broker, trio.open_nursery() as nursery:
-            nodes = facts_of_all(broker)
+        http = http_service(config)
+        async with self._open(config, http) as broker, trio.open_nursery() as nursery:
+            nodes = facts_of_all(broker, http)
             with self._kept_security(nodes):
                 await self._announce(nodes)
                 nursery.start_soon(spare_collector, broker)
@@ -195,6 +198,7 @@ class _Serving:
         from .supervising import supervised
 
         self._check_listeners(config, configured_listeners(config))
+        http_service(config)  # each node has its own; that it can is to be known before
         async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
             with self._kept_security(nodes):
                 await self._announce(nodes)
@@ -205,7 +209,7 @@ class _Serving:
                 await trio.sleep_forever()
 
     @contextlib.asynccontextmanager
-    async def _open(self, config: BrokerConfig) -> AsyncIterator[Broker]:
+    async def _open(self, config: BrokerConfig, http: HttpService | None) -> AsyncIterator[Broker]:
         options = self.options
         listeners = configured_listeners(config)
         self._check_listeners(config, listeners)
@@ -216,6 +220,7 @@ class _Serving:
             "racks": options.racks,
             "grace_seconds": options.grace_seconds,
             "cluster_id": options.cluster_id,
+            "service": http,
         }
         async with contextlib.AsyncExitStack() as stack:
             if options.cluster is not None:
@@ -315,7 +320,8 @@ class _Serving:
 
     def _check_exposure(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         """What is open to others is worth a loud word, or refused."""
-        found = [*open_listeners(listeners), *open_files(config, listeners, self.data_dirs)]
+        found = [*open_listeners(listeners), *open_http(config)]
+        found += open_files(config, listeners, self.data_dirs)
         if self.options.strict:
             found += open_folders(self.data_dirs)
             if found:

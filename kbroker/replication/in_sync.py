@@ -39,6 +39,8 @@ class InSync:
         self._changing: dict[Replica, None] = {}
         self._leaving: dict[tuple[UUID, int], bool] = {}
         """What this node can append nothing to, and whether it is eligible all the same."""
+        self.shrinks = self.expands = 0
+        """How often a set was stored that lacks somebody, or has somebody more."""
         self._leaves = trio.Event()
         self._more = trio.Event()
 
@@ -124,6 +126,9 @@ class InSync:
         if revision is None:
             leading.refused(isr)
             replica.commit()
+        else:
+            self.shrinks += bool(set(partition.isr) - isr)
+            self.expands += bool(isr - set(partition.isr))
         return revision is not None
 
     async def _leave(self) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
-from kbroker.broker import Broker, open_broker
+from kbroker.broker import Broker, Service, open_broker
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.cluster import Topic
 from kbroker.config import BrokerConfig
@@ -322,6 +322,7 @@ async def run_broker(
     cluster_id: str | None = None,
     grace_seconds: float = 0,
     earlier: RunningBroker | None = None,
+    service: Service | None = None,
 ) -> AsyncIterator[RunningBroker]:
     """Run a broker that faults hit, by default on 127.0.0.1; see `kbroker.broker.open_broker`.
 
@@ -340,6 +341,7 @@ async def run_broker(
         grace_seconds=grace_seconds,
         cluster_id=cluster_id,
         connection_class=partial(FaultyConnection, faults),
+        service=service,
     )
     with log.collecting():
         async with (

@@ -280,10 +280,10 @@ class FaultyConnection(Connection):
         if response.effect is Effect.ANSWER_TWICE:
             return parts + parts
         while len(self._replies) > 1:
-            _, reply, size, _ = self._replies.pop()
+            _, reply, size, _, _ = self._replies.pop()
             self._queued_bytes -= size
             abandon(reply)
-        self._replies.append((asked, Waiting(_break_off), 0, None))
+        self._replies.append((asked, Waiting(_break_off), 0, None, 0.0))
         return _half(parts)
 
 

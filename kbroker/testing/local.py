@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
+from kbroker.broker import Service
 from kbroker.client.groups import Group
 from kbroker.client.topics import Partition
 from kbroker.cluster.acl_changes import add_acls
@@ -245,8 +246,8 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
     of them who may do everything; `thread` is one that several brokers share, None makes one; `store` is
     where the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
     default one on 127.0.0.1, and `secured` is what is asked there, instead of the words above; `nodes` is how many nodes it has, None for as many as the folder has, or
-    one, and `racks` where they are; `cluster_id` and `grace_seconds` are as of
-    `kbroker.broker.open_broker`. Raises ValueError for what cannot be meant.
+    one, and `racks` where they are; `cluster_id`, `grace_seconds` and `service` are
+    as of `kbroker.broker.open_broker`. Raises ValueError for what cannot be meant.
 
     Resource handling: use it in a `with` statement, or call `close`.
     """
@@ -274,6 +275,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         racks: Sequence[str] = (),
         cluster_id: str | None = None,
         grace_seconds: float = 0,
+        service: Service | None = None,
     ) -> None:
         super().__init__()
         wanted = topics_of(topics or {})
@@ -299,6 +301,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         self._listeners_of: dict[int, Sequence[Listener]] = {}
         self._cluster_id = cluster_id
         self._grace_seconds = grace_seconds
+        self._service = service
         self._bootstrap = ""
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
@@ -376,6 +379,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
             cluster_id=self._cluster_id,
             grace_seconds=self._grace_seconds,
             earlier=self._running,
+            service=self._service,
         )
 
     def stop(self) -> None:

@@ -1,0 +1,1 @@
+"""HTTP beside Kafka's protocol: probes and metrics. Needs `kbroker[console]`."""

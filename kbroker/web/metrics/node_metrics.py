@@ -1,0 +1,204 @@
+"""What is told of a node as such: its requests, its clients, its disks, the processor that it uses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+
+from kbroker import __version__
+from kbroker.broker.local_node import LocalNode
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.runtime.timings import Timings
+from kbroker.storage.errors import StorageError
+
+from .beat import Beat
+
+SOFTWARE_MAX = 100
+"""Kinds of clients that are told apart: they say themselves what they are."""
+OTHERS = "other"
+STEP = 2
+"""Of the powers of two of microseconds in which times are counted, every second one is told."""
+FIRST, LAST = 6, 24
+"""64 microseconds, and 17 seconds."""
+SERVER = "kafka_server_"
+
+
+class NodeMetrics:
+    """A collector for a registry: what it gives is as it is just now."""
+
+    def __init__(self, local: LocalNode, beat: Beat) -> None:
+        self._local = local
+        self._beat = beat
+
+    def collect(self) -> Iterator[Metric]:
+        """All of it."""
+        yield _gauge("kbroker_build_info", "What runs.", {"version": __version__}, 1)
+        yield from self._cluster()
+        yield from self._requests()
+        yield from self._clients()
+        yield from self._work()
+        yield from self._disks()
+
+    def _cluster(self) -> Iterator[Metric]:
+        node = self._local.node
+        yield _gauge("kafka_brokers", "Nodes of the cluster.", {}, len(node.cluster.nodes))
+        known = GaugeMetricFamily("kafka_broker_info", "A node.", labels=("id", "address"))
+        for node_id, each in node.cluster.nodes.items():
+            address = next(iter(each.listeners.values()), None)
+            known.add_metric((str(node_id), str(address or "")), 1)
+        yield known
+        controller = "kafka_controller_kafkacontroller_activecontrollercount"
+        in_charge = node.controller.in_charge
+        yield _gauge(controller, "1 if this node is the controller.", {}, in_charge)
+        for spelling in ("", "persec"):
+            name = f"kafka_controller_controllerstats_uncleanleaderelections{spelling}"
+            text = "Elections that may have lost committed records."
+            yield _counter(name, text, {}, node.cluster.unclean_elections)
+        changes = CounterMetricFamily(
+            "kbroker_isr_changes", "Changes of in-sync sets by this leader.", labels=("change",)
+        )
+        changes.add_metric(("shrink",), node.in_sync.shrinks)
+        changes.add_metric(("expand",), node.in_sync.expands)
+        yield changes
+        rebalances = CounterMetricFamily(
+            "kbroker_group_rebalances", "Rebalances that began, and why.", labels=("reason",)
+        )
+        for reason, count in sorted(node.groups.rebalances.items()):
+            rebalances.add_metric((reason,), count)
+        yield rebalances
+
+    def _requests(self) -> Iterator[Metric]:
+        meters = self._local.node.meters
+        asked = CounterMetricFamily("kbroker_requests", "Requests.", labels=("api",))
+        network = "kafka_network_requestmetrics_"
+        same = CounterMetricFamily(f"{network}requests", "Requests.", labels=("request",))
+        total = CounterMetricFamily(
+            f"{network}totaltimems", "Milliseconds of all answers.", labels=("request",)
+        )
+        took = HistogramMetricFamily(
+            "kbroker_request_seconds", "From a request to its answer.", labels=("api",)
+        )
+        for key in ApiKey:
+            if not meters.requests[key]:
+                continue
+            name, times = key.api_name, meters.times[key]
+            asked.add_metric((name,), meters.requests[key])
+            same.add_metric((name,), meters.requests[key])
+            total.add_metric((name,), times.seconds * 1000)
+            took.add_metric((name,), _buckets(times), times.seconds)
+        errors = CounterMetricFamily(
+            "kbroker_request_errors", "Errors in answers, row by row.", labels=("api", "error")
+        )
+        for (key_number, code), count in sorted(meters.errors.items()):
+            errors.add_metric((ApiKey(key_number).api_name, _name_of(code)), count)
+        yield from (asked, took, errors, same, total)
+
+    def _clients(self) -> Iterator[Metric]:
+        listeners = Counter({each.name: 0 for each in self._local.listeners})
+        software: Counter[tuple[str, str]] = Counter()
+        for connection in tuple(self._local.server.connections):
+            peer = connection.peer
+            listeners[peer.listener] += 1
+            name, _, version = peer.software.partition("/")
+            kind = (name or "unknown", version)
+            if kind not in software and len(software) >= SOFTWARE_MAX:
+                kind = (OTHERS, "")
+            software[kind] += 1
+        own = GaugeMetricFamily("kbroker_connections", "Open connections.", labels=("listener",))
+        labels = ("listener", "networkProcessor")
+        same = GaugeMetricFamily(
+            f"{SERVER}socket_server_metrics_connection_count", "Open connections.", labels=labels
+        )
+        for listener, count in listeners.items():
+            own.add_metric((listener,), count)
+            same.add_metric((listener, "0"), count)
+        clients = GaugeMetricFamily(
+            "kbroker_client_info", "Open connections by software.", labels=("software", "version")
+        )
+        for kind, count in software.items():
+            clients.add_metric(kind, count)
+        yield from (own, clients, same)
+
+    def _work(self) -> Iterator[Metric]:
+        beat, passes = self._beat, self._local.node.partitions.flusher.passes
+        yield _histogram("kbroker_loop_lag_seconds", "How late the loop wakes up.", beat.lateness)
+        yield _histogram("kbroker_fsync_seconds", "How long syncs of logs took.", passes)
+        idle = "The part of the time in which the event loop is idle."
+        for name in (
+            "kafka_network_socketserver_networkprocessoravgidle_percent",
+            "kafka_network_socketserver_networkprocessoravgidlepercent",
+            f"{SERVER}kafkarequesthandlerpool_requesthandleravgidle_percent",
+            f"{SERVER}kafkarequesthandlerpool_requesthandleravgidlepercent_total",
+        ):
+            yield _gauge(name, idle, {}, beat.idle)
+
+    def _disks(self) -> Iterator[Metric]:
+        free = GaugeMetricFamily(
+            "kbroker_storage_free_bytes", "What is free on its disk.", labels=("data_dir",)
+        )
+        refuses = GaugeMetricFamily(
+            "kbroker_storage_refuses", "1 if it takes no records.", labels=("data_dir",)
+        )
+        for manager in self._local.node.partitions.logs.managers:
+            labels = (manager.data_dir,)
+            refuses.add_metric(labels, int(bool(manager.failed or manager.refusal)))
+            try:
+                free.add_metric(labels, manager.usage()[1])
+            except StorageError:
+                continue
+        yield from (free, refuses)
+        for what, count in _disk_bytes().items():
+            name = f"{SERVER}kafkaserver_linux_disk_{what}"
+            yield _gauge(name, "Of this process, at the disks.", {}, count)
+
+
+def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
+    return family
+
+
+def _counter(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
+    family = CounterMetricFamily(name, text, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
+    return family
+
+
+def _histogram(name: str, text: str, times: Timings) -> Metric:
+    family = HistogramMetricFamily(name, text)
+    family.add_metric((), _buckets(times), times.seconds)
+    return family
+
+
+def _buckets(times: Timings) -> list[tuple[str, float]]:
+    """How many took at most so many seconds."""
+    counts = tuple(times.counts)
+    some: list[tuple[str, float]] = [
+        (str(2**power / 1e6), sum(counts[: power + 1])) for power in range(FIRST, LAST + 1, STEP)
+    ]
+    return [*some, ("+Inf", sum(counts))]
+
+
+def _name_of(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def _disk_bytes() -> dict[str, int]:
+    """What this process has read and written, where the system says it."""
+    try:
+        with open("/proc/self/io") as file:
+            rows = dict(line.split(":") for line in file)
+        return {name: int(rows[name]) for name in ("read_bytes", "write_bytes")}
+    except (OSError, KeyError, ValueError):
+        return {}

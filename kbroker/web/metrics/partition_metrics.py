@@ -1,0 +1,191 @@
+"""What is told of topics and partitions.
+
+Each partition is told by its leader, by the controller while it has none, and each topic by whoever tells its
+first partition: so the sum over all nodes has everything once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+
+from kbroker.cluster import NO_LEADER, Partition, Topic
+from kbroker.node.node import Node
+from kbroker.partitions.replica import Replica
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.runtime.slices import Slices
+from kbroker.storage.errors import StorageError
+
+from .exposition import Family, escaped, labelled
+
+PARTITIONS_AT_ONCE = 16
+"""Between two looks whether others are to have their turn."""
+PARTITION = "kafka_topic_partition_"
+TRAFFIC = {
+    "messagesin": "Records appended.",
+    "bytesin": "Bytes appended.",
+    "bytesout": "Bytes read by clients.",
+    "totalproducerequests": "Batches that were sent.",
+    "totalfetchrequests": "Partitions that were read.",
+    "failedproducerequests": "Batches that were refused.",
+    "failedfetchrequests": "Partitions that could not be read.",
+}
+"""Of Kafka's BrokerTopicMetrics, each in two spellings."""
+ALL_TOPICS = ""
+
+
+def _gauge(name: str, text: str) -> Family:
+    return Family(name, "gauge", text)
+
+
+class PartitionMetrics:
+    """One look at all partitions that concern a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._topic_partitions = _gauge("kafka_topic_partitions", "Partitions of a topic.")
+        self._current = _gauge(f"{PARTITION}current_offset", "The high watermark.")
+        self._oldest = _gauge(f"{PARTITION}oldest_offset", "The log start offset.")
+        self._leader = _gauge(f"{PARTITION}leader", "The node that leads; -1 is none.")
+        self._replicas = _gauge(f"{PARTITION}replicas", "How many replicas there are.")
+        self._in_sync = _gauge(f"{PARTITION}in_sync_replica", "How many of them are in sync.")
+        self._preferred = _gauge(
+            f"{PARTITION}leader_is_preferred", "1 if the first replica is the leader."
+        )
+        self._under_replicated = _gauge(
+            f"{PARTITION}under_replicated_partition", "1 if not all replicas are in sync."
+        )
+        self._under_minimum = _gauge(
+            "kafka_cluster_partition_underminisr", "1 if fewer are in sync than acks=all needs."
+        )
+        self._at_minimum = _gauge(
+            "kafka_cluster_partition_atminisr", "1 if as many are in sync as acks=all needs."
+        )
+        self._size = _gauge("kafka_log_log_size", "Bytes of a partition's log on this node.")
+        self._stored = Counter({each.data_dir: 0 for each in node.partitions.logs.managers})
+        """By data folder."""
+        self._traffic: Counter[tuple[str, str]] = Counter()
+        self._topics: dict[str, None] = {}
+        """Those of which this node leads something."""
+        self._hosted = self._led = self._led_without_all = self._leaderless = 0
+
+    async def look(self, slices: Slices) -> None:
+        """Look at all of it, with rests."""
+        count = 0
+        for topic in tuple(self._node.cluster.topics.values()):
+            minimum = self._node.cluster.min_in_sync(topic)
+            name = escaped(topic.name)
+            for partition in topic.partitions:
+                self._look_at(topic, name, partition, minimum)
+                count += 1
+                if not count % PARTITIONS_AT_ONCE:
+                    await slices.pause()
+        for (key, topic_name), times in self._node.meters.refused.items():
+            kind = "produce" if key == ApiKey.PRODUCE else "fetch"
+            self._count(f"failed{kind}requests", topic_name, times)
+
+    def _look_at(self, topic: Topic, name: str, partition: Partition, minimum: int) -> None:
+        node = self._node
+        leads = node.partitions.leads(partition)
+        has_none = partition.leader == NO_LEADER and node.controller.in_charge
+        labels = f'{{partition="{partition.index}",topic="{name}"}}'
+        replica = node.partitions.opened_replica(topic, partition.index)
+        if node.id in partition.replicas:
+            self._hosted += 1
+            is_new = replica is None and (topic.name, partition.index) not in node.partitions.logs
+            if replica is not None or is_new:
+                self._size.add(labels, 0 if replica is None else self._size_of(replica))
+            if leads and (replica is not None or is_new):
+                log = None if replica is None else replica.log
+                self._current.add(labels, 0 if log is None else log.high_watermark)
+                self._oldest.add(labels, 0 if log is None else log.log_start_offset)
+        if not (leads or has_none):
+            return
+        self._led += leads
+        self._leaderless += has_none
+        in_sync, all_of_them = len(partition.isr), len(partition.replicas)
+        needed = min(minimum, all_of_them)
+        self._led_without_all += leads and in_sync < all_of_them
+        self._leader.add(labels, partition.leader)
+        self._replicas.add(labels, all_of_them)
+        self._in_sync.add(labels, in_sync)
+        self._preferred.add(labels, int(partition.leader == partition.replicas[0]))
+        self._under_replicated.add(labels, int(in_sync < all_of_them))
+        self._under_minimum.add(labels, int(in_sync < needed))
+        self._at_minimum.add(labels, int(in_sync == needed))
+        if not partition.index:
+            self._topic_partitions.add(f'{{topic="{name}"}}', len(topic.partitions))
+        if replica is not None:
+            self._count_traffic(topic.name, replica)
+
+    def _size_of(self, replica: Replica) -> int:
+        size = replica.log.segments.size
+        with suppress(StorageError):  # all folders are offline
+            folder = self._node.partitions.logs.where(replica.topic.name, replica.index)
+            self._stored[folder.data_dir] += size
+        return size
+
+    def _count_traffic(self, topic: str, replica: Replica) -> None:
+        self._topics[topic] = None
+        self._count("messagesin", topic, replica.appended_records)
+        self._count("bytesin", topic, replica.appended_bytes)
+        self._count("bytesout", topic, replica.read_bytes)
+        self._count("totalproducerequests", topic, replica.appends)
+        self._count("totalfetchrequests", topic, replica.reads)
+
+    def _count(self, what: str, topic: str, times: int) -> None:
+        self._traffic[what, topic] += times
+        if topic != ALL_TOPICS:
+            self._traffic[what, ALL_TOPICS] += times
+
+    def families(self) -> Iterator[Family]:
+        """All that was seen."""
+        yield self._topic_partitions
+        yield self._current
+        yield self._oldest
+        yield self._leader
+        yield self._replicas
+        yield self._in_sync
+        yield self._preferred
+        yield self._under_replicated
+        yield self._under_minimum
+        yield self._at_minimum
+        yield self._size
+        stored = _gauge("kbroker_storage_bytes", "Bytes of the logs in a data folder.")
+        for folder, size in self._stored.items():
+            stored.add(labelled(data_dir=folder), size)
+        yield stored
+        yield from self._traffic_families()
+        yield from self._totals()
+
+    def _traffic_families(self) -> Iterator[Family]:
+        for what, text in TRAFFIC.items():
+            for spelling in (what, f"{what}persec"):
+                name = f"kafka_server_brokertopicmetrics_{spelling}_total"
+                family = Family(name, "counter", text)
+                family.add("", self._traffic[what, ALL_TOPICS])
+                for topic in self._topics:
+                    family.add(f'{{topic="{escaped(topic)}"}}', self._traffic[what, topic])
+                yield family
+
+    def _totals(self) -> Iterator[Family]:
+        manager = "kafka_server_replicamanager_"
+        controller = "kafka_controller_kafkacontroller_"
+        for name, text, value in (
+            (f"{manager}partitioncount", "Partitions on this node.", self._hosted),
+            (f"{manager}leadercount", "Partitions that this node leads.", self._led),
+            (
+                f"{manager}underreplicatedpartitions",
+                "Partitions that this node leads, and not all of whose replicas are in sync.",
+                self._led_without_all,
+            ),
+            (
+                f"{controller}offlinepartitionscount",
+                "Partitions without a leader, as the controller knows.",
+                self._leaderless,
+            ),
+        ):
+            family = _gauge(name, text)
+            family.add("", value)
+            yield family

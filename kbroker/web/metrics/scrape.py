@@ -1,0 +1,104 @@
+"""/metrics: all of it, in turns with the node's clients.
+
+What is asked for while one look is under way, or within a second, is answered with the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import trio
+from prometheus_client import CollectorRegistry, ProcessCollector
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from kbroker.broker.local_node import LocalNode
+from kbroker.runtime.slices import Slices
+
+from .beat import Beat
+from .client_metrics import PushedMetrics
+from .exposition import Family, Format, format_of, metric_pieces
+from .group_metrics import GroupMetrics
+from .node_metrics import NodeMetrics
+from .partition_metrics import PartitionMetrics
+
+FRESH_SECONDS = 1
+REST = 1
+"""How long others have the event loop, for each time that a look has it."""
+
+
+class Metrics:
+    """Those of one node, with a registry of its own."""
+
+    def __init__(self, local: LocalNode, beat: Beat) -> None:
+        self._local = local
+        self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
+        self._of_node = NodeMetrics(local, beat)
+        self._pushed: PushedMetrics | None = None
+        self._looking = trio.Lock()
+        self._known: dict[Format, tuple[float, list[bytes]]] = {}
+
+    def routes(self) -> list[Route]:
+        """Where they are."""
+        return [Route("/metrics", self._answer)]
+
+    async def _answer(self, request: Request) -> StreamingResponse:
+        wanted = format_of(request.headers.get("accept", ""))
+        pieces = await self._pieces(wanted)
+        headers = {
+            "content-type": wanted.content_type,
+            "content-length": str(sum(map(len, pieces))),
+            "vary": "accept",
+        }
+        return StreamingResponse(_each(pieces), headers=headers)
+
+    async def _pieces(self, wanted: Format) -> list[bytes]:
+        async with self._looking:
+            known = self._known.get(wanted)
+            if known is not None and trio.current_time() - known[0] < FRESH_SECONDS:
+                return known[1]
+            self._known.clear()  # the other one is old as well, or will be soon
+            slices = Slices(rest=REST)
+            pieces = [piece async for piece in self._look(wanted, slices)]
+            self._known[wanted] = trio.current_time(), pieces
+            return pieces
+
+    async def _look(self, wanted: Format, slices: Slices) -> AsyncIterator[bytes]:
+        for metric in self._registry.collect():
+            for piece in metric_pieces(metric, wanted):
+                yield piece
+                await slices.pause()
+        if self._local.is_running:
+            for metric in self._of_node.collect():
+                for piece in metric_pieces(metric, wanted):
+                    yield piece
+                    await slices.pause()
+            for family in await self._families(slices):
+                for piece in family.pieces(wanted):
+                    yield piece
+                    await slices.pause()
+        if wanted.end:
+            yield wanted.end
+
+    async def _families(self, slices: Slices) -> list[Family]:
+        """What is told of many things."""
+        node = self._local.node
+        partitions, groups = PartitionMetrics(node), GroupMetrics(node)
+        await partitions.look(slices)
+        await groups.look(slices)
+        if self._pushed is None or not self._pushed.is_of(node):
+            self._pushed = PushedMetrics(node)
+        pushed, pushes_left_out = await self._pushed.family()
+        left_out = Family(
+            "kbroker_metrics_left_out", "gauge", "What is not told, because it is too much."
+        )
+        left_out.add('{what="groups"}', groups.left_out)
+        left_out.add('{what="client_metrics"}', pushes_left_out)
+        return [*partitions.families(), *groups.families(), pushed, left_out]
+
+
+async def _each(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece

@@ -1,0 +1,48 @@
+"""Rebalances are counted by few reasons."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.coordination.causes import OTHER, REASONS, reason_of
+from kbroker.coordinator import Event
+
+AT = 1_700_000_000_000
+
+
+def event(cause: str, state: str = "PreparingRebalance", generation: int = 1) -> Event:
+    return Event(AT, "g", cause, generation, state)
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        ("member a joined", "joined"),
+        ("member a joined again", "rejoined"),
+        ("member a joined with new metadata", "metadata_changed"),
+        ("member a (client reason: it was told to end) left", "left"),
+        ("member a disconnected before it was told its id", "left"),
+        ("static member i is back as a", "returned"),
+        ("member a missed heartbeats", "missed_heartbeats"),
+        ("member a did not sync in time", "late"),
+        ("something else", OTHER),
+    ],
+)
+def test_a_cause_is_counted_under_a_reason(cause: str, reason: str) -> None:
+    assert reason_of([], event(cause)) == reason
+    assert reason == OTHER or reason in REASONS
+
+
+def test_a_rebalance_is_counted_once() -> None:
+    past = [event("member a joined", "Stable"), event("member b joined")]
+    assert reason_of(past, event("member c missed heartbeats")) is None
+    assert reason_of(past[:1], event("member c missed heartbeats")) == "missed_heartbeats"
+    assert reason_of(past, event("leader a assigned 2 members", "Stable", 2)) is None
+
+
+def test_an_epoch_of_a_consumer_group_is_a_rebalance() -> None:
+    joined = event("member a joined", "Assigning", 1)
+    assert reason_of([], joined) == "joined"
+    assert reason_of([joined], event("topics have changed", "Assigning", 2)) == "metadata_changed"
+    assert reason_of([joined], event("every member has its share", "Stable", 1)) is None
+    assert reason_of([joined], event("something of the same epoch", "Assigning", 1)) is None

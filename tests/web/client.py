@@ -1,0 +1,118 @@
+"""A small HTTP/1.1 client, and brokers that serve HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h11
+import trio
+
+from kbroker.broker import Broker, open_broker
+from kbroker.client.endpoint import Endpoint
+from kbroker.config import BrokerConfig
+from kbroker.web.service import HttpService
+
+from ..brokers import LOOPBACK
+from ..wire import ANSWER_SECONDS
+
+RECEIVE_BYTES = 65_536
+
+
+class Answer(NamedTuple):
+    """What came of a request."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+class HttpClient:
+    """One connection."""
+
+    def __init__(self, stream: trio.SocketStream, host: str) -> None:
+        self.stream = stream
+        self._host = host
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def ask(
+        self,
+        path: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Answer:
+        """Ask, and read the whole answer."""
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+        fields = {"Host": self._host, **(headers or {})}
+        if body and "Transfer-Encoding" not in fields:
+            fields["Content-Length"] = str(len(body))
+        request = h11.Request(method=method, target=path, headers=[*fields.items()])
+        events: list[h11.Event] = [request, *([h11.Data(data=body)] if body else [])]
+        for event in (*events, h11.EndOfMessage()):
+            await self.stream.send_all(self._http.send(event) or b"")
+        return await self.answer()
+
+    async def answer(self) -> Answer:
+        """What comes."""
+        head = await self._next()
+        assert isinstance(head, h11.Response), head
+        parts = []
+        while isinstance(event := await self._next(), h11.Data):
+            parts.append(bytes(event.data))
+        headers = {name.decode(): value.decode() for name, value in head.headers}
+        return Answer(head.status_code, headers, b"".join(parts))
+
+    async def _next(self) -> Any:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            with trio.fail_after(ANSWER_SECONDS):
+                data = await self.stream.receive_some(RECEIVE_BYTES)
+            self._http.receive_data(bytes(data))
+        return event
+
+
+@asynccontextmanager
+async def asking(endpoint: Endpoint) -> AsyncIterator[HttpClient]:
+    """A connection to a server."""
+    async with await trio.open_tcp_stream(*endpoint) as stream:
+        yield HttpClient(stream, str(endpoint))
+
+
+async def get(endpoint: Endpoint, path: str, **headers: str) -> Answer:
+    """Ask once; headers as keywords with `_` for the `-` of their names."""
+    async with asking(endpoint) as client:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await client.ask(path, headers=named)
+
+
+@asynccontextmanager
+async def served(
+    data_dir: Path | None = None, *, nodes: int | None = None, **properties: object
+) -> AsyncIterator[tuple[Broker, HttpService]]:
+    """A broker with HTTP on a free port; settings as keywords with `_` for the dots of their names."""
+    properties = {"http_port": 0, "first_request_timeout_ms": 3_600_000, **properties}
+    options = {name.replace("_", "."): str(value) for name, value in properties.items()}
+    config = BrokerConfig.load(options=options)
+    http = HttpService(config)
+    async with open_broker(
+        config,
+        data_dir=None if data_dir is None else str(data_dir),
+        listeners=[LOOPBACK],
+        nodes=nodes,
+        grace_seconds=1,
+        service=http,
+    ) as broker:
+        yield broker, http
+        errors = [each.node.troubles.unhandled_errors for each in broker.nodes]
+        assert errors == [0] * len(errors)

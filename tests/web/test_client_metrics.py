@@ -1,0 +1,73 @@
+"""What clients have sent of themselves, in /metrics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kbroker.client.endpoint import Endpoint
+from kbroker.web.metrics import client_metrics
+from kbroker.web.metrics.client_metrics import CLIENT, ROWS_OF_ONE_MAX, TEXT_MAX
+
+from ..broker.test_client_metrics import ask, push, subscribe
+from ..protocol.test_otlp import attribute, field, gauge, pushed
+from ..wire import connected
+from .client import served
+from .test_metrics import seen
+
+
+async def rows(there: Endpoint) -> dict[tuple[str, str], float]:
+    """The values by the metric's name and its attributes."""
+    look = await seen(there)
+    found = {}
+    for (name, labels), value in look.samples.items():
+        if name == CLIENT:
+            named = dict(labels)
+            found[named["metric"], named["attributes"]] = value
+    return found
+
+
+async def test_what_a_client_has_sent_last_is_told() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        await subscribe(wire, "all", metrics="*")
+        topic = attribute("topic", field(1, b'or"ders'))
+        data = pushed(
+            gauge("a.rate", field(4, 0.25) + topic, field(4, 2.0)),
+            gauge("a.nan", field(4, math.nan)),
+            gauge("a.nan", field(4, math.inf)),
+        )
+        assert await push(wire, await ask(wire), data) == 0
+        found = await rows(http.endpoint_of(1))
+    assert found.pop(("a.nan", "")) == math.inf
+    assert found == {("a.rate", 'topic=or"ders'): 0.25, ("a.rate", ""): 2.0}
+
+
+async def test_names_and_rows_of_one_client_are_bounded() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        await subscribe(wire, "all", metrics="*")
+        many = [gauge(f"{'x' * TEXT_MAX}{number}", field(4, 1.0)) for number in range(5)]
+        many += [gauge(f"y{number}", field(4, 1.0)) for number in range(2 * ROWS_OF_ONE_MAX)]
+        assert await push(wire, await ask(wire), pushed(*many)) == 0
+        found = await rows(http.endpoint_of(1))
+    assert len(found) == ROWS_OF_ONE_MAX
+    assert ("x" * TEXT_MAX, "") in found
+
+
+async def test_rows_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_metrics, "ROWS_MAX", 2)
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        await subscribe(wire, "all", metrics="*")
+        data = pushed(gauge("a", field(4, 1.0)), gauge("b", field(4, 1.0)))
+        for _ in range(3):
+            assert await push(wire, await ask(wire), data) == 0
+        look = await seen(http.endpoint_of(1))
+    assert sum(name == CLIENT for name, _ in look.samples) == 2
+    assert look("kbroker_metrics_left_out", what="client_metrics") == 2
+
+
+async def test_what_is_no_metric_is_told_of_nobody() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        await subscribe(wire, "all", metrics="*")
+        assert await push(wire, await ask(wire), b"nonsense") == 0
+        assert await rows(http.endpoint_of(1)) == {}

@@ -1,0 +1,115 @@
+"""Who may ask what by HTTP, and how much."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kbroker.web.guard import Guard, Message, Receive, Rules, Send
+
+from .client import asking, get, served
+
+RULES = Rules(frozenset({"kafka.example.org"}), False, 10, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("localhost:8080", True),
+        ("LOCALHOST", True),
+        ("127.0.0.1:1", True),
+        ("[::1]:8080", True),
+        ("10.1.2.3", True),
+        ("broker-1:8080", True),
+        ("kafka.example.org", True),
+        ("Kafka.Example.org:80", True),
+        ("evil.example.org", False),
+        ("127.0.0.1.evil.org", False),
+        ("", False),
+        ("[::1", False),
+        ("localhost.evil.org:8080", False),
+    ],
+)
+def test_names_that_somebody_elsewhere_may_own_are_none_of_this_server(
+    host: str, known: bool
+) -> None:
+    assert RULES.knows(host) is known
+
+
+async def test_a_browser_that_a_page_elsewhere_sends_here_learns_nothing() -> None:
+    async with served() as (_, http):
+        there = http.endpoint_of(1)
+        for path in ("/livez", "/readyz", "/metrics", "/nothing"):
+            assert (await get(there, path, Host="evil.example.org")).status == 421
+            assert (await get(there, path, Origin="http://evil.example.org")).status == 403
+        own = f"http://{there}"
+        answer = await get(there, "/livez", Origin=own)
+        assert answer.status == 200
+        assert "access-control-allow-origin" not in answer.headers
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+
+
+async def test_a_name_that_was_allowed_is_served() -> None:
+    async with served(http_allowed_hosts="kafka.example.org") as (_, http):
+        answer = await get(http.endpoint_of(1), "/livez", Host="kafka.example.org:8080")
+        assert answer.status == 200
+
+
+async def test_nothing_is_changed_from_beyond_this_machine() -> None:
+    async with served(http_host="0.0.0.0") as (_, http):
+        async with asking(http.endpoint_of(1)) as client:
+            answer = await client.ask("/livez", "POST")
+        assert (answer.status, answer.json()["error"]) == (
+            403,
+            "beyond its own machine this server can only be read",
+        )
+        assert (await get(http.endpoint_of(1), "/livez")).status == 200
+
+
+async def test_what_nobody_serves_is_not_found_and_looks_change_nothing() -> None:
+    async with served() as (_, http), asking(http.endpoint_of(1)) as client:
+        assert (await client.ask("/nothing")).status == 404
+        assert (await client.ask("/livez", "DELETE")).status == 405
+        assert (await client.ask("/livez", "HEAD")).body == b""
+        assert (await client.ask("/livez")).status == 200, "on the same connection"
+
+
+async def reading(scope: Message, receive: Receive, send: Send) -> None:
+    """An application that reads all that is sent to it, and says how much that was."""
+    size = 0
+    while True:
+        message = await receive()
+        size += len(message["body"])
+        if not message.get("more_body"):
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"%d" % size})
+
+
+async def status_of(*parts: bytes, **headers: str) -> int:
+    """With what a request of some parts is answered."""
+    queue = [{"type": "http.request", "body": each, "more_body": True} for each in parts]
+    queue.append({"type": "http.request", "body": b"", "more_body": False})
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return queue.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    fields = [(b"host", b"localhost"), *((k.encode(), v.encode()) for k, v in headers.items())]
+    scope = {"type": "http", "method": "POST", "headers": fields}
+    await Guard(reading, RULES)(scope, receive, send)
+    status: int = sent[0]["status"]
+    return status
+
+
+async def test_a_body_has_a_limit_whether_or_not_its_length_is_said() -> None:
+    assert await status_of(b"12345", b"67890") == 200
+    assert await status_of(b"12345", b"678901") == 413
+    assert await status_of(**{"content-length": "11"}) == 413
+    assert await status_of(**{"content-length": "10"}) == 200
+    assert await status_of(**{"content-length": "-1"}) == 200, "hypercorn refuses it before"

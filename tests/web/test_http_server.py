@@ -1,0 +1,142 @@
+"""One client of HTTP holds up neither the others nor the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from kbroker.client.endpoint import Endpoint
+from kbroker.net.server import CannotListen
+from kbroker.web.guard import Guard, Message, Receive, Rules, Send
+from kbroker.web.http_server import HEAD_BYTES_MAX, HttpServer, Limits
+
+from ..wire import until
+from .client import asking, get
+
+ANY = Endpoint("127.0.0.1", 0)
+MUCH = 64 * 1024 * 1024
+"""More than systems buffer between two sockets."""
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+async def app(scope: Message, receive: Receive, send: Send) -> None:
+    """Says little, or much, or never an end, or fails."""
+    path = scope["path"]
+    if path == "/fails":
+        raise RuntimeError("planted")
+    if path == "/waits":
+        await trio.sleep_forever()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    body = b"x" * MUCH if path == "/much" else b"little"
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def running(
+    *, connections: int = 10, seconds: float = 60
+) -> AsyncIterator[tuple[HttpServer, Endpoint]]:
+    rules = Rules.of((), is_read_only=False, body_bytes_max=1000, seconds=seconds)
+    server = HttpServer(Guard(app, rules), ANY, Limits(connections, seconds))
+    await server.bind()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        try:
+            yield server, server.endpoint
+        finally:
+            with trio.CancelScope(shield=True):
+                await server.close()
+
+
+async def test_who_was_still_for_the_longest_gives_way() -> None:
+    async with running(connections=3) as (server, there):
+        held = [await trio.open_tcp_stream(*there) for _ in range(3)]
+        await until(lambda: server.connections == 3)
+        for stream in held[1:]:
+            await stream.send_all(b"GET")
+        for _ in range(2):
+            assert (await get(there, "/little")).body == b"little"
+        assert await held[0].receive_some() == b""
+        for stream in held:
+            await stream.aclose()
+
+
+async def test_who_takes_nothing_of_an_answer_is_given_up() -> None:
+    async with running(seconds=0.2) as (server, there), asking(there) as slow:
+        await slow.stream.send_all(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until(lambda: server.connections == 1)
+        await until(lambda: server.connections == 0)
+
+
+async def test_the_end_waits_for_nobody() -> None:
+    async with (
+        running() as (server, there),
+        asking(there) as slow,
+        asking(there) as waiting,
+        asking(there) as idle,
+    ):
+        await slow.stream.send_all(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await waiting.stream.send_all(b"GET /waits HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await idle.ask("/little")).status == 200
+        await server.close()
+        assert server.connections == 0
+        with pytest.raises(OSError, match="connect"):
+            await trio.open_tcp_stream(*there)
+
+
+async def test_what_takes_too_long_is_answered_so() -> None:
+    async with running(seconds=0.1) as (_, there):
+        answer = await get(there, "/waits")
+        assert (answer.status, "too long" in answer.text) == (503, True)
+
+
+async def test_a_request_that_fails_is_the_only_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as (_, there):
+        assert (await get(there, "/fails")).status == 500
+        assert (await get(there, "/little")).status == 200
+    assert "planted" in caplog.text
+
+
+async def test_a_head_has_a_limit() -> None:
+    async with running() as (_, there):
+        assert (await get(there, "/little", X_Long="x" * (HEAD_BYTES_MAX // 2))).status == 200
+        assert (await get(there, "/little", X_Long="x" * 2 * HEAD_BYTES_MAX)).status == 431
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\x00\x00\x00\x10" + bytes(16),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        UPGRADE,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64),
+    ],
+)
+async def test_nonsense_ends_one_connection(nonsense: bytes) -> None:
+    async with running() as (server, there):
+        async with asking(there) as client:
+            await client.stream.send_all(nonsense)
+            while await client.stream.receive_some():
+                pass
+        await until(lambda: server.connections == 0)
+        assert (await get(there, "/little")).status == 200
+
+
+async def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
+    async with running() as (_, there):
+        other = HttpServer(app, there, Limits(1, 1))
+        with pytest.raises(CannotListen, match=f"port {there.port} .* --http-port 0"):
+            await other.bind()
+
+
+async def test_a_place_that_is_not_here_is_named() -> None:
+    with pytest.raises(CannotListen, match="--http-host"):
+        await HttpServer(app, Endpoint("192.0.2.1", 0), Limits(1, 1)).bind()

@@ -1,0 +1,338 @@
+"""What /metrics says, in both formats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_open_metrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from kbroker.broker import Broker
+from kbroker.client.endpoint import Endpoint
+from kbroker.cluster.topics import NewTopic, create_topic
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, HeartbeatRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.runtime.slices import Slices
+from kbroker.web.metrics.group_metrics import GroupMetrics
+from kbroker.web.metrics.node_metrics import OTHERS, SOFTWARE_MAX
+
+from ..turns import TURN_SECONDS_MAX, longest_step
+from ..wire import Topic, Wire, batch, connected, fetch, metadata, produce
+from .client import Answer, get, served
+
+OPEN = "application/openmetrics-text; version=1.0.0"
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples_of(answer: Answer) -> Samples:
+    """All samples, by name and labels: none is there twice."""
+    assert answer.status == 200
+    is_open = answer.headers["content-type"].startswith("application/openmetrics-text")
+    parse: Callable[[str], Iterator[object]] = parse_open_metrics if is_open else parse_text  # type: ignore[assignment]
+    found: Samples = {}
+    for family in parse(answer.text):
+        for sample in family.samples:  # type: ignore[attr-defined]
+            key = sample.name, frozenset(sample.labels.items())
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+class Seen:
+    """The samples of one look."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __call__(self, name: str, **labels: str) -> float:
+        return self.samples[name, frozenset(labels.items())]
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self.samples}
+
+
+async def seen(there: Endpoint, accept: str = "") -> Seen:
+    return Seen(samples_of(await get(there, "/metrics", Accept=accept)))
+
+
+async def commit(wire: Wire, group: str, topic: str, partition: int, offset: int) -> None:
+    row = OffsetCommitRequest.Partition(partition_index=partition, committed_offset=offset)
+    rows = [OffsetCommitRequest.Topic(name=topic, partitions=[row])]
+    await wire.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=group))
+    ask = OffsetCommitRequest(group_id=group, topics=rows)
+    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 8, ask)
+    assert answer.topics[0].partitions[0].error_code == 0, answer
+
+
+async def create(broker: Broker, name: str, partitions: int = 1, replicas: int = 1) -> Topic:
+    new = NewTopic(name, partitions, replicas)
+    topic = await create_topic(broker.node.cluster, broker.node.config, new, cause="a test")
+    return Topic(topic.name, topic.id)
+
+
+async def test_the_names_of_kafka_exporter() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        topic = await create(broker, "orders", 2)
+        await produce(wire, topic, batch([b"a", b"b", b"c"]))
+        await commit(wire, "billing", "orders", 0, 1)
+        look = await seen(http.endpoint_of(1))
+    here = {"topic": "orders", "partition": "0"}
+    assert look("kafka_brokers") == 1
+    assert look("kafka_broker_info", id="1", address=str(broker.endpoint)) == 1
+    assert look("kafka_topic_partitions", topic="orders") == 2
+    partition = "kafka_topic_partition_"
+    assert look(f"{partition}current_offset", **here) == 3
+    assert look(f"{partition}oldest_offset", **here) == 0
+    assert look(f"{partition}current_offset", topic="orders", partition="1") == 0
+    assert look(f"{partition}leader", **here) == 1
+    assert look(f"{partition}replicas", **here) == 1
+    assert look(f"{partition}in_sync_replica", **here) == 1
+    assert look(f"{partition}leader_is_preferred", **here) == 1
+    assert look(f"{partition}under_replicated_partition", **here) == 0
+    group = {"consumergroup": "billing", "topic": "orders"}
+    assert look("kafka_consumergroup_current_offset", partition="0", **group) == 1
+    assert look("kafka_consumergroup_lag", partition="0", **group) == 2
+    assert look("kafka_consumergroup_current_offset_sum", **group) == 1
+    assert look("kafka_consumergroup_lag_sum", **group) == 2
+    assert look("kafka_consumergroup_members", consumergroup="billing") == 0
+
+
+async def test_the_names_of_kafkas_beans_in_both_spellings() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        topic = await create(broker, "orders")
+        records = batch([b"a", b"b", b"c"])
+        await produce(wire, topic, records)
+        await fetch(wire, topic, 0)
+        await produce(wire, topic, b"nonsense")
+        await produce(wire, topic, records, partition=7)
+        look = await seen(http.endpoint_of(1))
+    traffic = {
+        "messagesin": 3,
+        "bytesin": len(records),
+        "bytesout": len(records),
+        "totalproducerequests": 1,
+        "totalfetchrequests": 1,
+        "failedproducerequests": 2,
+        "failedfetchrequests": 0,
+    }
+    for what, value in traffic.items():
+        for spelling in (what, f"{what}persec"):
+            name = f"kafka_server_brokertopicmetrics_{spelling}_total"
+            assert look(name, topic="orders") == value, name
+            assert look(name) >= value, name
+    here = {"topic": "orders", "partition": "0"}
+    assert look("kafka_server_replicamanager_partitioncount") == 1
+    assert look("kafka_server_replicamanager_leadercount") == 1
+    assert look("kafka_server_replicamanager_underreplicatedpartitions") == 0
+    assert look("kafka_cluster_partition_underminisr", **here) == 0
+    assert look("kafka_cluster_partition_atminisr", **here) == 1
+    assert look("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert look("kafka_controller_kafkacontroller_offlinepartitionscount") == 0
+    assert look("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
+    assert look("kafka_controller_controllerstats_uncleanleaderelectionspersec_total") == 0
+    assert look("kafka_log_log_size", **here) == len(records)
+    connections = "kafka_server_socket_server_metrics_connection_count"
+    assert look(connections, listener="PLAINTEXT", networkProcessor="0") == 1
+    assert look("kafka_network_requestmetrics_requests_total", request="Produce") == 3
+    assert look("kafka_network_requestmetrics_totaltimems_total", request="Produce") > 0
+    for name in (
+        "kafka_network_socketserver_networkprocessoravgidle_percent",
+        "kafka_network_socketserver_networkprocessoravgidlepercent",
+        "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
+        "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_total",
+    ):
+        assert 0 <= look(name) <= 1
+    assert look("process_open_fds") > 0
+    assert not any(name.startswith("jvm_") for name in look.names())
+
+
+async def test_the_names_of_our_own(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, http), connected(broker.endpoint) as wire:
+        topic = await create(broker, "orders")
+        await produce(wire, topic, batch([b"a"]))
+        for _ in range(2):
+            await wire.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", member_id="m"))
+        look = await seen(http.endpoint_of(1))
+    assert look("kbroker_requests_total", api="Heartbeat") == 2
+    assert look("kbroker_request_seconds_count", api="Heartbeat") == 2
+    assert look("kbroker_request_seconds_bucket", api="Heartbeat", le="+Inf") == 2
+    assert look("kbroker_request_seconds_sum", api="Heartbeat") > 0
+    error = {"api": "Heartbeat", "error": "NOT_COORDINATOR"}
+    assert look("kbroker_request_errors_total", **error) == 2
+    assert look("kbroker_fsync_seconds_count") >= 1
+    assert look("kbroker_loop_lag_seconds_count") >= 0
+    assert look("kbroker_isr_changes_total", change="shrink") == 0
+    assert look("kbroker_connections", listener="PLAINTEXT") == 1
+    assert look("kbroker_client_info", software="unknown", version="") == 1
+    folder = {"data_dir": str(tmp_path)}
+    assert look("kbroker_storage_bytes", **folder) == len(batch([b"a"]))
+    assert look("kbroker_storage_free_bytes", **folder) > 0
+    assert look("kbroker_storage_refuses", **folder) == 0
+    assert look("kbroker_metrics_left_out", what="groups") == 0
+
+
+async def test_both_formats_say_the_same() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        topic = await create(broker, "orders", 3)
+        await produce(wire, topic, batch([b"a"]))
+        await commit(wire, 'quoted "group"\\ of\nlines', "orders", 0, 1)
+        there = http.endpoint_of(1)
+        text, opened = await seen(there), await seen(there, OPEN)
+        ask = await get(there, "/metrics", Accept=OPEN)
+    assert ask.text.endswith("# EOF\n")
+    assert ask.text.count("# EOF") == 1
+    assert text.samples.keys() == opened.samples.keys()
+    key = frozenset({("consumergroup", 'quoted "group"\\ of\nlines')})
+    assert ("kafka_consumergroup_members", key) in text.samples
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "text/plain; version=0.0.4"),
+        ("text/html", "text/plain; version=0.0.4"),
+        (OPEN, "application/openmetrics-text; version=1.0.0"),
+        (f"{OPEN};q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.1", "application/openmetrics-text"),
+        ("text/plain;version=1.0.0;escaping=dots", "text/plain; version=0.0.4"),
+    ],
+)
+async def test_an_accept_header_chooses(accept: str, content_type: str) -> None:
+    async with served() as (_, http):
+        answer = await get(http.endpoint_of(1), "/metrics", Accept=accept)
+        assert answer.headers["content-type"].startswith(content_type)
+        assert int(answer.headers["content-length"]) == len(answer.body)
+        assert answer.body.endswith(b"# EOF\n") is ("openmetrics" in content_type)
+
+
+async def test_the_sum_over_all_nodes_has_each_partition_once() -> None:
+    async with served(nodes=3) as (broker, http), connected(broker.endpoint):
+        await create(broker, "orders", 6, 3)
+        looks = [await seen(http.endpoint_of(each.id)) for each in broker.nodes]
+        for name in ("leader", "current_offset", "under_replicated_partition"):
+            found = [
+                dict(labels)["partition"]
+                for look in looks
+                for metric, labels in look.samples
+                if metric == f"kafka_topic_partition_{name}" and ("topic", "orders") in labels
+            ]
+            assert sorted(found) == [*"012345"], name
+        in_charge = "kafka_controller_kafkacontroller_activecontrollercount"
+        assert sum(look(in_charge) for look in looks) == 1
+        assert [look("kafka_server_replicamanager_partitioncount") for look in looks] == [6] * 3
+        assert sum(look("kafka_server_replicamanager_leadercount") for look in looks) == 6
+
+
+async def test_a_node_that_is_down_says_only_what_its_process_does() -> None:
+    async with served(nodes=2) as (broker, http):
+        await broker.nodes[1].stop()
+        look = await seen(http.endpoint_of(2))
+        assert look("process_open_fds") > 0
+        assert "kafka_brokers" not in look.names()
+
+
+async def test_counters_go_on_when_a_leader_comes_back() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        topic = await create(broker, "orders")
+        await produce(wire, topic, batch([b"a", b"b"]))
+        (replica,) = [
+            each for each in broker.node.partitions.opened() if each.topic.name == "orders"
+        ]
+        leading = replica.leading
+        assert leading is not None
+        replica.become_follower(replica.partition)
+        assert replica.appended_records == 2
+        replica.become_leader(leading)
+        await produce(wire, topic, batch([b"c"]))
+        look = await seen(http.endpoint_of(1))
+        assert look("kafka_server_brokertopicmetrics_messagesin_total", topic="orders") == 3
+        size = len(batch([b"a", b"b"])) + len(batch([b"c"]))
+        assert look("kafka_server_brokertopicmetrics_bytesin_total", topic="orders") == size
+
+
+async def test_clients_that_call_themselves_many_things_are_bounded() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        await metadata(wire)
+        connections = broker.server.connections
+        (one,) = connections
+
+        class Named:
+            def __init__(self, number: int) -> None:
+                self.peer = type("Peer", (), {"listener": "PLAINTEXT", "software": f"x{number}/1"})
+
+            def abort(self) -> None:
+                pass
+
+        many = {Named(number) for number in range(2 * SOFTWARE_MAX)}
+        broker.server.connections = {one, *many}  # type: ignore[arg-type]
+        look = await seen(http.endpoint_of(1))
+        broker.server.connections = connections
+        kinds = [labels for name, labels in look.samples if name == "kbroker_client_info"]
+        assert len(kinds) == SOFTWARE_MAX + 1
+        assert look("kbroker_client_info", software=OTHERS, version="") >= SOFTWARE_MAX
+        assert look("kbroker_connections", listener="PLAINTEXT") == 2 * SOFTWARE_MAX + 1
+
+
+async def test_groups_are_bounded() -> None:
+    async with served() as (broker, _), connected(broker.endpoint) as wire:
+        await create(broker, "orders", 3)
+        for index in range(4):
+            await commit(wire, f"group-{index}", "orders", 0, 0)
+        groups = GroupMetrics(broker.node, rows_max=3)
+        await groups.look(Slices())
+        assert sum(len(each.lines) for each in groups.families()) <= 3 * 4
+        assert groups.left_out == 3, "a row of the second group, and two groups"
+
+
+@pytest.mark.slow
+async def test_ten_thousand_partitions_do_not_keep_the_loop() -> None:
+    async with served() as (broker, http), connected(broker.endpoint) as wire:
+        topics = [await create(broker, f"topic-{index}", 1000) for index in range(10)]
+        for topic in topics:
+            cluster_topic = broker.node.cluster.topics[topic.name]
+            for index in range(1000):
+                broker.node.partitions.replica(cluster_topic, index)
+        await produce(wire, topics[0], batch([b"a"]))
+        there = http.endpoint_of(1)
+        with longest_step() as step:
+            answer = await get(there, "/metrics")
+        assert step.seconds < TURN_SECONDS_MAX / 2, step
+        look = Seen(samples_of(answer))
+        assert look("kafka_server_replicamanager_leadercount") == 10_000
+
+
+async def test_who_asks_at_the_same_time_is_told_the_same() -> None:
+    async with served() as (broker, http):
+        await create(broker, "orders", 100)
+        answers: list[Answer] = []
+
+        async def ask() -> None:
+            answers.append(await get(http.endpoint_of(1), "/metrics"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask)
+        assert len({each.body for each in answers}) == 1
+
+
+def test_times_are_told_as_histograms() -> None:
+    from kbroker.runtime.timings import Timings
+    from kbroker.web.metrics.node_metrics import _buckets
+
+    times = Timings()
+    for seconds in (0.0, 50e-6, 100e-6, 0.5, 100.0):
+        times.took(seconds)
+    times.took(0.001, 3)
+    buckets = {float(bound): count for bound, count in _buckets(times)}
+    assert buckets[64e-6] == 2
+    assert buckets[256e-6] == 3
+    assert buckets[1024e-6] == 6
+    assert buckets[1.048576] == 7
+    assert buckets[math.inf] == 8
+    assert times.seconds == pytest.approx(100.50315)

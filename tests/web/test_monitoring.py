@@ -1,0 +1,96 @@
+"""The pages, rules and the dashboard speak of metrics that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.groups import HeartbeatRequest
+
+from ..wire import batch, connected, produce
+from .client import served
+from .test_metrics import commit, create, seen
+
+ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "examples/monitoring"
+NAME = re.compile(r"\b((?:kafka|kbroker|process)_[a-z_]+)\b")
+ENDS = ("_bucket", "_count", "_sum")
+"""Of histograms."""
+IN_PROSE = {"kafka_exporter"}
+RARE = {"kbroker_client_metric"}
+"""There when a client sends such."""
+
+
+async def served_names(folder: Path) -> set[str]:
+    """All names that a broker tells which was used."""
+    async with served(folder) as (broker, http), connected(broker.endpoint) as wire:
+        topic = await create(broker, "orders")
+        await produce(wire, topic, batch([b"a"]))
+        await commit(wire, "billing", "orders", 0, 1)
+        await wire.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", member_id="m"))
+        broker.node.groups.rebalances["joined"] += 1
+        return (await seen(http.endpoint_of(1))).names()
+
+
+def without_end(name: str) -> str:
+    for end in ENDS:
+        if name.startswith("kbroker_") and name.endswith(f"_seconds{end}"):
+            return name.removesuffix(end)
+    return name
+
+
+def expressions(found: Any) -> Iterator[str]:
+    """All that Prometheus is asked for, wherever it stands in a document."""
+    if isinstance(found, dict):
+        for name, value in found.items():
+            if name in ("expr", "definition"):
+                yield value
+            else:
+                yield from expressions(value)
+    elif isinstance(found, list):
+        for each in found:
+            yield from expressions(each)
+
+
+@pytest.fixture(scope="module")
+def rules() -> Any:
+    return yaml.safe_load((MONITORING / "kbroker.rules.yml").read_text())
+
+
+async def test_the_page_names_what_is_served_and_nothing_else(tmp_path: Path) -> None:
+    page = set(NAME.findall((ROOT / "docs/metrics.md").read_text())) - IN_PROSE
+    assert page - RARE == {without_end(each) for each in await served_names(tmp_path)}
+
+
+async def test_rules_and_dashboard_ask_for_what_is_served(tmp_path: Path, rules: Any) -> None:
+    there = await served_names(tmp_path)
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    asked = {name for each in expressions([rules, dashboard]) for name in NAME.findall(each)}
+    assert asked - there == set()
+    assert len(asked) > 25
+
+
+def test_each_alert_is_explained(rules: Any) -> None:
+    alerts = {each["alert"]: each["labels"]["severity"] for each in rules["groups"][0]["rules"]}
+    page = (ROOT / "docs/alerts.md").read_text()
+    rows = dict(re.findall(r"^\| (Kbroker\w+) \| (\w+) \|", page, re.MULTILINE))
+    assert rows == alerts
+
+
+def test_each_panel_of_the_dashboard_has_a_place_of_its_own() -> None:
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert (x, y) not in taken, panel["title"]
+                taken.add((x, y))
+    assert max(x for x, _ in taken) == 23

@@ -1,0 +1,101 @@
+"""Whether a node lives and is ready, as HTTP tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker import open_broker
+from kbroker.client.endpoint import Endpoint
+from kbroker.config import BrokerConfig
+from kbroker.web.service import HttpService
+
+from ..brokers import LOOPBACK
+from .client import get, served
+
+
+async def test_a_node_that_serves_is_ready() -> None:
+    async with served() as (_, http):
+        there = http.endpoint_of(1)
+        alive = await get(there, "/livez")
+        assert (alive.status, alive.json()) == (200, {"status": "alive"})
+        for path in ("/readyz", "/healthz"):
+            ready = await get(there, path)
+            assert ready.status == 200
+            assert ready.json() == {
+                "status": "ready",
+                "node_id": 1,
+                "checks": dict.fromkeys(
+                    ("node", "cluster", "listeners", "data", "round_trip"), "ok"
+                ),
+            }
+
+
+async def test_each_node_speaks_for_itself() -> None:
+    async with served(nodes=3) as (broker, http):
+        places = [http.endpoint_of(each.id) for each in broker.nodes]
+        assert len({each.port for each in places}) == 3
+        await broker.nodes[1].crash()
+        await broker.nodes[2].stop()
+        answers = [await get(each, "/readyz") for each in places]
+        assert [each.status for each in answers] == [200, 503, 503]
+        said = [each.json().get("reason") for each in answers]
+        assert said == [None, "node: it has crashed", "node: it stops"]
+        alive = [(await get(each, "/livez")).status for each in places]
+        assert alive == [200] * 3, "the process is to be left alone"
+        for each in broker.nodes[1:]:
+            await each.start()
+        assert [(await get(each, "/readyz")).status for each in places] == [200] * 3
+
+
+async def test_a_folder_that_takes_no_records_is_the_reason(tmp_path: Path) -> None:
+    async with served(tmp_path) as (broker, http):
+        (manager,) = broker.node.partitions.logs.managers
+        manager.refuse("there is no room")
+        answer = await get(http.endpoint_of(1), "/readyz")
+        assert (answer.status, answer.json()["reason"]) == (503, "data: there is no room")
+
+
+async def test_a_node_that_nobody_can_connect_to_is_not_ready() -> None:
+    async with served() as (broker, http):
+        broker.server.stop_accepting()
+        answer = await get(http.endpoint_of(1), "/readyz")
+        checks = answer.json()["checks"]
+        assert answer.status == 503
+        assert checks["listeners"] == "they are closed"
+        assert checks["round_trip"].startswith("nobody is served at")
+
+
+async def test_readiness_is_told_to_the_end_of_a_stop() -> None:
+    """An orchestrator learns that a node leaves while it still answers its clients."""
+    config = BrokerConfig.load(options={"http.port": "0"})
+    http = HttpService(config)
+    ready, stop, stopping, go_on = (trio.Event() for _ in range(4))
+
+    async def run() -> None:
+        async with open_broker(config, data_dir=None, listeners=[LOOPBACK], service=http) as broker:
+            close = broker.node.close
+
+            async def slow() -> None:
+                stopping.set()
+                await go_on.wait()
+                await close()
+
+            broker.node.close = slow  # type: ignore[method-assign]
+            ready.set()
+            await stop.wait()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await ready.wait()
+        there = http.endpoint_of(1)
+        assert (await get(there, "/readyz")).status == 200
+        stop.set()
+        await stopping.wait()
+        answer = await get(there, "/readyz")
+        assert (answer.status, answer.json()["reason"]) == (503, "node: it stops")
+        go_on.set()
+    with pytest.raises(OSError, match="connect"):
+        await get(Endpoint(*there), "/livez")

@@ -1,0 +1,117 @@
+"""HTTP of `kbroker serve`: its flags, what it says, and what it costs where it is off."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ..broker.test_serve import SECONDS, refused, serving, wait_for
+
+LIBRARIES = ("hypercorn", "starlette", "prometheus_client", "anyio", "h11", "h2", "http")
+
+
+def status_of(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+        status: int = answer.status
+        return status
+
+
+def test_banner_and_event_say_where_it_is(tmp_path: Path) -> None:
+    port_file = tmp_path / "ready.json"
+    flags = ("--memory", "--port", "0", "--http-port", "0", "--port-file", str(port_file))
+    with serving(*flags) as process:
+        ready = json.loads(wait_for(port_file))
+        assert status_of(f"{ready['http']}/readyz") == 200
+        assert ready["nodes"][0]["http"] == ready["http"]
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=SECONDS)
+    assert f"  HTTP     {ready['http']}/metrics\n" in output
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_it_is_served_where_tests_give_orders_too(tmp_path: Path) -> None:
+    port_file = tmp_path / "ready.json"
+    flags = ("--memory", "--port", "0", "--http-port", "0", "--control-port", "0", "--nodes", "2")
+    with serving(*flags, "--port-file", str(port_file)) as process:
+        ready = json.loads(wait_for(port_file))
+        urls = [each["http"] for each in ready["nodes"]]
+        assert [status_of(f"{each}/readyz") for each in urls] == [200, 200]
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_each_process_has_its_own(tmp_path: Path) -> None:
+    port_file = tmp_path / "ready.json"
+    flags = ("--processes", "2", "--data-dir", str(tmp_path / "data"), "--port", "0")
+    with serving(*flags, "--http-port", "0", "--port-file", str(port_file)) as process:
+        ready = json.loads(wait_for(port_file))
+        urls = [each["http"] for each in ready["nodes"]]
+        assert len(set(urls)) == 2
+        assert [status_of(f"{each}/readyz") for each in urls] == [200, 200]
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert f"{urls[1]}/metrics  (node 2)" in output
+
+
+def test_beyond_this_machine_it_is_worth_a_word_or_refused() -> None:
+    flags = ("--memory", "--port", "0", "--http-host", "0.0.0.0", "--http-port", "0")
+    done = refused(*flags, "--strict")
+    assert done.returncode == 3
+    assert "anyone who can reach 0.0.0.0 can read metrics" in done.stderr
+
+
+RUN = """
+import sys
+for name in sys.argv[2].split(","):
+    sys.modules[name] = None
+from kbroker.cli import main
+main(sys.argv[3:])
+"""
+
+
+def test_without_the_extra_the_command_that_helps_is_named() -> None:
+    command = [sys.executable, "-c", RUN, "-", "hypercorn,starlette,prometheus_client"]
+    flags = ["serve", "--memory", "--port", "0", "--http-port", "0"]
+    done = subprocess.run(
+        [*command, *flags], capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert done.returncode == 3
+    assert "--http-port needs " in done.stderr
+    assert "pip install 'kbroker[console]'" in done.stderr
+
+
+COUNT = """
+import sys
+import trio
+import kbroker
+from kbroker.process.options import ServeOptions
+from kbroker.process import serving
+
+async def stop(self, nodes):
+    print(*sys.modules)
+    self.stop.cancel()
+
+serving._Serving._announce = stop
+serving.run_server(ServeOptions(memory=True, port=0))
+"""
+
+
+def test_where_it_is_off_a_start_imports_nothing_of_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT], capture_output=True, text=True, check=True, timeout=SECONDS
+    )
+    loaded = done.stdout.splitlines()[0].split()
+    assert "kbroker.net.server" in loaded
+    assert [each for each in loaded if each.split(".")[0] in LIBRARIES] == []
+    assert [each for each in loaded if each.startswith("kbroker.web")] == []

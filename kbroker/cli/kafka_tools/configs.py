@@ -27,7 +27,7 @@ SOURCES = {
     5: "DEFAULT_CONFIG",
     6: "DYNAMIC_BROKER_LOGGER_CONFIG",
     7: "DYNAMIC_CLIENT_METRICS_CONFIG",
-    8: "GROUP_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
 }
 """Kafka's names for where a setting comes from (KIP-226)."""
 
@@ -126,23 +126,29 @@ async def _describe_one(cluster: ClusterClient, entity: _Entity, options: Namesp
     from kbroker.client.configs import describe_configs
 
     if entity.kind == "topics" and entity.name not in await topic_names(cluster):
-        say(
-            f"The {entity.kind[:-1]} '{entity.name}' doesn't exist and doesn't have dynamic config."
-        )
+        _say_missing(entity)
         return
     described = await describe_configs(cluster, entity.resource, [entity.name], synonyms=True)
     settings = sorted(described[entity.name], key=lambda each: each.name)
+    own = [each for each in settings if each.source == entity.own_source]
+    if entity.kind == "groups" and not own and not await _is_group(cluster, entity.name):
+        _say_missing(entity)
+        return
     if not entity.name:
         say("Default configs for brokers in the cluster are:")
     else:
         say(f"{'All' if options.all else 'Dynamic'} configs for {entity.text} are:")
-    say(
-        *(
-            _line(each)
-            for each in settings
-            if (options.all and entity.name) or each.source == entity.own_source
-        )
-    )
+    say(*map(_line, settings if options.all and entity.name else own))
+
+
+def _say_missing(entity: _Entity) -> None:
+    say(f"The {entity.kind[:-1]} '{entity.name}' doesn't exist and doesn't have dynamic config.")
+
+
+async def _is_group(cluster: ClusterClient, name: str) -> bool:
+    from kbroker.client.groups import list_groups
+
+    return name in {each.name for each in await list_groups(cluster)}
 
 
 def _line(setting: Setting) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import FAILED, Parser, columns, message_of, refuse, run, thrown
+from .base import FAILED, Parser, columns, message_of, refuse, run, thrown, topic_names
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -108,7 +108,7 @@ async def _list(cluster: ClusterClient, options: Namespace) -> None:
         return
     heads, rows = [("GROUP", 25)], [[each.name] for each in found]
     for head, is_asked, values in (
-        ("TYPE", options.type is not None, [each.type for each in found]),
+        ("TYPE", options.type is not None, [each.type.capitalize() for each in found]),
         ("STATE", options.state is not None, [each.state for each in found]),
     ):
         if is_asked:
@@ -385,19 +385,28 @@ async def _delete(cluster: ClusterClient, options: Namespace) -> None:
 
 async def _delete_offsets(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.groups import delete_offsets
+    from kbroker.protocol.errors import ErrorCode, KafkaError
 
     (name,) = options.group
+    there = set(await topic_names(cluster))
+    missing = [text for text in options.topic if text.partition(":")[0] not in there]
+    options.topic = [text for text in options.topic if text not in missing]
     partitions = await _meant(cluster, options, {})
-    outcome = await delete_offsets(cluster, name, partitions)
-    bad = any(outcome.values())
-    say("", f"Request succeeded for deleting offsets from group {name}.") if not bad else say(
-        "", f"Encountered some partition-level error, see the follow-up details for group {name}."
-    )
-    rows = [
+    head = f"Request succeeded for deleting offsets from group {name}."
+    try:
+        outcome = await delete_offsets(cluster, name, partitions) if partitions else {}
+        if any(outcome.values()):
+            head = f"Encountered some partition-level error, see the follow-up details for group {name}."
+    except KafkaError as error:
+        outcome = dict.fromkeys(partitions, error.code)
+        head = f"Error: {message_of(error.code, error.message)}"
+    rows: list[tuple[str, object, str]] = [
         (topic, index, f"Error: {thrown(code, None)}" if code else "Successful")
         for (topic, index), code in outcome.items()
     ]
-    say("", *columns([("TOPIC", 30), ("PARTITION", 15), ("STATUS", 15)], rows))
+    unknown = thrown(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+    rows += [(topic, "-", f"Error: {unknown}") for topic in missing]
+    say("", head, "", *columns([("TOPIC", 30), ("PARTITION", 15), ("STATUS", 15)], rows))
 
 
 _WORK = {

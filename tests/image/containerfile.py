@@ -77,10 +77,10 @@ class Workshop:
         self._holder.kill()
         self._holder.communicate()
 
-    def _on_the_bench(self, *command: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    def _on_the_bench(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self._inside, *command], text=True, capture_output=True, check=False, **settings
-        )  # type: ignore[call-overload,no-any-return]
+            [*self._inside, *command], input=stdin, text=True, capture_output=True, check=False
+        )
 
     def _layer(self) -> Path:
         """A folder for the files that one stage or container writes."""
@@ -109,8 +109,11 @@ class Workshop:
         users = Path("/etc/passwd").read_text().splitlines()
         system = [each for each in users if not FIRST_USER <= int(each.split(":")[2]) < NOBODY]
         self.write(image, "/etc/passwd", "\n".join([*system, ""]))
+        folder = Path(sys.executable).resolve().parent
+        for above in folder.parents:
+            self._on_the_bench("mkdir", "--parents", "--mode=755", f"{image.layer}/files{above}")
         for name in ("python3", "pip"):
-            path = Path(sys.executable).resolve().parent / name
+            path = folder / name
             script = f'#!/bin/sh\nexec "{path}" "$@"\n'
             self.write(image, f"/usr/local/bin/{name}", script, mode="755")
 
@@ -160,7 +163,7 @@ class Workshop:
         """Put a file into an image, or into a container's own layer, as engines do."""
         place = shlex.quote(f"{image.layer}/files{path}")
         script = f"mkdir -p $(dirname {place}) && cat > {place} && chmod {mode} {place}"
-        done = self._on_the_bench("sh", "-c", script, input=text)
+        done = self._on_the_bench("sh", "-c", script, stdin=text)
         assert done.returncode == 0, done.stderr
 
     # -- running
@@ -190,6 +193,7 @@ class Workshop:
         ]
         if apart:
             lines += ["ip link set lo up", "hostname broker"]
+            lines += [f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]
             lines += [f"printf '127.0.0.1 localhost broker\\n' > {root}/etc/hosts"]
         settings = {"HOME": "/root" if user == "root" else image.folder, **environment}
         words = [f"{name}={value}" for name, value in settings.items()]
@@ -209,10 +213,10 @@ class Workshop:
     ) -> Container:
         """Start a container with the image's command, or another one, and files put into it."""
         layer = self._layer()
-        settings = image.environment | (environment or {})
+        settings = {**image.environment, **(environment or {})}
         container = Container(self, image, layer, settings)
         for path, text in (files or {}).items():
-            container.put(path, text)
+            self.write(Image(layer), path, text)
         container.start(command or image.command)
         return container
 
@@ -243,9 +247,10 @@ class Container:
             self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
 
     def put(self, path: str, text: str) -> None:
-        """Copy a file into it, as engines do: it belongs to root and can be run."""
-        owned = Image(self._layer)
-        self._workshop.write(owned, path, text, mode="755")
+        """Copy a file into it while it runs, as engines do: it belongs to root and can be run."""
+        script = f"cat > {shlex.quote(path)}.new && chmod 755 {path}.new && mv {path}.new {path}"
+        done = self._enter("sh", "-c", script, stdin=text)
+        assert done.returncode == 0, done.stderr
 
     def _first_process(self) -> str:
         """The first process of its own."""
@@ -256,13 +261,14 @@ class Container:
         """Run one more command in it, as `docker exec` does."""
         settings = {"HOME": self._image.folder, **self._environment}
         words = [f"{name}={value}" for name, value in settings.items()]
+        user = ["setpriv", "--reuid=1000", "--regid=0", "--clear-groups"]
+        return self._enter(*user, *("env", "-i", *words), *command, stdin=stdin)
+
+    def _enter(self, *command: str, stdin: str) -> subprocess.CompletedProcess[str]:
+        first = self._first_process()
+        there = [f"--root=/proc/{first}/root", f"--wd=/proc/{first}/cwd"]
         return subprocess.run(
-            [
-                *("nsenter", "--target", self._first_process(), "--all", f"--root=/proc/{self._first_process()}/root"),
-                *("setpriv", "--reuid=1000", "--regid=0", "--clear-groups"),
-                *("env", "-i", *words),
-                *("sh", "-c", f'cd {self._image.folder} && exec "$@"', "sh", *command),
-            ],
+            ["nsenter", "--target", first, "--all", *there, *command],
             input=stdin,
             capture_output=True,
             text=True,

@@ -14,11 +14,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 FIRST_USER, NOBODY = 1000, 60000
+HOSTS = "127.0.0.1 localhost broker\n"
+START_SECONDS = 30
 SEARCHED = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -194,7 +197,7 @@ class Workshop:
         if apart:
             lines += ["ip link set lo up", "hostname broker"]
             lines += [f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]
-            lines += [f"printf '127.0.0.1 localhost broker\\n' > {root}/etc/hosts"]
+            lines += [f"printf {shlex.quote(HOSTS)} > {root}/etc/hosts"]
         settings = {"HOME": "/root" if user == "root" else image.folder, **environment}
         words = [f"{name}={value}" for name, value in settings.items()]
         inner = [*("chroot", f"--userspec={user}", root), *("env", "-i", *words)]
@@ -245,6 +248,19 @@ class Container:
         )
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        give_up = time.monotonic() + START_SECONDS
+        while not self._is_inside():
+            assert self.process.poll() is None, self.logged()
+            assert time.monotonic() < give_up, self.logged()
+            time.sleep(0.02)
+
+    def _is_inside(self) -> bool:
+        """Whether its first process has changed its root."""
+        try:
+            hosts = Path(f"/proc/{self._first_process()}/root/etc/hosts").read_text()
+        except (OSError, IndexError):
+            return False
+        return hosts == HOSTS
 
     def put(self, path: str, text: str) -> None:
         """Copy a file into it while it runs, as engines do: it belongs to root and can be run."""

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 MINORS = (11, 12, 13, 14)
-EXTRAS = "cluster,oauth,testing,tls"
+EXTRAS = ("cluster", "oauth", "testing", "tls")
 UV = [sys.executable, "-m", "uv"]
 
 
@@ -84,7 +84,10 @@ def test_it_works_where_it_is_installed(
     own = str(tmp_path / "environment/bin/python")
     done(*UV, "venv", "--quiet", "--python", python, tmp_path / "environment")
     install = (*UV, "pip", "install", "--quiet", "--python", own)
-    done(*install, "--resolution", resolution, f"{wheel}[{EXTRAS}]")
+    # What pyproject.toml names is what has to be the lowest; of what comes with it uv takes the newest.
+    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
+    done(*install, "--resolution", resolution, "-r", ROOT / "pyproject.toml", *extras)
+    done(*install, "--no-deps", wheel)
     done(*install, "pytest>=8")
     (tmp_path / "smoke").mkdir()
     versions = done(own, "-P", SMOKE, tmp_path / "smoke", cwd=tmp_path)

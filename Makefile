@@ -5,6 +5,7 @@
 # make spark-test       pipelines and everything about Spark; SPARK_VERSION=4.0 on the oldest one
 # make soak PART=x      a long test that does not fit the budget
 # make benchmarks       side by side with Apache Kafka and kfake, one table; with ARGS="--against REF" beside a commit
+# make docs             the documentation as a site with search, in .work/site
 # make system-packages  what all of these need from the operating system; each sets it up by itself
 
 PYTHON ?= python3
@@ -12,6 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := .work/demo
 SPARK := .work/spark
+DOCS := .work/docs
 SPARK_VERSION ?= 4.2
 SPARK_TESTS ?= tests/spark
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -19,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(if $(JAVA_HOME),$(JAVA_HOME)/bin:)$(CURDIR)/.work/tools/bin:$(PATH)
 
 .PHONY: demo demo-test spark-test spark-environment test quick test-environment demo-environment \
-examples examples-python examples-java examples-pyspark soak benchmarks system-packages python-there clean
+examples examples-python examples-java examples-pyspark soak benchmarks docs system-packages python-there clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -107,6 +109,16 @@ benchmarks: $(BIN)/ready $(SPARK)-$(SPARK_VERSION)/ready
 	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/kafka-4.3/ready
 	@$(if $(findstring --write,$(ARGS)),$(BIN)/python -m pip install -q 'matplotlib>=3.8')
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+$(DOCS)/ready: docs/site/requirements.txt | needs-lint
+	@mkdir -p .work && $(PYTHON) tests/needs.py --environment $(DOCS)
+	@$(DOCS)/bin/python -m pip install -q -r $< || { echo "mkdocs could not be installed: see what \
+	pip says above; 'pip download mkdocs' checks the registry."; exit 1; }
+	@touch $@
+
+docs: $(DOCS)/ready
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "The site is in .work/site: open .work/site/index.html"
 
 clean:
 	rm -rf $(VENV) .work build dist *.egg-info

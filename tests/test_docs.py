@@ -10,7 +10,8 @@ from kbroker.handlers.registry import load_apis
 from .pages import commands_of, run_page
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "compat-tests/README.md"]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS, ROOT / "compat-tests/README.md"]
 
 RUN = [
     "quickstart",
@@ -43,6 +44,31 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_a_heading_find_it(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
+    missing = [
+        f"{link}#{heading}"
+        for link, heading in links
+        if heading not in headings(page.parent / link if link else page)
+    ]
+    assert not missing
+
+
+def headings(page: Path) -> set[str]:
+    """The names under which the headings of a page are linked to."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", title.lower()).strip() for title in titles)
+    return {each.replace(" ", "-") for each in plain}
+
+
+def test_the_site_has_every_page_once() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    listed = re.findall(r"^ +- ([\w-]+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(["index.md", *(page.name for page in DOCS)])
 
 
 @pytest.mark.slow

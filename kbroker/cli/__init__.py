@@ -40,6 +40,10 @@ COMMANDS = {
         "Say why a group rebalanced or a partition is offline.",
     ),
     "control": ("kbroker.cli.control:control", "Give a broker any order of a test."),
+    "compat": (
+        "kbroker.cli.compat:compat",
+        "Run kafka-topics and other tools as Kafka's scripts take them.",
+    ),
     "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
     "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
     "new": ("kbroker.cli.new:new", "Make a project to start from: a Spark pipeline."),

@@ -62,10 +62,13 @@ def format_options(command: Command, *, short: bool = True) -> Command:
     )(command)
 
 
-def say(*lines: object, err: bool = False) -> None:
-    """Print lines. What is in one of them stays in it, whatever somebody has put there."""
+def say(*lines: object, err: bool = False, keep: str = "") -> None:
+    """Print lines. What is in one of them stays in it, whatever somebody has put there.
+
+    `keep` are characters that are printed although they cannot be seen.
+    """
     for line in lines:
-        click.echo(printable(str(line)), err=err)
+        click.echo(printable(str(line), keep=keep), err=err)
 
 
 def show(output: str, value: Any, text: Callable[[bool], list[str]]) -> None:

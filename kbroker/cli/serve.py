@@ -73,6 +73,11 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_de
     metavar="[LOGGER=]LEVEL",
     help="Such as warning, or kbroker.protocol=debug.",
 )
+@option(
+    "--log-compat",
+    type=click.Choice(["kafka"]),
+    help="Print the lines too by which others know from Kafka's log that it runs.",
+)
 @option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @option(
     "--audit-log",
@@ -124,6 +129,8 @@ def serve(**options: Any) -> None:
         raise click.UsageError("--memory and --data-dir exclude each other")
     if options["disk"] and not (options["memory"] and options["control_port"] is not None):
         raise click.UsageError("--disk goes with --memory and --control-port")
+    if options["as_json"] and options["log_compat"]:
+        raise click.UsageError("--json and --log-compat exclude each other")
     for name, others in EXCLUDED.items():
         if options[name]:
             _check_goes_with(name, others)

@@ -134,7 +134,7 @@ def list_(target: Target, patterns: tuple[str, ...], internal: bool, output: str
             "name": row.name,
             "partitions": len(row.partitions),
             "replicas": max((len(part.replica_nodes) for part in row.partitions), default=0),
-            "topic_id": _id_text(row.topic_id),
+            "topic_id": id_text(row.topic_id),
             "internal": row.is_internal,
         }
         for row in sorted(metadata.topics, key=lambda row: row.name or "")
@@ -151,7 +151,7 @@ def list_(target: Target, patterns: tuple[str, ...], internal: bool, output: str
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
 
 
-def _id_text(topic_id: Any) -> str | None:
+def id_text(topic_id: Any) -> str | None:
     """An id as Kafka's tools print it; None from brokers that have none."""
     import base64
 
@@ -201,7 +201,7 @@ async def _describe(cluster: ClusterClient, names: list[str]) -> list[dict[str, 
     return [
         {
             "name": row.name,
-            "topic_id": _id_text(row.topic_id),
+            "topic_id": id_text(row.topic_id),
             "internal": row.is_internal,
             "replication_factor": len(row.partitions[0].replica_nodes),
             "configs": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -33,8 +33,18 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+DEFAULT_SOURCE = 5
+"""Where a setting comes from that nobody has set (KIP-226)."""
 OWN_SOURCES = frozenset({1, 2, 8})
 """Where a setting of the resource itself comes from: topic, broker, group (KIP-226)."""
+
+
+class Synonym(NamedTuple):
+    """A place that a setting can come from; the first one that is set wins."""
+
+    name: str
+    value: str | None
+    source: int
 
 
 class Setting(NamedTuple):
@@ -46,27 +56,44 @@ class Setting(NamedTuple):
     read_only: bool
     """Whether only a start of the broker can change it."""
     sensitive: bool
+    synonyms: Sequence[Synonym] = ()
 
     @property
     def is_own(self) -> bool:
         """Whether it was set on the resource itself."""
         return self.source in OWN_SOURCES
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody has set it."""
+        return self.source == DEFAULT_SOURCE
+
 
 async def describe_configs(
-    cluster: ClusterClient, kind: Resource, names: Iterable[str]
+    cluster: ClusterClient, kind: Resource, names: Iterable[str], *, synonyms: bool = False
 ) -> dict[str, list[Setting]]:
-    """All settings of some resources of one kind, by name. Raises KafkaError."""
+    """All settings of some resources of one kind, by name; with `synonyms` their places too.
+
+    Raises KafkaError.
+    """
     rows = [
         DescribeConfigsRequest.Resource(resource_type=kind, resource_name=name) for name in names
     ]
     connection = await _connection(cluster, kind, [row.resource_name for row in rows])
-    answer = await connection.ask(DescribeConfigsRequest(resources=rows), oldest=1)
+    request = DescribeConfigsRequest(resources=rows, include_synonyms=synonyms)
+    answer = await connection.ask(request, oldest=1)
     described = {}
     for result in answer.results:
         check(result.error_code, result.error_message)
         described[result.resource_name] = [
-            Setting(row.name, row.value, row.config_source, row.read_only, row.is_sensitive)
+            Setting(
+                row.name,
+                row.value,
+                row.config_source,
+                row.read_only,
+                row.is_sensitive,
+                [Synonym(each.name, each.value, each.source) for each in row.synonyms],
+            )
             for row in result.configs
         ]
     return described

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -149,6 +150,24 @@ def _url(http: Endpoint | None) -> str | None:
     if http is None:
         return None
     return f"http://{http._replace(host=ON_THIS_MACHINE.get(http.host, http.host))}"
+
+
+def kafka_log_lines(nodes: Sequence[NodeFacts], now: float) -> Iterator[str]:
+    """What Kafka's log says of nodes that are ready, which other programs wait for.
+
+    Parameters: `now` is in seconds since the epoch.
+    """
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    for each in nodes:
+        for said, whose in (
+            (f"[KafkaRaftServer nodeId={each.node_id}] Kafka Server started", "KafkaRaftServer"),
+            (
+                f"[BrokerServer id={each.node_id}] Transitioning from RECOVERY to RUNNING",
+                "BrokerServer",
+            ),
+            (f"[KafkaServer id={each.node_id}] started", "KafkaServer"),
+        ):
+            yield f"[{moment},{int(now * 1000) % 1000:03}] INFO {said} (kafka.server.{whose})"
 
 
 def _data_line(nodes: Sequence[NodeFacts], data_dirs: Sequence[str], *, is_new: bool) -> str:

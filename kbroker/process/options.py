@@ -27,6 +27,7 @@ class ServeOptions(SettingFlags):
     as_json: bool = False
     log_levels: tuple[str, ...] = ()
     log_format: str = "text"
+    log_compat: str | None = None
     audit_file: str | None = None
     grace_seconds: float = 5
     exit_with_parent: bool = False

@@ -37,7 +37,14 @@ from .declared import declare
 from .dev_files import FOLDER
 from .errors import StartFailed, cause_of, text_of
 from .exposure import open_files, open_folders, open_http, open_listeners
-from .facts import NodeFacts, banner_lines, dialled, facts_of_all, ready_event
+from .facts import (
+    NodeFacts,
+    banner_lines,
+    dialled,
+    facts_of_all,
+    kafka_log_lines,
+    ready_event,
+)
 from .flags import kafka_environment, load_settings
 from .http import http_service
 from .interpreter import set_up_interpreter, spare_collector
@@ -356,6 +363,9 @@ class _Serving:
             if self.told:
                 print()
             print(f"ready in {took:.1f} s — Ctrl+C to stop", flush=True)
+            if self.options.log_compat is not None:
+                for line in kafka_log_lines(nodes, time.time()):
+                    print(line, flush=True)
         self._signal_ready(ready)
 
     async def _check(self, endpoint: Endpoint) -> None:

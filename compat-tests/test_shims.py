@@ -1,0 +1,86 @@
+"""`kbroker compat`: the transcripts of Kafka's own tools, command by command (tools/4.3/*.txt)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from harness.brokers import Broker
+from harness.places import COMPAT
+from harness.shims import Shims, is_noise
+from harness.tools import Shell, Step, Tools, Transcript
+
+from kbroker.cli.kafka_tools import ELSEWHERE, TOOLS
+
+CLIENT = "kbroker compat"
+OTHERWISE = {
+    "--offsets --verbose": "the tool commits no leader epochs",
+    "OffsetsMessageFormatter": "the same",
+    "GroupMetadataMessageFormatter": "the tool joins once, with no id of its own before",
+    "--to-datetime 2099": "no warning",
+    "--topic groups-missing --to-earliest": "ends with status 1",
+}
+"""Commands that are answered a little differently, and how."""
+NAMES = ("topics", "consumer-groups", "configs", "console", "offsets", "cluster")
+COMMANDS = {*TOOLS, *ELSEWHERE}
+DONE_MIN = {
+    "topics": 30,
+    "consumer-groups": 40,
+    "configs": 25,
+    "console": 10,
+    "offsets": 15,
+    "cluster": 2,
+}
+"""How many commands of a transcript it has to know."""
+SAID_BY_THE_BROKER = {
+    "Unknown topic config name: retention.mss": "Unknown topic config name: retention.mss; did you mean retention.ms?",
+    "Invalid value soon for configuration retention.ms: Not a number of type LONG": "Invalid value soon for configuration retention.ms: expected a whole number of at least -1",
+}
+"""What Kafka's tool finds out by itself, and here the broker does, in its own words."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_answers_are_those_of_kafkas_own_tools(
+    name: str, broker: Broker, tools: Tools, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("shims")
+    variables = {"BROKER": broker.address, "TMP": str(folder)}
+    shims = Shims(tools)
+    shell = Shell(cast(Tools, shims), broker.name, variables)
+    # `kafka-topics --list` has it from the first group on.
+    shims.run(
+        "kafka-consumer-groups",
+        "--bootstrap-server",
+        broker.address,
+        "--describe",
+        "--group",
+        "any",
+    )
+    transcript = Transcript.parse((COMPAT / f"tools/4.3/{name}.txt").read_text())
+    differences = []
+    for step in transcript.commands():
+        if (tool := step.command.split()[0]) not in COMMANDS and tool != "write":
+            break
+        step.expected = [
+            _said(line, broker.name)
+            for line in step.expected
+            if not is_noise(line.removeprefix(f"{broker.name}> "))
+        ]
+        seen = shell.differs(step)
+        if seen is not None and not any(each in step.command for each in OTHERWISE):
+            differences.append(_difference(step, seen))
+    print(f"{name}: {shims.done} commands; left to Kafka's own tools: {len(shims.refused)}")
+    print(*shims.refused, sep="\n")
+    assert not differences, "\n\n".join(differences)
+    assert shims.done >= DONE_MIN[name]
+
+
+def _said(line: str, broker: str) -> str:
+    if broker == "kbroker" and not line.startswith("apache> "):
+        for theirs, ours in SAID_BY_THE_BROKER.items():
+            line = line.replace(theirs, ours) if line.endswith(theirs) else line
+    return line
+
+
+def _difference(step: Step, seen: list[str]) -> str:
+    return step.text() + "\n".join(["the answer was:", *(f"    {line}" for line in seen)])

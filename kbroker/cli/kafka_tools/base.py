@@ -1,0 +1,270 @@
+"""What the tools have in common: options, the cluster that they name, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import click
+
+from kbroker.cli.output import say
+from kbroker.cli.target import (
+    BROKERS,
+    CLIENT_ID,
+    SECURITY_SETTINGS,
+    SIGNALLED,
+    Target,
+    parse_addresses,
+    security_of,
+)
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.protocol.errors import ErrorCode
+
+Result = TypeVar("Result")
+FAILED = 1
+INTERRUPTED = SIGNALLED + 2
+VERSION = "4.3.0"
+"""The release of Kafka whose tools these are like."""
+
+
+class Parser(argparse.ArgumentParser):
+    """The options of one tool; `instead` is the command of kbroker that can do more.
+
+    Parameters: `properties` are the names of options that set one of the client's settings. As in
+    Kafka's tools a name may be cut short.
+    """
+
+    def __init__(self, name: str, instead: str, *, properties: Sequence[str] = ()) -> None:
+        super().__init__(prog=name, add_help=False)
+        self.instead = instead
+        self.add_argument("--help", action="help", help="Show this.")
+        self.add_argument("--version", action="version", version=_version())
+        self.add_argument(
+            *("--bootstrap-server", "--broker-list"), metavar="HOST:PORT", help="Brokers to ask."
+        )
+        self.add_argument(
+            *("--command-config", "--producer.config", "--consumer.config"),
+            metavar="FILE",
+            help="Settings of Kafka's clients.",
+        )
+        self.add_argument("--bootstrap-controller", help=argparse.SUPPRESS)
+        if properties:
+            self.add_argument(
+                *properties, dest="properties", action="append", default=[], metavar="NAME=VALUE"
+            )
+
+    def ignored(self, *names: str, flag: bool = False) -> None:
+        """Take options that mean nothing here."""
+        for name in names:
+            if flag:
+                self.add_argument(name, action="store_true", help=argparse.SUPPRESS)
+            else:
+                self.add_argument(name, help=argparse.SUPPRESS)
+
+    def flags(self, *names: str) -> None:
+        """Options without a value."""
+        for name in names:
+            self.add_argument(name, action="store_true")
+
+    def texts(self, *names: str) -> None:
+        """Options with a value."""
+        for name in names:
+            self.add_argument(name)
+
+    def lists(self, *names: str) -> None:
+        """Options with a value that may be given several times."""
+        for name in names:
+            self.add_argument(name, action="append", default=[])
+
+    def error(self, message: str) -> NoReturn:
+        """Say what cannot be understood. Raises SystemExit."""
+        message = message.replace("unrecognized arguments: ", "not known here: ")
+        self.refuse(message)
+
+    def refuse(self, message: str) -> NoReturn:
+        """Say what cannot be done, and who can. Raises SystemExit."""
+        refuse(
+            f"{self.prog}: {message}; `{self.instead}` may do it, or {self.prog} of Apache Kafka, "
+            "which works on kbroker too"
+        )
+
+
+def _version() -> str:
+    from kbroker import __version__
+
+    return f"{VERSION} (kbroker {__version__})"
+
+
+def refuse(message: str) -> NoReturn:
+    """Print a message on the error stream and end."""
+    say(message, err=True)
+    sys.exit(FAILED)
+
+
+def pairs(texts: Iterable[str]) -> dict[str, str]:
+    """Read NAME=VALUE texts; the last one of a name holds. Ends the process for what is none."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            refuse(f"{text!r} is not NAME=VALUE")
+        found[name.strip()] = value
+    return found
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, str]:
+    """Settings of the client: those of the file, and over them those of the command line."""
+    given: dict[str, str] = {}
+    if options.command_config is not None:
+        from pathlib import Path
+
+        from kbroker.config.property import ConfigError
+        from kbroker.config.sources import read_file
+
+        try:
+            given = read_file(Path(options.command_config))
+        except ConfigError as error:
+            refuse(str(error))
+    return given | pairs(getattr(options, "properties", ()))
+
+
+def target_of(parser: Parser, options: argparse.Namespace, settings: Mapping[str, str]) -> Target:
+    """The cluster that the options name. Ends the process when they name none."""
+    if options.bootstrap_controller is not None:
+        parser.refuse("--bootstrap-controller: there are no controllers apart from brokers")
+    if options.bootstrap_server is None:
+        parser.error("--bootstrap-server HOST:PORT is missing")
+    known = {name: value for name, value in settings.items() if name in SECURITY_SETTINGS}
+    try:
+        addresses = parse_addresses(options.bootstrap_server, "--bootstrap-server")
+        security = security_of({BROKERS: options.bootstrap_server, **known})
+    except click.ClickException as error:
+        refuse(f"{parser.prog}: {error.format_message()}")
+    return Target(addresses, settings.get(CLIENT_ID, parser.prog), security, settings)
+
+
+def run(
+    parser: Parser,
+    options: argparse.Namespace,
+    work: Callable[[ClusterClient], Awaitable[Result]],
+    failed: Callable[[str], None],
+    settings: Mapping[str, str] | None = None,
+) -> Result:
+    """Do work on the cluster of the options.
+
+    Ends the process when it fails: `failed` prints what Kafka's tool says then.
+    """
+    import trio
+
+    from kbroker.client.errors import first_error
+
+    target = target_of(parser, options, settings_of(options) if settings is None else settings)
+
+    async def main() -> Result:
+        async with target.opened() as cluster:
+            return await work(cluster)
+
+    try:
+        return trio.run(main, strict_exception_groups=True)
+    except BaseExceptionGroup as group:
+        _end(first_error(group), failed)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `_end` raises what is a bug
+        _end(error, failed)
+
+
+def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
+    import os
+
+    from kbroker.client.errors import CannotConnect, ClientError
+    from kbroker.protocol.errors import KafkaError
+    from kbroker.protocol.primitives import DecodeError
+
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    if isinstance(error, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    if isinstance(error, KafkaError):
+        failed(message_of(error.code, error.message))
+    elif isinstance(error, CannotConnect):
+        failed(f"{error.reasons}; is a broker running there?")
+    elif isinstance(error, (ClientError, DecodeError, OSError)):
+        failed(str(error))
+    else:
+        raise error
+    sys.exit(FAILED)
+
+
+_TEXTS = {
+    "GROUP_ID_NOT_FOUND": "The group id does not exist.",
+    "NON_EMPTY_GROUP": "The group is not empty.",
+    "UNKNOWN_TOPIC_OR_PARTITION": "This server does not host this topic-partition.",
+}
+"""What Kafka's client says where the broker has no words of its own."""
+_EXCEPTIONS = {"INVALID_CONFIG": "InvalidConfiguration", "NON_EMPTY_GROUP": "GroupNotEmpty"}
+"""Those whose names are not made from the error's."""
+
+
+def message_of(code: ErrorCode, message: str | None) -> str:
+    """The broker's words, else those of Kafka's client as far as they are known."""
+    return message or _TEXTS.get(code.name, code.name)
+
+
+def thrown(code: ErrorCode, message: str | None) -> str:
+    """An error as Java prints it."""
+    words = "".join(word.capitalize() for word in code.name.split("_"))
+    name = _EXCEPTIONS.get(code.name, words.removesuffix("Exception"))
+    return f"org.apache.kafka.common.errors.{name}Exception: {message_of(code, message)}"
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a pattern of Kafka's tools means: a regular expression, or several with commas."""
+    text = pattern.strip().strip("\"'").replace(",", "|").replace(" ", "")
+    try:
+        compiled = re.compile(text)
+    except re.error as error:
+        refuse(f"{pattern!r} is no regular expression: {error}")
+    return [name for name in names if compiled.fullmatch(name)]
+
+
+async def topic_names(cluster: ClusterClient, *, internal: bool = True) -> list[str]:
+    """All topics that may be seen, by name."""
+    rows = (await cluster.metadata()).topics
+    return sorted(row.name or "" for row in rows if internal or not row.is_internal)
+
+
+async def made_if_missing(cluster: ClusterClient, name: str) -> None:
+    """Let the broker make a topic, if it does that for clients that write to it or read it."""
+    from kbroker.client.topics import DEFAULT, wait_until_ready
+    from kbroker.protocol.errors import ErrorCode
+    from kbroker.protocol.messages.metadata import MetadataRequest
+
+    (row,) = (await cluster.metadata([name])).topics
+    if row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return
+    request = MetadataRequest(
+        topics=[MetadataRequest.Topic(name=name)], allow_auto_topic_creation=True
+    )
+    answer = await (await cluster.any()).ask(request, oldest=4)
+    if answer.topics[0].error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+        await wait_until_ready(cluster, {name: DEFAULT})
+
+
+def columns(heads: Sequence[tuple[str, int]], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a table as Kafka's tools print them.
+
+    Parameters: `heads` are the headings and the least width of their columns, 0 for a last one that
+    is not filled up.
+    """
+    from kbroker.text.printable import printable
+
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    return [
+        " ".join(cell.ljust(width) for cell, (_, width) in zip(line, heads, strict=True))
+        for line in ([name for name, _ in heads], *cells)
+    ]

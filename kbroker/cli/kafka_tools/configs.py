@@ -1,0 +1,227 @@
+"""kafka-configs: show and change settings of topics, brokers and groups."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kbroker.cli.output import say
+
+from .base import FAILED, Parser, refuse, run, thrown, topic_names
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.configs import Operation, Resource, Setting
+
+KINDS = ("topics", "brokers", "groups")
+SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+"""Kafka's names for where a setting comes from (KIP-226)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entity:
+    """What settings belong to; `name` is empty for the default of all brokers."""
+
+    kind: str
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind[:-1]} {self.name}"
+
+    @property
+    def own_source(self) -> int:
+        """Where its own settings come from."""
+        if self.kind == "brokers":
+            return 2 if self.name else 3
+        return 1 if self.kind == "topics" else 8
+
+    @property
+    def resource(self) -> Resource:
+        from kbroker.client.configs import Resource
+
+        kinds = dict(zip(KINDS, (Resource.TOPIC, Resource.BROKER, Resource.GROUP), strict=True))
+        return kinds[self.kind]
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser("kafka-configs", "kbroker config set`, `kbroker topic alter-config")
+    parser.flags("--describe", "--alter", "--all", "--entity-default", "--broker-defaults")
+    parser.lists("--entity-type", "--entity-name")
+    parser.texts("--topic", "--broker", "--group", "--add-config", "--add-config-file")
+    parser.texts("--delete-config", "--user", "--client", "--ip", "--client-metrics")
+    parser.texts("--broker-logger")
+    parser.flags("--user-defaults", "--client-defaults", "--ip-defaults")
+    parser.ignored("--force", flag=True)
+    options = parser.parse_args(words)
+    if options.describe == options.alter:
+        parser.error("give either --describe or --alter")
+    entity = _entity(parser, options)
+    work = _describe if options.describe else _alter
+
+    def failed(text: str) -> None:
+        say(f"Error while executing config command with args '{shlex.join(words)}'", text, err=True)
+
+    run(parser, options, lambda cluster: work(cluster, entity, options, words), failed)
+
+
+def _entity(parser: Parser, options: Namespace) -> _Entity | None:
+    """What the options name; None for all topics, or all brokers."""
+    for name in ("user", "client", "ip", "user_defaults", "client_defaults", "ip_defaults"):
+        if getattr(options, name):
+            _refuse_users(parser)
+    if options.client_metrics or options.broker_logger:
+        parser.refuse("client metrics and loggers are not known here")
+    shorts = [("topics", options.topic), ("brokers", options.broker), ("groups", options.group)]
+    found = [_Entity(kind, name) for kind, name in shorts if name is not None]
+    if options.broker_defaults:
+        found.append(_Entity("brokers", ""))
+    for kind in options.entity_type:
+        if kind in ("users", "clients", "ips"):
+            _refuse_users(parser)
+        if kind not in KINDS:
+            parser.refuse(f"{kind} are not known here")
+        if options.entity_name or options.entity_default:
+            found.append(_Entity(kind, "" if options.entity_default else options.entity_name[0]))
+    if len(found) > 1 or not (found or options.entity_type):
+        parser.error("name one topic, broker or group: --entity-type topics --entity-name NAME")
+    if not found and (options.alter or options.entity_type != ["topics"]):
+        parser.error("--entity-name is missing")
+    return found[0] if found else None
+
+
+def _refuse_users(parser: Parser) -> None:
+    refuse(
+        f"{parser.prog}: users and quotas are not known here; `kbroker security user` and `kbroker "
+        f"cluster quotas` show them, or take {parser.prog} of Apache Kafka, which works on kbroker too"
+    )
+
+
+async def _describe(
+    cluster: ClusterClient, entity: _Entity | None, options: Namespace, words: Sequence[str]
+) -> None:
+    if entity is None:
+        for name in await topic_names(cluster):
+            await _describe_one(cluster, _Entity("topics", name), options)
+    else:
+        await _describe_one(cluster, entity, options)
+
+
+async def _describe_one(cluster: ClusterClient, entity: _Entity, options: Namespace) -> None:
+    from kbroker.client.configs import describe_configs
+
+    if entity.kind == "topics" and entity.name not in await topic_names(cluster):
+        _say_missing(entity)
+        return
+    described = await describe_configs(cluster, entity.resource, [entity.name], synonyms=True)
+    settings = sorted(described[entity.name], key=lambda each: each.name)
+    own = [each for each in settings if each.source == entity.own_source]
+    if entity.kind == "groups" and not own and not await _is_group(cluster, entity.name):
+        _say_missing(entity)
+        return
+    if not entity.name:
+        say("Default configs for brokers in the cluster are:")
+    else:
+        say(f"{'All' if options.all else 'Dynamic'} configs for {entity.text} are:")
+    say(*map(_line, settings if options.all and entity.name else own))
+
+
+def _say_missing(entity: _Entity) -> None:
+    say(f"The {entity.kind[:-1]} '{entity.name}' doesn't exist and doesn't have dynamic config.")
+
+
+async def _is_group(cluster: ClusterClient, name: str) -> bool:
+    from kbroker.client.groups import list_groups
+
+    return name in {each.name for each in await list_groups(cluster)}
+
+
+def _line(setting: Setting) -> str:
+    synonyms = ", ".join(
+        f"{SOURCES.get(each.source, 'UNKNOWN')}:{each.name}={_value(each.value)}"
+        for each in setting.synonyms
+    )
+    secret = str(setting.sensitive).lower()
+    return f"  {setting.name}={_value(setting.value)} sensitive={secret} synonyms={{{synonyms}}}"
+
+
+def _value(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+async def _alter(
+    cluster: ClusterClient, entity: _Entity | None, options: Namespace, words: Sequence[str]
+) -> None:
+    from kbroker.client.configs import alter_configs
+    from kbroker.protocol.errors import KafkaError
+
+    assert entity is not None
+    changes = _changes(options)
+    if not changes:
+        refuse("kafka-configs: --alter needs --add-config, --add-config-file or --delete-config")
+    try:
+        await alter_configs(cluster, entity.resource, entity.name, changes)
+    except KafkaError as error:
+        why = thrown(error.code, error.message)
+        say(
+            f"Error while executing config command with args '{shlex.join(words)}'",
+            f"java.util.concurrent.ExecutionException: {why}",
+            f"Caused by: {why}",
+            err=True,
+        )
+        sys.exit(FAILED)
+    if not entity.name:
+        say("Completed updating default config for brokers in the cluster.")
+    else:
+        say(f"Completed updating config for {entity.text}.")
+
+
+def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
+    from kbroker.client.configs import Operation
+
+    added = _added(options.add_config or "")
+    if options.add_config_file is not None:
+        from pathlib import Path
+
+        from kbroker.config.property import ConfigError
+        from kbroker.config.sources import read_file
+
+        try:
+            added = read_file(Path(options.add_config_file))
+        except ConfigError as error:
+            refuse(str(error))
+    changes: dict[str, tuple[Operation, str | None]] = {
+        name: (Operation.SET, value) for name, value in added.items()
+    }
+    for name in (options.delete_config or "").split(","):
+        if name.strip():
+            changes[name.strip()] = (Operation.DELETE, None)
+    return changes
+
+
+def _added(text: str) -> dict[str, str]:
+    """Read k1=v1,k2=[a,b],k3=v3; brackets hold commas together."""
+    found = {}
+    for part in re.split(r",(?![^\[\]]*\])", text):
+        if not part.strip():
+            continue
+        name, equals, value = part.partition("=")
+        if not equals:
+            refuse(f"kafka-configs: {part!r} is not NAME=VALUE")
+        found[name.strip()] = re.sub(r"[\[\]]", "", value)
+    return found

@@ -1,0 +1,257 @@
+"""kafka-console-consumer: print the records of topics."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kbroker.cli.output import say
+
+from .base import (
+    INTERRUPTED,
+    Parser,
+    made_if_missing,
+    matching,
+    pairs,
+    run,
+    settings_of,
+    topic_names,
+)
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.consumer import Read
+    from kbroker.client.places import Place
+    from kbroker.client.topics import Partition
+
+FORMATTER = {
+    "print.timestamp": "false",
+    "print.key": "false",
+    "print.offset": "false",
+    "print.partition": "false",
+    "print.headers": "false",
+    "print.epoch": "false",
+    "print.delivery": "false",
+    "print.value": "true",
+    "key.separator": "\t",
+    "line.separator": "\n",
+    "headers.separator": ",",
+    "null.literal": "null",
+    "key.deserializer": "",
+    "value.deserializer": "",
+}
+"""What `--formatter-property` can say, with its defaults."""
+TEXT = ("", "org.apache.kafka.common.serialization.StringDeserializer")
+DEFAULT, NOTHING = "DefaultMessageFormatter", "NoOpMessageFormatter"
+CHECK_SECONDS = 0.05
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser(
+        "kafka-console-consumer",
+        "kbroker topic consume",
+        properties=("--command-property", "--consumer-property"),
+    )
+    parser.texts("--topic", "--include", "--whitelist", "--offset", "--group", "--formatter")
+    parser.texts("--formatter-config", "--key-deserializer", "--value-deserializer")
+    parser.add_argument("--partition", type=int)
+    parser.add_argument("--max-messages", type=int, default=-1)
+    parser.add_argument("--timeout-ms", type=int)
+    parser.add_argument("--property", "--formatter-property", dest="formats", action="append")
+    parser.add_argument(
+        "--isolation-level", choices=("read_committed", "read_uncommitted"), default=None
+    )
+    parser.flags("--from-beginning")
+    parser.ignored("--skip-message-on-error", "--enable-systest-events", flag=True)
+    options = parser.parse_args(words)
+    given = FORMATTER | pairs(options.formats or ())
+    _check(parser, options, given)
+    settings = settings_of(options)
+    job = _Job(options, settings, given)
+    try:
+        run(parser, options, job.run, lambda text: say(f"ERROR {text}", err=True), settings)
+    finally:
+        say(f"Processed a total of {job.count} messages", err=True)
+    if job.ended_by:
+        sys.exit(INTERRUPTED)
+
+
+def _check(parser: Parser, options: Namespace, given: dict[str, str]) -> None:
+    options.include = options.include or options.whitelist
+    if (options.topic is None) == (options.include is None):
+        parser.error("give either --topic or --include")
+    if options.partition is not None and (options.topic is None or options.group is not None):
+        parser.error("--partition goes with --topic, and not with --group")
+    if options.offset is not None and (options.partition is None or options.from_beginning):
+        parser.error("--offset goes with --partition, and not with --from-beginning")
+    if options.offset not in (None, "earliest", "latest") and not options.offset.isdecimal():
+        parser.error("--offset is earliest, latest or a number")
+    formatter = (options.formatter or DEFAULT).rpartition(".")[2]
+    if formatter not in (DEFAULT, NOTHING) or options.formatter_config:
+        parser.refuse(f"the formatter {options.formatter or options.formatter_config} is not here")
+    unknown = given.keys() - FORMATTER.keys()
+    if unknown:
+        parser.refuse(f"no such property of lines: {', '.join(sorted(unknown))}")
+    kinds = (options.key_deserializer, options.value_deserializer)
+    for kind in (*kinds, given["key.deserializer"], given["value.deserializer"]):
+        if kind and kind not in TEXT:
+            parser.refuse(f"{kind} is not here, records are printed as they are")
+    options.is_silent = formatter == NOTHING
+
+
+class _Job:
+    """One run of the tool."""
+
+    def __init__(self, options: Namespace, settings: dict[str, str], given: dict[str, str]) -> None:
+        self._options = options
+        self._committed = (
+            options.isolation_level or settings.get("isolation.level")
+        ) == "read_committed"
+        self._group = options.group or settings.get("group.id")
+        self._first = options.from_beginning or settings.get("auto.offset.reset") == "earliest"
+        self._line = partial(_line, given)
+        self._read_at = time.monotonic()
+        self.count = 0
+        self.ended_by = 0
+
+    async def run(self, cluster: ClusterClient) -> None:
+        """Print until that is enough, or nothing came for the time allowed."""
+        import trio
+
+        if self._options.topic is not None:
+            await made_if_missing(cluster, self._options.topic)
+        async with trio.open_nursery() as nursery:
+            end = nursery.cancel_scope.cancel
+            if self._options.timeout_ms is not None:
+                nursery.start_soon(self._watch, self._options.timeout_ms / 1000, end)
+            await (self._read(cluster) if self._group is None else self._read_as_member(cluster))
+            end()
+
+    async def _watch(self, seconds: float, end: Callable[[], None]) -> None:
+        import trio
+
+        self._read_at = time.monotonic()
+        while time.monotonic() - self._read_at < seconds:  # noqa: ASYNC110 - records are printed in a thread
+            await trio.sleep(CHECK_SECONDS)
+        say(
+            "ERROR Error processing message, terminating consumer process: ",
+            "org.apache.kafka.common.errors.TimeoutException",
+            err=True,
+        )
+        end()
+
+    async def _read(self, cluster: ClusterClient) -> None:
+        from kbroker.client.consumer import FOREVER, reading
+        from kbroker.client.places import find
+
+        partitions = await self._partitions(cluster)
+        starts = await find(cluster, partitions, self._place(), committed=self._committed)
+        ranges = {one: (starts[one], FOREVER) for one in partitions}
+        async with reading(cluster, ranges, committed=self._committed) as channel:
+            async for found in channel:
+                self._print(found)
+                if self._is_enough():
+                    return
+
+    async def _read_as_member(self, cluster: ClusterClient) -> None:
+        import trio
+
+        from kbroker.cli.consume_member import MemberReader, end_on_signal
+        from kbroker.client.member import open_member
+
+        assert self._group is not None
+        topics = sorted({topic for topic, _ in await self._partitions(cluster)})
+
+        def ended(number: int) -> None:
+            self.ended_by = number
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_on_signal, nursery.cancel_scope, ended)
+            async with open_member(cluster, self._group, topics) as member:
+                reader = MemberReader(
+                    cluster,
+                    self._group,
+                    member,
+                    self._print,
+                    self._is_enough,
+                    self._place(),
+                    None,
+                    committed=self._committed,
+                    control=False,
+                )
+                await reader.run()
+            nursery.cancel_scope.cancel()
+
+    def _place(self) -> Place:
+        from kbroker.client.places import END, START, Kind, Place
+
+        offset = self._options.offset
+        if offset is not None and offset.isdecimal():
+            return Place(Kind.OFFSET, int(offset))
+        return START if self._first or offset == "earliest" else END
+
+    async def _partitions(self, cluster: ClusterClient) -> list[Partition]:
+        from kbroker.cli.topic import choose_partitions
+
+        names = [self._options.topic]
+        if self._options.include is not None:
+            names = matching(self._options.include, await topic_names(cluster, internal=False))
+        asked = () if self._options.partition is None else (self._options.partition,)
+        chosen = [await choose_partitions(cluster, name, asked) for name in names]
+        return [one for part in chosen for one in part]
+
+    def _is_enough(self) -> bool:
+        return self.count == int(self._options.max_messages)
+
+    def _print(self, found: Sequence[Read]) -> Sequence[Read]:
+        """Print what is still wanted; returns the records that are done with."""
+        out = sys.stdout.buffer
+        self._read_at = time.monotonic()
+        for at, read in enumerate(found):
+            if self._is_enough():
+                found = found[:at]
+                break
+            if not self._options.is_silent:
+                out.write(self._line(read))
+            self.count += 1
+        out.flush()
+        return found
+
+
+def _line(given: dict[str, str], read: Read) -> bytes:
+    """A record as Kafka's default formatter prints it."""
+    record, nothing = read.record, given["null.literal"].encode()
+
+    def is_asked(name: str) -> bool:
+        return given[f"print.{name}"].strip().lower() == "true"
+
+    parts = []
+    if is_asked("timestamp"):
+        kind = "LogAppendTime" if read.batch.is_log_append_time else "CreateTime"
+        parts.append(f"{kind}:{record.timestamp}".encode())
+    if is_asked("partition"):
+        parts.append(f"Partition:{read.partition[1]}".encode())
+    if is_asked("offset"):
+        parts.append(f"Offset:{record.offset}".encode())
+    parts += [
+        f"{name.capitalize()}:NOT_PRESENT".encode()
+        for name in ("delivery", "epoch")
+        if is_asked(name)
+    ]
+    if is_asked("headers"):
+        by = given["headers.separator"].encode()
+        headers = [
+            f"{key}:".encode() + (nothing if value is None else value)
+            for key, value in record.headers
+        ]
+        parts.append(by.join(headers) if headers else b"NO_HEADERS")
+    if is_asked("key"):
+        parts.append(nothing if record.key is None else record.key)
+    if is_asked("value"):
+        parts.append(nothing if record.value is None else record.value)
+    return given["key.separator"].encode().join(parts) + given["line.separator"].encode()

@@ -1,0 +1,90 @@
+"""kafka-get-offsets: the offsets of partitions by time."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.cli.output import say
+
+from .base import Parser, matching, refuse, run
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.topics import Partition
+
+TIMES = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4}
+"""Names of times, as brokers know them."""
+NOTHING = "Error occurred: Could not match any topic-partitions with the specified filters"
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser("kafka-get-offsets", "kbroker topic describe")
+    parser.texts("--topic", "--partitions", "--topic-partitions")
+    parser.add_argument("--time", default="latest")
+    parser.flags("--exclude-internal-topics")
+    options = parser.parse_args(words)
+    if options.topic_partitions and (options.topic or options.partitions):
+        parser.error("--topic-partitions goes without --topic and --partitions")
+    text = options.time
+    if text not in TIMES and not text.removeprefix("-").isdecimal():
+        parser.refuse(f"--time {text} is not known here")
+    options.at = TIMES[text] if text in TIMES else int(text)
+    run(parser, options, lambda cluster: _work(cluster, options), _failed)
+
+
+def _failed(text: str) -> None:
+    say(f"Error occurred: {text}", err=True)
+
+
+async def _work(cluster: ClusterClient, options: Namespace) -> None:
+    from kbroker.client.list_offsets import list_offsets
+
+    partitions = await _chosen(cluster, options)
+    if not partitions:
+        refuse(NOTHING)
+    found = await list_offsets(cluster, dict.fromkeys(partitions, options.at))
+    say(
+        *(
+            f"{topic}:{index}:{found[topic, index].offset}"
+            for topic, index in sorted(found)
+            if found[topic, index].offset >= 0
+        )
+    )
+
+
+async def _chosen(cluster: ClusterClient, options: Namespace) -> list[Partition]:
+    rows = (await cluster.metadata()).topics
+    there = {
+        row.name or "": [each.partition_index for each in row.partitions]
+        for row in rows
+        if not (options.exclude_internal_topics and row.is_internal)
+    }
+    if options.topic_partitions is None:
+        wanted = [(options.topic or ".*", options.partitions or "")]
+    else:
+        pairs = (text.rpartition(":") for text in options.topic_partitions.split(","))
+        wanted = [(name, rest) if colon else (rest, "") for name, colon, rest in pairs]
+    chosen = {
+        (name, index)
+        for pattern, numbers in wanted
+        for name in matching(pattern, there)
+        for index in there[name]
+        if _is_among(index, numbers)
+    }
+    return sorted(chosen)
+
+
+def _is_among(index: int, numbers: str) -> bool:
+    """Whether a partition is one of `0,3-5`; all are among nothing. The end of a range is not in it."""
+    if not numbers:
+        return True
+    for part in numbers.split(","):
+        first, dash, last = part.partition("-")
+        if not dash and index == int(first):
+            return True
+        if dash and int(first or 0) <= index and (not last or index < int(last)):
+            return True
+    return False

@@ -1,0 +1,23 @@
+"""kafka-server-start: a broker with the settings of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .base import Parser
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser("kafka-server-start", "kbroker serve")
+    parser.add_argument("file", metavar="server.properties")
+    parser.lists("--override")
+    parser.ignored("-daemon", flag=True)
+    options = parser.parse_args(words)
+    if options.daemon:
+        parser.refuse("-daemon: nothing would watch it")
+    from kbroker.cli.serve import serve
+
+    settings = [word for text in options.override for word in ("-o", text)]
+    arguments = ["--config", options.file, "--log-compat", "kafka", *settings]
+    serve.main(arguments, prog_name=parser.prog)

@@ -1,0 +1,45 @@
+"""kafka-storage: ids for clusters; kbroker makes its data folder when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbroker.cli.output import say
+
+from .base import Parser
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser("kafka-storage", "kbroker serve")
+    parser.add_argument("verb")
+    parser.add_argument("-t", "--cluster-id")
+    parser.add_argument("-c", "--config")
+    parser.add_argument("-f", "--feature", action="append")
+    parser.add_argument("-r", "--release-version")
+    parser.add_argument("-g", "--ignore-formatted", action="store_true")
+    parser.add_argument("-s", "--standalone", action="store_true")
+    parser.ignored("--no-initial-controllers", "-N", flag=True)
+    options = parser.parse_args(words)
+    if options.verb == "random-uuid":
+        say(_random_id())
+    elif options.verb == "format":
+        if options.cluster_id is None or options.config is None:
+            parser.error("format needs --cluster-id and --config")
+        say(
+            "Nothing to format: kbroker makes its data folder at the first start; CLUSTER_ID in the "
+            "environment names the cluster"
+        )
+    else:
+        parser.refuse(f"{options.verb} is not known here")
+
+
+def _random_id() -> str:
+    """An id as Kafka makes them: it does not begin like an option."""
+    from base64 import urlsafe_b64encode
+    from uuid import uuid4
+
+    while True:
+        text = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

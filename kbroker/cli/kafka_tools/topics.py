@@ -1,0 +1,188 @@
+"""kafka-topics: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.cli.output import say
+
+from .base import FAILED, Parser, matching, message_of, pairs, run, topic_names
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.configs import Setting
+    from kbroker.protocol.messages.metadata import MetadataResponse
+
+VERBS = ("create", "list", "describe", "alter", "delete")
+FACTOR_MAX = 32767
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser("kafka-topics", "kbroker topic")
+    parser.flags(*(f"--{verb}" for verb in VERBS))
+    parser.flags("--if-exists", "--if-not-exists", "--exclude-internal", "--topics-with-overrides")
+    parser.flags("--under-replicated-partitions", "--unavailable-partitions")
+    parser.flags("--under-min-isr-partitions", "--at-min-isr-partitions")
+    parser.texts("--topic", "--topic-id", "--replica-assignment")
+    parser.lists("--config", "--delete-config")
+    parser.add_argument("--partitions", type=int)
+    parser.add_argument("--replication-factor", type=int)
+    parser.ignored("--partition-size-limit-per-response")
+    options = parser.parse_args(words)
+    asked = [verb for verb in VERBS if getattr(options, verb)]
+    if len(asked) != 1:
+        parser.error(f"give exactly one of {', '.join(f'--{verb}' for verb in VERBS)}")
+    for name in ("topic_id", "replica_assignment", "delete_config"):
+        if getattr(options, name):
+            parser.refuse(f"--{name.replace('_', '-')} is not known here")
+    if asked[0] in ("create", "alter", "delete") and options.topic is None:
+        parser.error(f"--{asked[0]} needs --topic")
+    run(parser, options, lambda cluster: _WORK[asked[0]](cluster, options), _failed)
+
+
+def _failed(text: str) -> None:
+    say(f"Error while executing topic command : {text}")
+
+
+def _fail(text: str) -> None:
+    _failed(text)
+    sys.exit(FAILED)
+
+
+async def _chosen(cluster: ClusterClient, options: Namespace) -> list[str]:
+    """The topics that are there of those that are meant; ends the process when there is none."""
+    names = await topic_names(cluster, internal=not options.exclude_internal)
+    if options.topic is None:
+        return names
+    found = matching(options.topic, names)
+    if not found and not options.if_exists and not options.list:
+        _fail(f"Topic '{options.topic}' does not exist as expected")
+    return found
+
+
+async def _create(cluster: ClusterClient, options: Namespace) -> None:
+    from kbroker.client.topics import DEFAULT, NewTopic, create_topics, wait_until_ready
+    from kbroker.protocol.errors import ErrorCode
+
+    name, partitions, factor = options.topic, options.partitions, options.replication_factor
+    if "." in name or "_" in name:
+        say(
+            "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore "
+            "('_') could collide. To avoid issues it is best to use either, but not both."
+        )
+    if partitions is not None and partitions < 1:
+        _fail("The partitions must be greater than 0")
+    if factor is not None and not 1 <= factor <= FACTOR_MAX:
+        _fail(f"The replication factor must be between 1 and {FACTOR_MAX} inclusive")
+    new = NewTopic(name, partitions or DEFAULT, factor or DEFAULT, pairs(options.config))
+    code, message = (await create_topics(cluster, [new]))[name]
+    if code == ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists:
+        return
+    if code:
+        _fail(message_of(code, message))
+    await wait_until_ready(cluster, {name: new.partitions})
+    say(f"Created topic {name}.")
+
+
+async def _list(cluster: ClusterClient, options: Namespace) -> None:
+    say(*await _chosen(cluster, options))
+
+
+async def _alter(cluster: ClusterClient, options: Namespace) -> None:
+    from kbroker.client.topics import grow_topic
+
+    if options.partitions is None:
+        _fail("--alter needs --partitions; `kafka-configs --alter` changes settings")
+    for name in await _chosen(cluster, options):
+        await grow_topic(cluster, name, options.partitions)
+
+
+async def _delete(cluster: ClusterClient, options: Namespace) -> None:
+    from kbroker.client.topics import delete_topics
+
+    names = await _chosen(cluster, options)
+    if not names:
+        return
+    for code, message in (await delete_topics(cluster, names)).values():
+        if code:
+            _fail(message_of(code, message))
+
+
+async def _describe(cluster: ClusterClient, options: Namespace) -> None:
+    from kbroker.client.configs import Resource, describe_configs
+
+    names = await _chosen(cluster, options)
+    if not names:
+        return
+    settings = await describe_configs(cluster, Resource.TOPIC, names)
+    answer = await cluster.metadata(names)
+    alive = {row.node_id for row in answer.brokers}
+    found = {row.name or "": row for row in answer.topics}
+    for name in names:
+        say(*_described(found[name], settings[name], alive, options), keep="\t")
+
+
+def _described(
+    topic: MetadataResponse.Topic, settings: Sequence[Setting], alive: set[int], options: Namespace
+) -> Iterator[str]:
+    from kbroker.cli.topic import id_text
+
+    own = [f"{each.name}={each.value}" for each in settings if not each.is_default]
+    narrowed = (
+        options.under_replicated_partitions
+        or options.unavailable_partitions
+        or options.under_min_isr_partitions
+        or options.at_min_isr_partitions
+    )
+    if options.topics_with_overrides and not own:
+        return
+    partitions = sorted(topic.partitions, key=lambda row: row.partition_index)
+    if not narrowed:
+        factor = len(partitions[0].replica_nodes) if partitions else 0
+        yield (
+            f"Topic: {topic.name}\tTopicId: {id_text(topic.topic_id)}\tPartitionCount: "
+            f"{len(partitions)}\tReplicationFactor: {factor}\tConfigs: {','.join(own)}"
+        )
+    if options.topics_with_overrides:
+        return
+    least = next((int(each.value or 1) for each in settings if each.name == _MIN_ISR), 1)
+    for row in partitions:
+        if narrowed and not _is_asked_for(row, least, alive, options):
+            continue
+        leader = row.leader_id if row.leader_id >= 0 else "none"
+        yield (
+            f"\tTopic: {topic.name}\tPartition: {row.partition_index}\tLeader: {leader}\tReplicas: "
+            f"{_joined(row.replica_nodes)}\tIsr: {_joined(row.isr_nodes)}\tElr: \tLastKnownElr: "
+        )
+
+
+_MIN_ISR = "min.insync.replicas"
+
+
+def _is_asked_for(
+    row: MetadataResponse.Partition, least: int, alive: set[int], options: Namespace
+) -> bool:
+    in_sync = len(row.isr_nodes)
+    return (
+        (options.under_replicated_partitions and in_sync < len(row.replica_nodes))
+        or (options.unavailable_partitions and row.leader_id not in alive)
+        or (options.under_min_isr_partitions and in_sync < least)
+        or (options.at_min_isr_partitions and in_sync == least)
+    )
+
+
+def _joined(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+_WORK = {
+    "create": _create,
+    "list": _list,
+    "describe": _describe,
+    "alter": _alter,
+    "delete": _delete,
+}

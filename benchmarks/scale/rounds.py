@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import ElectionType, KafkaException, Producer
+import trio
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.brokers import BenchmarkFailed, nodes_known
+from kbroker.client.connection import open_connection
+from kbroker.protocol.messages.cluster import ElectLeadersRequest
 
 from .clusters import NODES, Cluster, OnEtcd, Supervised
 
@@ -173,20 +177,26 @@ def _came_back(cluster: OnEtcd, node: int, row: str) -> Iterator[Figure]:
 
 
 def _given_back(cluster: OnEtcd, partitions: int) -> Iterator[Figure]:
-    """Preferred leaders lead again, as Kafka's election call lets them."""
-    admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})
+    """Preferred leaders lead again, by Kafka's call for it (ElectLeaders)."""
     began = time.perf_counter()
-    waits = {"request_timeout": CALLED_SECONDS, "operation_timeout": CALLED_SECONDS}
-    try:
-        admin.elect_leaders(ElectionType.PREFERRED, None, **waits).result(CALLED_SECONDS)
-    except KafkaException as error:
-        raise BenchmarkFailed(f"preferred leaders: {error}") from error
+    trio.run(_elect_preferred, cluster.port_of(cluster.controller(1)))
     yield Figure("given back", time.perf_counter() - began)
     each = partitions // len(NODES)
     _until(
         lambda: all(len(_led_by(cluster, 1, {node})) >= each for node in NODES),
         "leaders are not preferred ones",
     )
+
+
+async def _elect_preferred(port: int) -> None:
+    connection = await open_connection("127.0.0.1", port)
+    async with aclosing(connection):
+        await connection.negotiate()
+        asked = ElectLeadersRequest(topic_partitions=None)
+        answer = await connection.ask(asked, seconds=CALLED_SECONDS)
+        rows = [row for topic in answer.replica_election_results for row in topic.partition_result]
+        if answer.error_code or any(row.error_code for row in rows):
+            raise BenchmarkFailed("preferred leaders were not elected")
 
 
 # -- what is looked at

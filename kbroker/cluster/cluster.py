@@ -135,6 +135,19 @@ class Leaving(NamedTuple):
     eligible: bool
 
 
+class IsrChange(NamedTuple):
+    """Who is in sync from now on, as the leader of a partition finds.
+
+    `partition` is its state as the leader knows it; `registrations` has the broker epoch of the last
+    Fetch of each node that is added (KIP-903).
+    """
+
+    topic: Topic
+    partition: Partition
+    isr: Sequence[int]
+    registrations: Mapping[int, BrokerEpoch]
+
+
 class Cluster(ClusterView):
     """What is true for all nodes, and how it is changed; see the module's text."""
 
@@ -595,36 +608,33 @@ class Cluster(ClusterView):
 
     async def change_isr(
         self,
-        topic: Topic,
-        partition: Partition,
-        isr: Sequence[int],
+        changes: Sequence[IsrChange],
         *,
-        registrations: Mapping[int, BrokerEpoch],
         self_id: int,
         self_epoch: BrokerEpoch,
         cause: str,
     ) -> int | None:
-        """Let a partition's leader say who is in sync; returns the new revision.
+        """Let the leader of partitions say who is in sync, all of it or nothing; returns the new
+        revision.
 
-        Parameters: `partition` is its state as the leader knows it; `registrations` has the broker
-        epoch of the last Fetch of each node that is added (KIP-903); `self_id` and `self_epoch` are
-        the leader and its broker epoch. None when any of that is not so any more, or when an added
-        node is not ready (KIP-841): look at the state that is now, and decide again. Raises
-        OutcomeUnknown.
+        Parameters: `self_id` and `self_epoch` are the leader and its broker epoch. None when any of
+        what the changes rest on is not so any more, or when an added node is not ready (KIP-841):
+        look at the state that is now, and decide again. Raises OutcomeUnknown.
         """
-        if (partition.leader, partition.leader_registration) != (self_id, self_epoch):
-            return None
-        added = set(isr) - set(partition.isr)
         fences: dict[str, int] = {live_key(self_id): self_epoch}
-        for node_id in added:
-            fences[live_key(node_id)] = registrations[node_id]
-            revision = self.registrations.ready_revisions.get(node_id)
-            if revision is None:
+        stored = []
+        for topic, partition, isr, registrations in changes:
+            if (partition.leader, partition.leader_registration) != (self_id, self_epoch):
                 return None
-            fences[ready_key(node_id)] = revision
-        after = after_isr_change(partition, isr, self.min_in_sync(topic))
-        change = PartitionChange(topic, partition, after)
-        return await self.put_partitions([change], fences=fences, cause=cause)
+            for node_id in set(isr) - set(partition.isr):
+                revision = self.registrations.ready_revisions.get(node_id)
+                epoch = registrations[node_id]
+                if revision is None or fences.setdefault(live_key(node_id), epoch) != epoch:
+                    return None
+                fences[ready_key(node_id)] = revision
+            after = after_isr_change(partition, isr, self.min_in_sync(topic))
+            stored.append(PartitionChange(topic, partition, after))
+        return await self.put_partitions(stored, fences=fences, cause=cause)
 
     async def resign(
         self, leavings: Sequence[Leaving], node_id: int, *, epoch: BrokerEpoch, cause: str

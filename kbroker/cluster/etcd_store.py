@@ -108,6 +108,7 @@ class EtcdStore:
         self._is_wrong = False
         """What is held is not what there is, or not known to be."""
         self._trouble: str | None = None
+        self._is_beating = False
 
     @property
     def revision(self) -> int:
@@ -203,9 +204,19 @@ class EtcdStore:
                     while self._revision < revision:
                         await self._heard.wait()
                 if patience.cancelled_caught:
-                    await self._quietly(self._beat())
+                    await self._quietly(self._beat_for_all())
             return
         raise StorageError("etcd does not tell what was changed")
+
+    async def _beat_for_all(self) -> None:
+        """Write something for all who wait, unless that is on its way: where many wait because etcd
+        is busy, it is not to have as much again to do."""
+        if not self._is_beating:
+            self._is_beating = True
+            try:
+                await self._beat()
+            finally:
+                self._is_beating = False
 
     async def _beat(self) -> None:
         await self._gateway.ask("kv/txn", {"success": [self._put(CAUSE, {})]})

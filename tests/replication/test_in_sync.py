@@ -98,7 +98,7 @@ async def test_who_started_again_meanwhile_does_not_join(
         change_isr = cluster.change_isr
 
         async def slowly(*args: Any, **kwargs: Any) -> int | None:
-            asked.append(kwargs["registrations"])
+            asked.append(args[0][0].registrations)
             if len(asked) == 1:
                 async with played(broker, 2):
                     pass

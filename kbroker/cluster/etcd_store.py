@@ -19,7 +19,7 @@ import math
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -93,6 +93,8 @@ class EtcdStore:
 
     HISTORY_ENTRIES = 10_000
     """Of the newest changes, kept for `watch`."""
+    PAGE_KEYS = 500
+    """That are read at once."""
 
     def __init__(self, gateway: Gateway, prefix: str) -> None:
         self._gateway = gateway
@@ -135,9 +137,12 @@ class EtcdStore:
 
     async def range(self, prefix: str) -> Snapshot:
         await self.wait_until_read()
-        revision, found = await self._read(ENTRY + prefix)
-        entries = {each.key.removeprefix(ENTRY): Entry(each.value, each.revision) for each in found}
-        return Snapshot(revision, entries)
+        entries = {
+            key.removeprefix(ENTRY): Entry(held.value, held.revision)
+            for key, held in self._held.items()
+            if key.startswith(ENTRY + prefix)
+        }
+        return Snapshot(self._revision, entries)
 
     async def transact(
         self,
@@ -188,10 +193,34 @@ class EtcdStore:
         return {"request_put": {"key": self._key(key), "value": data, **(hung or {})}}
 
     async def _read(self, prefix: str) -> tuple[int, list[Held]]:
-        """The revision of now, and all keys that begin so."""
-        answer = await self._gateway.ask("kv/range", self._all_of(prefix))
-        found = [self._held_in(pair) for pair in answer.get("kvs", ())]
-        return int(answer["header"]["revision"]), found
+        """The revision of now, and all keys that begin so. Raises Compacted: begin again."""
+        found: list[Held] = []
+        revision = await self._read_pages(prefix, lambda pair: found.append(self._held_in(pair)))
+        return revision, found
+
+    async def _read_pages(
+        self, prefix: str, take: Callable[[Message], None], **options: Any
+    ) -> int:
+        """Tell all keys that begin so, as they were at the revision of now; returns that.
+
+        To tell all at once would take etcd longer than a member may take, and the event loop longer
+        than a turn. Raises Compacted.
+        """
+        asked = {**self._all_of(prefix), "limit": str(self.PAGE_KEYS), **options}
+        while True:
+            try:
+                answer = await self._gateway.ask("kv/range", asked)
+            except Refusal as error:
+                if error.status != Status.OUT_OF_RANGE:
+                    raise
+                raise Compacted("etcd has forgotten what was being read") from error
+            pairs = answer.get("kvs", [])
+            for pair in pairs:
+                take(pair)
+            asked.setdefault("revision", answer["header"]["revision"])
+            if not answer.get("more"):
+                return int(asked["revision"])
+            asked["key"] = to_base64(b64decode(pairs[-1]["key"]) + b"\0")
 
     async def _hear_of(self, revision: int) -> None:
         """Wait until the watch has come to a revision. Raises StorageError when it does not.
@@ -387,11 +416,12 @@ class EtcdStore:
 
     async def _compare_all(self) -> None:
         """Take over what is there where the watch has told something else."""
-        answer = await self._gateway.ask("kv/range", {**self._all_of(ENTRY), "keys_only": True})
-        revision = int(answer["header"]["revision"])
-        found = {
-            self._name(pair["key"]): int(pair["mod_revision"]) for pair in answer.get("kvs", ())
-        }
+        found: dict[str, int] = {}
+
+        def take(pair: Message) -> None:
+            found[self._name(pair["key"])] = int(pair["mod_revision"])
+
+        revision = await self._read_pages(ENTRY, take, keys_only=True)
         await self._hear_of(revision)
         wrong = [*self._wrong_at(revision, found)]
         if wrong:

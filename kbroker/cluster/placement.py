@@ -18,7 +18,8 @@ class Load:
         self.leaders: Counter[int] = Counter()
         self.replicas: Counter[int] = Counter()
         self.successors: Counter[tuple[int, int]] = Counter()
-        """How often the second node stands behind the first, which leads."""
+        """How often the second node stands behind the first, which leads; twice as much where it is
+        the next to lead."""
         for nodes in placed:
             self.add(nodes)
 
@@ -26,13 +27,18 @@ class Load:
         """Count a partition."""
         self.leaders.update(nodes[:1])
         self.replicas.update(nodes)
-        self.successors.update((nodes[0], each) for each in nodes[1:])
+        self.successors.update(_behind(nodes))
 
     def remove(self, nodes: Sequence[int]) -> None:
         """Count a partition no more."""
         self.leaders.subtract(nodes[:1])
         self.replicas.subtract(nodes)
-        self.successors.subtract((nodes[0], each) for each in nodes[1:])
+        self.successors.subtract(_behind(nodes))
+
+
+def _behind(nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """The leader with each of those behind it; with the next one twice."""
+    return [(nodes[0], each) for each in (*nodes[1:], *nodes[1:2])]
 
 
 def place(

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.brokers import BenchmarkFailed, nodes_known
+from benchmarks.brokers import BenchmarkFailed, cpu_seconds_of, nodes_known
 from kbroker.client.connection import open_connection
 from kbroker.protocol.messages.cluster import ElectLeadersRequest
 
@@ -44,7 +44,7 @@ def on_etcd(folder: Path, members: int, partitions: int) -> Iterator[Figure]:
     cluster = OnEtcd(folder, members)
     try:
         yield Figure("empty node memory", cluster.node_resident() / 1e6)
-        yield Figure("empty etcd memory", cluster.other_resident() / 1e6)
+        yield Figure("empty other memory", cluster.other_resident() / 1e6)
         yield from _made(cluster, partitions)
         yield from _at_rest(cluster)
         yield Figure("etcd database", cluster.database_bytes() / 1e6)
@@ -67,12 +67,12 @@ def supervised(folder: Path, partitions: int) -> Iterator[Figure]:
     cluster = Supervised(folder)
     try:
         yield Figure("empty node memory", cluster.node_resident() / 1e6)
-        yield Figure("empty supervisor memory", cluster.other_resident() / 1e6)
+        yield Figure("empty other memory", cluster.other_resident() / 1e6)
         yield from _made(cluster, partitions)
         yield from _at_rest(cluster)
         victim = cluster.controller(1)
         began = time.perf_counter()
-        yield from _failover(cluster, victim, "supervised", lambda: cluster.kill(victim))
+        yield from _failover(cluster, victim, "gone", lambda: cluster.kill(victim))
         _until(lambda: nodes_known(cluster.port_of(victim)) > 0, f"node {victim} is not back")
         yield Figure("supervised back", time.perf_counter() - began)
         _until(lambda: _are_in_sync(cluster), "replicas are not in sync")
@@ -89,13 +89,15 @@ def supervised(folder: Path, partitions: int) -> Iterator[Figure]:
 
 def _made(cluster: Cluster, partitions: int) -> Iterator[Figure]:
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})
-    began = time.perf_counter()
+    used, began = cluster.node_cpu(), time.perf_counter()
     topic = NewTopic(TOPIC, partitions, FACTOR)
     admin.create_topics([topic], request_timeout=CALLED_SECONDS)[TOPIC].result(CALLED_SECONDS)
     yield Figure("create", time.perf_counter() - began)
     for node in NODES:
         _until(lambda node=node: _is_made(cluster, node, partitions), "the topic is not there")
     yield Figure("create seen", time.perf_counter() - began)
+    time.sleep(SETTLE_SECONDS)
+    yield Figure("create processor", cluster.node_cpu() - used)
 
 
 def _is_made(cluster: Cluster, node: int, partitions: int) -> bool:
@@ -105,7 +107,6 @@ def _is_made(cluster: Cluster, node: int, partitions: int) -> bool:
 
 def _at_rest(cluster: Cluster) -> Iterator[Figure]:
     """What it costs when nobody does anything."""
-    time.sleep(SETTLE_SECONDS)
     revision = cluster.revision() if isinstance(cluster, OnEtcd) else 0
     node, other, began = cluster.node_cpu(), cluster.other_cpu(), time.perf_counter()
     time.sleep(REST_SECONDS)
@@ -151,7 +152,7 @@ def _failover(
     acks = _Acks(cluster.address, sample)
     acks.send()
     _until(lambda: acks.have_come, "the producer gets no acks")
-    began = time.perf_counter()
+    used, began = cpu_seconds_of(cluster.pid_of(witness)), time.perf_counter()
     kill()
     acks.send()
     led_at = None
@@ -163,6 +164,7 @@ def _failover(
             raise BenchmarkFailed(f"{row}: no end after {WAIT_SECONDS} s")
     yield Figure(f"{row} led", led_at - began)
     yield Figure(f"{row} acks", acks.last_at - began)
+    yield Figure(f"{row} processor", cpu_seconds_of(cluster.pid_of(witness)) - used)
 
 
 def _came_back(cluster: OnEtcd, node: int, row: str) -> Iterator[Figure]:
@@ -173,6 +175,7 @@ def _came_back(cluster: OnEtcd, node: int, row: str) -> Iterator[Figure]:
     yield Figure(f"{row} back", time.perf_counter() - began)
     _until(lambda: _are_in_sync(cluster), "replicas are not in sync")
     yield Figure(f"{row} in sync", time.perf_counter() - began)
+    yield Figure(f"{row} back processor", cpu_seconds_of(cluster.pid_of(node)))
     yield Figure(f"{row} back writes", cluster.revision() - revision)
 
 

@@ -393,15 +393,40 @@ class Cluster(ClusterView):
         compares = {DELEGATION_TOKENS + each: known for each, known in revisions.items()}
         return await self._transact(dict.fromkeys(compares), compares=compares, cause=cause)
 
-    async def elect_leader(self, name: str, index: int, *, unclean: bool, cause: str) -> None:
-        """Hand a partition to its preferred leader; with `unclean` only when it has none at all.
+    async def elect_leaders(
+        self, places: Sequence[tuple[str, int]], *, unclean: bool, cause: str
+    ) -> list[KafkaError | None]:
+        """Hand partitions to their preferred leaders; with `unclean` only those that have none at all.
 
         An unclean election may take a replica that is not in sync, and loses what only others have
-        (KIP-460).
+        (KIP-460). All in one transaction, or, where something has changed, each in one of its own.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
-        PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+        Parameters: `places` are topics and partitions, `OPERATIONS_MAX` at most. Returns what is wrong
+        with each of them: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
+        PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, CONCURRENT_TRANSACTIONS, or that
+        of the store.
         """
+        changes = []
+        outcomes: list[KafkaError | None] = []
+        for name, index in places:
+            try:
+                changes.append(self._elected(name, index, unclean=unclean))
+                outcomes.append(None)
+            except KafkaError as error:
+                outcomes.append(error)
+        if not changes:
+            return outcomes
+        try:
+            if await self.put_partitions(changes, fences={}, cause=cause) is not None:
+                return outcomes
+        except KafkaError as error:
+            return [error if each is None else each for each in outcomes]
+        if len(places) == 1:
+            return [_changed_meanwhile(*places[0])]
+        alone = [await self.elect_leaders([each], unclean=unclean, cause=cause) for each in places]
+        return [*chain.from_iterable(alone)]
+
+    def _elected(self, name: str, index: int, *, unclean: bool) -> PartitionChange:
         topic, partition = self.existing(name, index)
         ready, live = self.registrations.ready, self.registrations.live_epochs
         preferred = partition.replicas[0]
@@ -423,7 +448,7 @@ class Cluster(ClusterView):
                     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
                     f"node {preferred} is down or not in sync with {name}-{index}",
                 )
-        await self._put_changed(topic, partition, after, cause=cause)
+        return PartitionChange(topic, partition, after)
 
     def _elect_any(self, topic: Topic, partition: Partition) -> Partition | None:
         """The state with a leader that loses nothing if there is one, else with any."""
@@ -572,10 +597,7 @@ class Cluster(ClusterView):
     ) -> None:
         change = PartitionChange(topic, before, after)
         if await self.put_partitions([change], fences={}, cause=cause) is None:
-            raise KafkaError(
-                ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"{topic.name}-{before.index} changed at the same time; try again",
-            )
+            raise _changed_meanwhile(topic.name, before.index)
 
     async def unregister(self, node_id: int, *, cause: str) -> None:
         """Forget a node that is gone for good.
@@ -704,6 +726,12 @@ class Cluster(ClusterView):
         self, puts: dict[str, Document | None], *, compares: dict[str, int], cause: str
     ) -> bool:
         return await self._store.transact(puts, compares=compares, cause=cause) is not None
+
+
+def _changed_meanwhile(name: str, index: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CONCURRENT_TRANSACTIONS, f"{name}-{index} changed at the same time; try again"
+    )
 
 
 def _configs_key(resource: ConfigResource) -> str:

@@ -56,7 +56,7 @@ from .model import (
     placement,
     random_cluster_id,
 )
-from .placement import Load, place
+from .placement import place
 from .reassignment import begin, cancel, is_moving, target
 from .registrations import KnownNode
 from .scram_users import Credentials, new_secret, to_document
@@ -287,9 +287,8 @@ class Cluster(ClusterView):
         racks = {each: self.registrations.known[each].rack for each in nodes}
         if len(nodes) == 1:
             return place(racks, count, replication_factor)
-        every = (each.replicas for one in self.topics.values() for each in one.partitions)
         own = [each.replicas for each in topic.partitions] if topic else []
-        return place(racks, count, replication_factor, load=Load(every), last=down, topic=own)
+        return place(racks, count, replication_factor, load=self.load, last=down, topic=own)
 
     async def delete_topic(self, name: str, *, cause: str) -> None:
         """Delete a topic; its name is free again when this returns.

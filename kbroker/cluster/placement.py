@@ -91,8 +91,8 @@ def _next_replica(
 ) -> int:
     """The node that a partition on `nodes` gets next: in another rack, with little to do."""
     taken = {racks[each] for each in nodes if each in racks}
-    ring = sorted(racks)
-    after = ring.index(nodes[0]) if nodes and nodes[0] in racks else 0
+    ring = {node: number for number, node in enumerate(sorted(racks))}
+    after = ring.get(nodes[0], 0) if nodes else 0
     return min(
         (each for each in racks if each not in nodes),
         key=lambda node: (
@@ -101,7 +101,7 @@ def _next_replica(
             own.replicas[node],
             load.replicas[node],
             own.successors[nodes[0], node] if nodes else 0,
-            (ring.index(node) - after) % len(ring),
+            (ring[node] - after) % len(ring),
         ),
     )
 

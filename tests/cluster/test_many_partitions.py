@@ -9,6 +9,7 @@ import pytest
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.controller import BATCH_MAX
 from kbroker.cluster.keys import META, PARTITIONS, TOPICS, partition_key
+from kbroker.cluster.placement import Load
 from kbroker.cluster.store import ABSENT, OPERATIONS_MAX
 from kbroker.cluster.view import PartitionChange
 from kbroker.protocol.errors import ErrorCode
@@ -187,6 +188,26 @@ async def say_in_sync(member: Member, name: str, index: int) -> None:
     after = replace(partition, isr=[*partition.replicas])
     change = PartitionChange(topic, partition, after)
     assert await member.cluster.put_partitions([change], fences={}, cause="test")
+
+
+async def test_how_much_nodes_have_is_counted_as_it_changes() -> None:
+    """Not anew for each topic that is made: of all partitions there may be many."""
+    store = Strict(MemFiles())
+    member = await started(store, 1)
+    await started(store, 2)
+    cluster = member.cluster
+    await cluster.create_topic("a", [[1, 2], [2, 1], [2, 1]], {}, cause="test")
+    await cluster.create_topic("b", [[1], [1]], {}, cause="test")
+    await cluster.add_partitions("a", [[2, 1]], cause="test")
+    await cluster.reassign("a", 1, [1], factor_may_change=True, cause="test")
+    await member.controller.settle()
+    await cluster.delete_topic("b", cause="test")
+    every = [each.replicas for each in cluster.topics["a"].partitions]
+    assert every == [[1, 2], [1], [2, 1], [2, 1]]
+    for view in (cluster, await Cluster.open(store)):
+        assert view.load.leaders == Load(every).leaders
+        assert view.load.replicas == Load(every).replicas
+        assert view.load.successors == Load(every).successors
 
 
 async def test_metadata_of_before_is_read() -> None:

@@ -17,7 +17,7 @@ import json
 import logging
 import math
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -423,25 +423,36 @@ class EtcdStore:
 
         revision = await self._read_pages(ENTRY, take, keys_only=True)
         await self._hear_of(revision)
-        wrong = [*self._wrong_at(revision, found)]
+        wrong = await self._wrong_at(revision, found)
         if wrong:
             logger.error("the watch of etcd left out %d keys, such as %s", len(wrong), wrong[0])
             self._is_wrong = True
             self._following.cancel()
 
-    def _wrong_at(self, revision: int, found: Mapping[str, int]) -> Iterator[str]:
+    async def _wrong_at(self, revision: int, found: Mapping[str, int]) -> list[str]:
         """Entries that are held otherwise than `found`, which is of a revision that was heard of.
 
         Parameters: `found` has the revision of each entry. What came after is told by the watch.
         """
+        suspected = []
+        for count, key in enumerate([*found.keys() | self._held.keys()], 1):
+            if not count % self.PAGE_KEYS:
+                await trio.lowlevel.checkpoint()
+            if key.startswith(ENTRY) and self._is_wrong_at(revision, key, found.get(key)):
+                suspected.append(key)
         deleted = {ENTRY + name for name in self._watchers.deleted_after(revision)}
-        for key, there in found.items():
-            here = self._held.get(key)
-            if (key not in deleted) if here is None else here.revision < there:
-                yield key
-        for key, held in self._held.items():
-            if key.startswith(ENTRY) and key not in found and held.revision <= revision:
-                yield key
+        return [
+            key
+            for key in suspected
+            if key not in deleted and self._is_wrong_at(revision, key, found.get(key))
+        ]
+
+    def _is_wrong_at(self, revision: int, key: str, there: int | None) -> bool:
+        """Whether an entry is missing or old here, or is gone at etcd, unless that was told since."""
+        here = self._held.get(key)
+        if there is None:
+            return here is not None and here.revision <= revision
+        return here is None or here.revision < there
 
     # -- names
 

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 BATCH_MAX = 100
 """Partitions of one transaction: every store takes that many."""
 TRANSACTIONS_AT_ONCE = 4
+LOOKED_AT_ONCE = 200
+"""Partitions of one turn of the event loop."""
 RETRY_SECONDS = 0.1
 """The wait after a change that was refused, or that may not have come about."""
 
@@ -60,6 +62,7 @@ class InSync:
         """What this node can append nothing to, and whether it is eligible all the same."""
         self._leaves = trio.Event()
         self._more = trio.Event()
+        self._all = trio.Event()
 
     def look_at(self, replica: Replica) -> None:
         """The in-sync set of a partition may have to change."""
@@ -78,20 +81,32 @@ class InSync:
     def look_at_all(self) -> None:
         """Nodes came or went, or time passed: look at everything that this node leads."""
         self.give_away_refused()
-        for replica in self._partitions.opened():
-            if replica.closed:  # its node stops in order, and keeps its place in sync
-                continue
-            if replica.log.offline is not None:
-                self.give_away(replica.topic, replica.index, eligible=False)
-            if replica.leading is not None and not replica.leading.alone:
-                replica.commit()  # it may have waited for one that went
-                if replica.isr_proposal() is not None:
-                    self.look_at(replica)
+        self._all.set()
+
+    async def _look_at_all(self) -> None:
+        while True:
+            await self._all.wait()
+            self._all = trio.Event()
+            for count, replica in enumerate(self._partitions.opened(), 1):
+                self._look(replica)
+                if not count % LOOKED_AT_ONCE:
+                    await trio.lowlevel.checkpoint()
+
+    def _look(self, replica: Replica) -> None:
+        if replica.closed:  # its node stops in order, and keeps its place in sync
+            return
+        if replica.log.offline is not None:
+            self.give_away(replica.topic, replica.index, eligible=False)
+        if replica.leading is not None and not replica.leading.alone:
+            replica.commit()  # it may have waited for one that went
+            if replica.isr_proposal() is not None:
+                self.look_at(replica)
 
     async def run(self) -> None:
         """Change what has to be, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_regularly)
+            nursery.start_soon(self._look_at_all)
             nursery.start_soon(self._leave)
             for _ in range(TRANSACTIONS_AT_ONCE):
                 nursery.start_soon(self._settle_waiting)

@@ -21,7 +21,6 @@ NAME = b"scale"
 ALL_TOPICS = struct.pack(">ihhih5si", 19, 3, 1, 7, 5, NAME, -1)
 """Metadata version 1 for all topics."""
 STOP_SECONDS = 300
-KIND = "etcd"
 
 
 class Place(NamedTuple):
@@ -55,7 +54,7 @@ class Cluster(Kbroker):
                 stream.sendall(ALL_TOPICS)
                 answer = stream.makefile("rb")
                 (size,) = struct.unpack(">i", answer.read(4))
-                topics = _Answer(answer.read(size)).topics()
+                topics = Answer(answer.read(size)).topics()
                 return next((places for name, places in topics if name == topic), [])
         except (OSError, struct.error) as error:
             raise BenchmarkFailed(f"node {node} tells nothing of {topic}: {error}") from error
@@ -66,7 +65,7 @@ class Cluster(Kbroker):
             stream.sendall(ALL_TOPICS)
             answer = stream.makefile("rb")
             (size,) = struct.unpack(">i", answer.read(4))
-            return _Answer(answer.read(size)).controller
+            return Answer(answer.read(size)).controller
 
     def node_resident(self) -> float:
         """Memory of one node's process, on the average (bytes)."""
@@ -192,7 +191,7 @@ def _children(parent: int) -> Iterator[tuple[int, list[str]]]:
             yield int(path.name), words
 
 
-class _Answer:
+class Answer:
     """An answer to Metadata of version 1: what a client library would do takes longer."""
 
     def __init__(self, data: bytes) -> None:
@@ -206,6 +205,7 @@ class _Answer:
         self.controller = self._number()
 
     def topics(self) -> Iterator[tuple[str, list[Place]]]:
+        """Each topic and its partitions, in their order. Only once."""
         for _ in range(self._number()):
             self._at += 2
             name = self._text()

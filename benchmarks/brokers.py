@@ -153,11 +153,11 @@ class Broker:
 
     def cpu_seconds(self) -> float:
         """Processor time of all threads so far; 0.0 where the system does not tell."""
-        return sum(_cpu_seconds(process.pid) for process in self._processes)
+        return sum(cpu_seconds_of(process.pid) for process in self._processes)
 
     def resident_bytes(self) -> int:
         """Memory that the processes hold now; 0 where the system does not tell."""
-        return sum(_resident_bytes(process.pid) for process in self._processes)
+        return sum(resident_bytes_of(process.pid) for process in self._processes)
 
     def stop(self) -> None:
         """Stop gracefully and remove the data."""
@@ -188,7 +188,8 @@ class Broker:
             time.sleep(0.005)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds_of(pid: int) -> float:
+    """Processor time of all threads of a process so far; 0.0 where the system does not tell."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -197,7 +198,8 @@ def _cpu_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes_of(pid: int) -> int:
+    """Memory that a process holds now; 0 where the system does not tell."""
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
     except OSError:
@@ -213,10 +215,10 @@ class Kbroker(Broker):
     def _commands(self) -> list[list[str]]:
         return [self._command(*HERE, "--port", str(self.ports[0]))]
 
-    def _command(self, *options: str) -> list[str]:
+    def _command(self, *options: str, data: Path | None = None) -> list[str]:
         return [
             *(sys.executable, "-m", "kbroker", "serve", *options),
-            *("--data-dir", str(self.folder / "data")),
+            *("--data-dir", str(data or self.folder / "data")),
             *("-o", f"flush.policy={'fsync' if self.durable else 'os'}"),
             *("-o", f"max.connections.per.ip={2 * max(CONNECTIONS)}"),  # all come from here
             *(part for name, value in self.settings.items() for part in ("-o", f"{name}={value}")),

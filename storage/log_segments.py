@@ -10,7 +10,6 @@ Sealed segments that somebody looked something up in keep their indexes in memor
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from uuid import UUID
@@ -80,7 +79,7 @@ class LogSegments:
         self._open_segments = open_segments
         self._segments: list[Segment] = []
         self._bases: list[int] = []
-        self._indexed: deque[Segment] = deque()  # sealed segments whose indexes are in memory
+        self._indexed: list[Segment] = []  # sealed segments whose indexes are in memory
         self.snapshots = Snapshots(files, folder)
         self.folder_exists = False
 
@@ -156,7 +155,7 @@ class LogSegments:
         if segment not in indexed:
             indexed.append(segment)
             if len(indexed) > _LOADED_INDEXES_MAX:
-                indexed.popleft().release_indexes()
+                indexed.pop(0).release_indexes()
 
     # -- the folder
 

@@ -7,7 +7,6 @@ removed after a checkpoint says that they are.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 from .segment import Segment
@@ -21,9 +20,9 @@ class Pending:
 
     def __init__(self, *, durable: bool) -> None:
         self._durable = durable
-        # Appended to by the owner, emptied by whoever syncs: a deque, because its append and
-        # popleft are atomic.
-        self._dirty: deque[SyncItem] = deque()
+        # Appended to by the owner, emptied by whoever syncs: append and pop are atomic. An empty deque
+        # would be a tenth of what a partition takes.
+        self._dirty: list[SyncItem] = []
         self._unsettled: list[SyncItem] = []
         self._doomed: list[Segment] = []
 
@@ -42,7 +41,7 @@ class Pending:
         items = []
         dirty = self._dirty
         while dirty:
-            items.append(dirty.popleft())
+            items.append(dirty.pop(0))
         return items
 
     def settle(self, items: Iterable[SyncItem]) -> None:

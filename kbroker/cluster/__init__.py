@@ -1,6 +1,6 @@
 """What is true for all nodes of a cluster, whatever machine they run on."""
 
-from .cluster import Cluster, Leaving
+from .cluster import Cluster, IsrChange, Leaving
 from .local_store import LocalStore
 from .model import (
     EVERY_NODE,
@@ -27,6 +27,7 @@ __all__ = [
     "TRANSACTIONS_TOPIC",
     "Cluster",
     "ConfigResource",
+    "IsrChange",
     "Leaving",
     "LocalStore",
     "MetadataStore",

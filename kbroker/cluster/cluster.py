@@ -56,7 +56,7 @@ from .model import (
     placement,
     random_cluster_id,
 )
-from .placement import Load, place
+from .placement import place
 from .reassignment import begin, cancel, is_moving, target
 from .registrations import KnownNode
 from .scram_users import Credentials, new_secret, to_document
@@ -133,6 +133,19 @@ class Leaving(NamedTuple):
     topic: Topic
     partition: int
     eligible: bool
+
+
+class IsrChange(NamedTuple):
+    """Who is in sync from now on, as the leader of a partition finds.
+
+    `partition` is its state as the leader knows it; `registrations` has the broker epoch of the last
+    Fetch of each node that is added (KIP-903).
+    """
+
+    topic: Topic
+    partition: Partition
+    isr: Sequence[int]
+    registrations: Mapping[int, BrokerEpoch]
 
 
 class Cluster(ClusterView):
@@ -274,9 +287,8 @@ class Cluster(ClusterView):
         racks = {each: self.registrations.known[each].rack for each in nodes}
         if len(nodes) == 1:
             return place(racks, count, replication_factor)
-        every = (each.replicas for one in self.topics.values() for each in one.partitions)
         own = [each.replicas for each in topic.partitions] if topic else []
-        return place(racks, count, replication_factor, load=Load(every), last=down, topic=own)
+        return place(racks, count, replication_factor, load=self.load, last=down, topic=own)
 
     async def delete_topic(self, name: str, *, cause: str) -> None:
         """Delete a topic; its name is free again when this returns.
@@ -380,15 +392,40 @@ class Cluster(ClusterView):
         compares = {DELEGATION_TOKENS + each: known for each, known in revisions.items()}
         return await self._transact(dict.fromkeys(compares), compares=compares, cause=cause)
 
-    async def elect_leader(self, name: str, index: int, *, unclean: bool, cause: str) -> None:
-        """Hand a partition to its preferred leader; with `unclean` only when it has none at all.
+    async def elect_leaders(
+        self, places: Sequence[tuple[str, int]], *, unclean: bool, cause: str
+    ) -> list[KafkaError | None]:
+        """Hand partitions to their preferred leaders; with `unclean` only those that have none at all.
 
         An unclean election may take a replica that is not in sync, and loses what only others have
-        (KIP-460).
+        (KIP-460). All in one transaction, or, where something has changed, each in one of its own.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
-        PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+        Parameters: `places` are topics and partitions, `OPERATIONS_MAX` at most. Returns what is wrong
+        with each of them: UNKNOWN_TOPIC_OR_PARTITION, ELECTION_NOT_NEEDED,
+        PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, CONCURRENT_TRANSACTIONS, or that
+        of the store.
         """
+        changes = []
+        outcomes: list[KafkaError | None] = []
+        for name, index in places:
+            try:
+                changes.append(self._elected(name, index, unclean=unclean))
+                outcomes.append(None)
+            except KafkaError as error:
+                outcomes.append(error)
+        if not changes:
+            return outcomes
+        try:
+            if await self.put_partitions(changes, fences={}, cause=cause) is not None:
+                return outcomes
+        except KafkaError as error:
+            return [error if each is None else each for each in outcomes]
+        if len(places) == 1:
+            return [_changed_meanwhile(*places[0])]
+        alone = [await self.elect_leaders([each], unclean=unclean, cause=cause) for each in places]
+        return [*chain.from_iterable(alone)]
+
+    def _elected(self, name: str, index: int, *, unclean: bool) -> PartitionChange:
         topic, partition = self.existing(name, index)
         ready, live = self.registrations.ready, self.registrations.live_epochs
         preferred = partition.replicas[0]
@@ -410,7 +447,7 @@ class Cluster(ClusterView):
                     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
                     f"node {preferred} is down or not in sync with {name}-{index}",
                 )
-        await self._put_changed(topic, partition, after, cause=cause)
+        return PartitionChange(topic, partition, after)
 
     def _elect_any(self, topic: Topic, partition: Partition) -> Partition | None:
         """The state with a leader that loses nothing if there is one, else with any."""
@@ -560,10 +597,7 @@ class Cluster(ClusterView):
     ) -> None:
         change = PartitionChange(topic, before, after)
         if await self.put_partitions([change], fences={}, cause=cause) is None:
-            raise KafkaError(
-                ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"{topic.name}-{before.index} changed at the same time; try again",
-            )
+            raise _changed_meanwhile(topic.name, before.index)
 
     async def unregister(self, node_id: int, *, cause: str) -> None:
         """Forget a node that is gone for good.
@@ -596,36 +630,33 @@ class Cluster(ClusterView):
 
     async def change_isr(
         self,
-        topic: Topic,
-        partition: Partition,
-        isr: Sequence[int],
+        changes: Sequence[IsrChange],
         *,
-        registrations: Mapping[int, BrokerEpoch],
         self_id: int,
         self_epoch: BrokerEpoch,
         cause: str,
     ) -> int | None:
-        """Let a partition's leader say who is in sync; returns the new revision.
+        """Let the leader of partitions say who is in sync, all of it or nothing; returns the new
+        revision.
 
-        Parameters: `partition` is its state as the leader knows it; `registrations` has the broker
-        epoch of the last Fetch of each node that is added (KIP-903); `self_id` and `self_epoch` are
-        the leader and its broker epoch. None when any of that is not so any more, or when an added
-        node is not ready (KIP-841): look at the state that is now, and decide again. Raises
-        OutcomeUnknown.
+        Parameters: `self_id` and `self_epoch` are the leader and its broker epoch. None when any of
+        what the changes rest on is not so any more, or when an added node is not ready (KIP-841):
+        look at the state that is now, and decide again. Raises OutcomeUnknown.
         """
-        if (partition.leader, partition.leader_registration) != (self_id, self_epoch):
-            return None
-        added = set(isr) - set(partition.isr)
         fences: dict[str, int] = {live_key(self_id): self_epoch}
-        for node_id in added:
-            fences[live_key(node_id)] = registrations[node_id]
-            revision = self.registrations.ready_revisions.get(node_id)
-            if revision is None:
+        stored = []
+        for topic, partition, isr, registrations in changes:
+            if (partition.leader, partition.leader_registration) != (self_id, self_epoch):
                 return None
-            fences[ready_key(node_id)] = revision
-        after = after_isr_change(partition, isr, self.min_in_sync(topic))
-        change = PartitionChange(topic, partition, after)
-        return await self.put_partitions([change], fences=fences, cause=cause)
+            for node_id in set(isr) - set(partition.isr):
+                revision = self.registrations.ready_revisions.get(node_id)
+                epoch = registrations[node_id]
+                if revision is None or fences.setdefault(live_key(node_id), epoch) != epoch:
+                    return None
+                fences[ready_key(node_id)] = revision
+            after = after_isr_change(partition, isr, self.min_in_sync(topic))
+            stored.append(PartitionChange(topic, partition, after))
+        return await self.put_partitions(stored, fences=fences, cause=cause)
 
     async def resign(
         self, leavings: Sequence[Leaving], node_id: int, *, epoch: BrokerEpoch, cause: str
@@ -695,6 +726,12 @@ class Cluster(ClusterView):
         self, puts: dict[str, Document | None], *, compares: dict[str, int], cause: str
     ) -> bool:
         return await self._store.transact(puts, compares=compares, cause=cause) is not None
+
+
+def _changed_meanwhile(name: str, index: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CONCURRENT_TRANSACTIONS, f"{name}-{index} changed at the same time; try again"
+    )
 
 
 def _configs_key(resource: ConfigResource) -> str:

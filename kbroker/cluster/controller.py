@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 BATCH_MAX = 100
 """Partitions of one transaction: every store takes that many. That of a lone node takes all."""
+LOOKED_AT_ONCE = 200
+"""Partitions of one turn of the event loop."""
 NO_TERM = 0
 RETRY_SECONDS = 0.5
 
@@ -137,11 +139,13 @@ class Controller:
         if self.in_charge and not self._retired:
             await self._apply(self._preferred_steps())
 
-    def _preferred_steps(self) -> Iterator[Step]:
+    def _preferred_steps(self) -> Iterator[Step | None]:
         registrations = self._cluster.registrations
         ready, live = registrations.ready, registrations.live_epochs
         for topic in tuple(self._cluster.topics.values()):
             for before in tuple(topic.partitions):
+                if not before.index % LOOKED_AT_ONCE:
+                    yield None
                 after = elect_preferred(before, ready=ready, live=live)
                 if after is not None:
                     cause = Cause(f"node {after.leader} is the preferred leader")
@@ -178,7 +182,9 @@ class Controller:
             places = self._places()
             self._look_at_all = False
             self._touched.clear()
-            await self._apply(self._steps(places))
+            led: list[Place] = []
+            await self._apply(self._elections(places, led))  # clients wait for these
+            await self._apply(self._steps(led))
 
     def _places(self) -> list[Place]:
         if not self._look_at_all:
@@ -186,28 +192,59 @@ class Controller:
         topics = self._cluster.topics.values()
         return [(topic, index) for topic in topics for index in range(len(topic.partitions))]
 
-    def _steps(self, places: Iterable[Place]) -> Iterator[Step]:
+    def _elections(self, places: Iterable[Place], led: list[Place]) -> Iterator[Step | None]:
+        """The steps of partitions that need another leader; the others are put into `led`."""
+        ready, live = self._cluster.registrations.ready, self._cluster.registrations.live_epochs
+        for count, place in enumerate(places, 1):
+            if not count % LOOKED_AT_ONCE:
+                yield None
+            partition = self._partition(place)
+            if partition is None:
+                continue
+            if partition.leader in ready and leads_soundly(partition, live):
+                led.append(place)
+            elif step := self._step(place[0], partition, ready, live):
+                yield step
+
+    def _steps(self, places: Iterable[Place]) -> Iterator[Step | None]:
         """What is to be done, worked out one partition after the other as the caller goes on."""
         ready, live = self._cluster.registrations.ready, self._cluster.registrations.live_epochs
-        for topic, index in places:
-            if topic.id not in self._cluster.topics_by_id:
-                continue
-            before = topic.partitions[index]
-            required = self._cluster.min_in_sync(topic)
-            after = elect(before, ready=ready, live=live, min_in_sync=required)
-            if after is not None:
-                yield Step(topic, before, after, self._cause(before, after, live))
-            elif is_moving(before):
-                after = complete(before, ready=ready, min_in_sync=required)
-                if after is not None:
-                    yield Step(topic, before, after, Cause("the move to other nodes is done"))
+        for count, place in enumerate(places, 1):
+            if not count % LOOKED_AT_ONCE:
+                yield None
+            partition = self._partition(place)
+            if partition is not None and (step := self._step(place[0], partition, ready, live)):
+                yield step
 
-    async def _apply(self, steps: Iterable[Step]) -> None:
-        """Write steps in batches of one cause each; a batch that fails is written one by one."""
+    def _partition(self, place: Place) -> Partition | None:
+        """The state that is now; None when the topic is deleted."""
+        topic, index = place
+        return topic.partitions[index] if topic.id in self._cluster.topics_by_id else None
+
+    def _step(self, topic: Topic, before: Partition, ready: Epochs, live: Epochs) -> Step | None:
+        """What is to be done about a partition."""
+        required = self._cluster.min_in_sync(topic)
+        after = elect(before, ready=ready, live=live, min_in_sync=required)
+        if after is not None:
+            return Step(topic, before, after, self._cause(before, after, live))
+        if is_moving(before):
+            after = complete(before, ready=ready, min_in_sync=required)
+            if after is not None:
+                return Step(topic, before, after, Cause("the move to other nodes is done"))
+        return None
+
+    async def _apply(self, steps: Iterable[Step | None]) -> None:
+        """Write steps in batches of one cause each; a batch that fails is written one by one.
+
+        Parameters: `steps` has None where others are to have their turn.
+        """
         batches: dict[Cause, list[Step]] = {}
         moved: Moved = {}
         try:
             for step in steps:
+                if step is None:
+                    await trio.lowlevel.checkpoint()
+                    continue
                 batch = batches.setdefault(step.cause, [])
                 batch.append(step)
                 if len(batch) == BATCH_MAX and not self._membership.is_alone:

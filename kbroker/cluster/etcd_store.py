@@ -17,9 +17,9 @@ import json
 import logging
 import math
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -93,6 +93,8 @@ class EtcdStore:
 
     HISTORY_ENTRIES = 10_000
     """Of the newest changes, kept for `watch`."""
+    PAGE_KEYS = 500
+    """That are read at once."""
 
     def __init__(self, gateway: Gateway, prefix: str) -> None:
         self._gateway = gateway
@@ -108,6 +110,7 @@ class EtcdStore:
         self._is_wrong = False
         """What is held is not what there is, or not known to be."""
         self._trouble: str | None = None
+        self._is_beating = False
 
     @property
     def revision(self) -> int:
@@ -134,9 +137,12 @@ class EtcdStore:
 
     async def range(self, prefix: str) -> Snapshot:
         await self.wait_until_read()
-        revision, found = await self._read(ENTRY + prefix)
-        entries = {each.key.removeprefix(ENTRY): Entry(each.value, each.revision) for each in found}
-        return Snapshot(revision, entries)
+        entries = {
+            key.removeprefix(ENTRY): Entry(held.value, held.revision)
+            for key, held in self._held.items()
+            if key.startswith(ENTRY + prefix)
+        }
+        return Snapshot(self._revision, entries)
 
     async def transact(
         self,
@@ -187,10 +193,34 @@ class EtcdStore:
         return {"request_put": {"key": self._key(key), "value": data, **(hung or {})}}
 
     async def _read(self, prefix: str) -> tuple[int, list[Held]]:
-        """The revision of now, and all keys that begin so."""
-        answer = await self._gateway.ask("kv/range", self._all_of(prefix))
-        found = [self._held_in(pair) for pair in answer.get("kvs", ())]
-        return int(answer["header"]["revision"]), found
+        """The revision of now, and all keys that begin so. Raises Compacted: begin again."""
+        found: list[Held] = []
+        revision = await self._read_pages(prefix, lambda pair: found.append(self._held_in(pair)))
+        return revision, found
+
+    async def _read_pages(
+        self, prefix: str, take: Callable[[Message], None], **options: Any
+    ) -> int:
+        """Tell all keys that begin so, as they were at the revision of now; returns that.
+
+        To tell all at once would take etcd longer than a member may take, and the event loop longer
+        than a turn. Raises Compacted.
+        """
+        asked = {**self._all_of(prefix), "limit": str(self.PAGE_KEYS), **options}
+        while True:
+            try:
+                answer = await self._gateway.ask("kv/range", asked)
+            except Refusal as error:
+                if error.status != Status.OUT_OF_RANGE:
+                    raise
+                raise Compacted("etcd has forgotten what was being read") from error
+            pairs = answer.get("kvs", [])
+            for pair in pairs:
+                take(pair)
+            asked.setdefault("revision", answer["header"]["revision"])
+            if not answer.get("more"):
+                return int(asked["revision"])
+            asked["key"] = to_base64(b64decode(pairs[-1]["key"]) + b"\0")
 
     async def _hear_of(self, revision: int) -> None:
         """Wait until the watch has come to a revision. Raises StorageError when it does not.
@@ -203,9 +233,19 @@ class EtcdStore:
                     while self._revision < revision:
                         await self._heard.wait()
                 if patience.cancelled_caught:
-                    await self._quietly(self._beat())
+                    await self._quietly(self._beat_for_all())
             return
         raise StorageError("etcd does not tell what was changed")
+
+    async def _beat_for_all(self) -> None:
+        """Write something for all who wait, unless that is on its way: where many wait because etcd
+        is busy, it is not to have as much again to do."""
+        if not self._is_beating:
+            self._is_beating = True
+            try:
+                await self._beat()
+            finally:
+                self._is_beating = False
 
     async def _beat(self) -> None:
         await self._gateway.ask("kv/txn", {"success": [self._put(CAUSE, {})]})
@@ -376,31 +416,43 @@ class EtcdStore:
 
     async def _compare_all(self) -> None:
         """Take over what is there where the watch has told something else."""
-        answer = await self._gateway.ask("kv/range", {**self._all_of(ENTRY), "keys_only": True})
-        revision = int(answer["header"]["revision"])
-        found = {
-            self._name(pair["key"]): int(pair["mod_revision"]) for pair in answer.get("kvs", ())
-        }
+        found: dict[str, int] = {}
+
+        def take(pair: Message) -> None:
+            found[self._name(pair["key"])] = int(pair["mod_revision"])
+
+        revision = await self._read_pages(ENTRY, take, keys_only=True)
         await self._hear_of(revision)
-        wrong = [*self._wrong_at(revision, found)]
+        wrong = await self._wrong_at(revision, found)
         if wrong:
             logger.error("the watch of etcd left out %d keys, such as %s", len(wrong), wrong[0])
             self._is_wrong = True
             self._following.cancel()
 
-    def _wrong_at(self, revision: int, found: Mapping[str, int]) -> Iterator[str]:
+    async def _wrong_at(self, revision: int, found: Mapping[str, int]) -> list[str]:
         """Entries that are held otherwise than `found`, which is of a revision that was heard of.
 
         Parameters: `found` has the revision of each entry. What came after is told by the watch.
         """
+        suspected = []
+        for count, key in enumerate([*found.keys() | self._held.keys()], 1):
+            if not count % self.PAGE_KEYS:
+                await trio.lowlevel.checkpoint()
+            if key.startswith(ENTRY) and self._is_wrong_at(revision, key, found.get(key)):
+                suspected.append(key)
         deleted = {ENTRY + name for name in self._watchers.deleted_after(revision)}
-        for key, there in found.items():
-            here = self._held.get(key)
-            if (key not in deleted) if here is None else here.revision < there:
-                yield key
-        for key, held in self._held.items():
-            if key.startswith(ENTRY) and key not in found and held.revision <= revision:
-                yield key
+        return [
+            key
+            for key in suspected
+            if key not in deleted and self._is_wrong_at(revision, key, found.get(key))
+        ]
+
+    def _is_wrong_at(self, revision: int, key: str, there: int | None) -> bool:
+        """Whether an entry is missing or old here, or is gone at etcd, unless that was told since."""
+        here = self._held.get(key)
+        if there is None:
+            return here is not None and here.revision <= revision
+        return here is None or here.revision < there
 
     # -- names
 

@@ -18,7 +18,8 @@ class Load:
         self.leaders: Counter[int] = Counter()
         self.replicas: Counter[int] = Counter()
         self.successors: Counter[tuple[int, int]] = Counter()
-        """How often the second node stands behind the first, which leads."""
+        """How often the second node stands behind the first, which leads; twice as much where it is
+        the next to lead."""
         for nodes in placed:
             self.add(nodes)
 
@@ -26,13 +27,18 @@ class Load:
         """Count a partition."""
         self.leaders.update(nodes[:1])
         self.replicas.update(nodes)
-        self.successors.update((nodes[0], each) for each in nodes[1:])
+        self.successors.update(_behind(nodes))
 
     def remove(self, nodes: Sequence[int]) -> None:
         """Count a partition no more."""
         self.leaders.subtract(nodes[:1])
         self.replicas.subtract(nodes)
-        self.successors.subtract((nodes[0], each) for each in nodes[1:])
+        self.successors.subtract(_behind(nodes))
+
+
+def _behind(nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """The leader with each of those behind it; with the next one twice."""
+    return [(nodes[0], each) for each in (*nodes[1:], *nodes[1:2])]
 
 
 def place(
@@ -85,8 +91,8 @@ def _next_replica(
 ) -> int:
     """The node that a partition on `nodes` gets next: in another rack, with little to do."""
     taken = {racks[each] for each in nodes if each in racks}
-    ring = sorted(racks)
-    after = ring.index(nodes[0]) if nodes and nodes[0] in racks else 0
+    ring = {node: number for number, node in enumerate(sorted(racks))}
+    after = ring.get(nodes[0], 0) if nodes else 0
     return min(
         (each for each in racks if each not in nodes),
         key=lambda node: (
@@ -95,7 +101,7 @@ def _next_replica(
             own.replicas[node],
             load.replicas[node],
             own.successors[nodes[0], node] if nodes else 0,
-            (ring.index(node) - after) % len(ring),
+            (ring[node] - after) % len(ring),
         ),
     )
 

@@ -37,6 +37,7 @@ from .model import (
     Topic,
     collision_key,
 )
+from .placement import Load
 from .registrations import Registration, Registrations
 from .scram_users import ScramUsers
 from .store import ABSENT, Change, Entry
@@ -98,6 +99,8 @@ class ClusterView:
         self.features_revision = ABSENT
         self.unclean_elections = 0
         """By this node."""
+        self.load = Load()
+        """How many partitions each node has in all."""
         self.strays: set[str] = set()
         """The keys of partitions whose topics are deleted."""
         self.changes_seen = 0
@@ -278,7 +281,9 @@ class ClusterView:
             self.topics_by_id[topic_id] = topic
             self._collisions[collision_key(name)] = name
         topic.revision = entry.revision
-        new = (each for each in topic.take_over(entry.value) if each.replicas)
+        new = [each for each in topic.take_over(entry.value) if each.replicas]
+        for each in new:
+            self.load.add(each.replicas)
         return topic, [PartitionChange(topic, Partition.nowhere(each.index), each) for each in new]
 
     def _put_partition(self, key: str, entry: Entry) -> PartitionChange | None:
@@ -291,13 +296,22 @@ class ClusterView:
         before = topic.partitions[position]
         after = Partition.from_document(position, entry.value, entry.revision)
         topic.partitions[position] = after
+        if before.replicas != after.replicas:
+            self._count_no_more(before)
+            self.load.add(after.replicas)
         return PartitionChange(topic, before, after)
+
+    def _count_no_more(self, partition: Partition) -> None:
+        if partition.replicas:  # else it was placed nowhere
+            self.load.remove(partition.replicas)
 
     def _remove_topic(self, name: str) -> list[Topic]:
         topic = self.topics.pop(name, None)
         if topic is None:
             return []
         del self.topics_by_id[topic.id]
+        for partition in topic.partitions:
+            self._count_no_more(partition)
         stored = (each for each in topic.partitions if each.revision != ABSENT)
         self.strays.update(partition_key(topic.id, each.index) for each in stored)
         self._collisions.pop(collision_key(name), None)

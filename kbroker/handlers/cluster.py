@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from kbroker.cluster import Partition
@@ -33,6 +33,8 @@ from .registry import handles
 
 BROKERS, CONTROLLERS = 1, 2
 PREFERRED, UNCLEAN = 0, 1
+ELECTED_AT_ONCE = 100
+"""Partitions of one transaction: every store takes that many."""
 
 
 @handles(ApiKey.DESCRIBE_CLUSTER, versions="0-2")
@@ -91,17 +93,17 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     except KafkaError as error:
         return await _refuse_elections(ctx, request, error)
     topics = await _to_elect(ctx, request)
+    rows: dict[str, list[ElectLeadersResponse.Partition]] = {name: [] for name in topics}
+    batch: list[tuple[str, int]] = []
+    async for place in ctx.turn.each((name, each) for name in topics for each in topics[name]):
+        batch.append(place)
+        if len(batch) == ELECTED_AT_ONCE:
+            await _elect(ctx, request, batch, rows)
+            batch = []
+    await _elect(ctx, request, batch, rows)
     return ElectLeadersResponse(
         replica_election_results=[
-            ElectLeadersResponse.Topic(
-                topic=name,
-                partition_result=[
-                    row
-                    async for index in ctx.turn.each(indexes)
-                    if (row := await _elect(ctx, request, name, index)) is not None
-                ],
-            )
-            for name, indexes in topics.items()
+            ElectLeadersResponse.Topic(topic=name, partition_result=rows[name]) for name in topics
         ]
     )
 
@@ -140,22 +142,24 @@ async def _refuse_elections(
 
 
 async def _elect(
-    ctx: Context, request: ElectLeadersRequest, name: str, index: int
-) -> ElectLeadersResponse.Partition | None:
-    """The row of a partition; None for one of all that needs no election."""
-    row = ElectLeadersResponse.Partition(partition_id=index)
-    try:
-        await ctx.node.cluster.elect_leader(
-            name,
-            index,
-            unclean=request.election_type == UNCLEAN,
-            cause=f"ElectLeaders by {ctx.client_id}",
-        )
-    except KafkaError as error:
-        if error.code == ErrorCode.ELECTION_NOT_NEEDED and request.topic_partitions is None:
-            return None
-        row.error_code, row.error_message = error.code, error.message
-    return row
+    ctx: Context,
+    request: ElectLeadersRequest,
+    places: Sequence[tuple[str, int]],
+    rows: Mapping[str, list[ElectLeadersResponse.Partition]],
+) -> None:
+    """Add the rows of some partitions, but not of those of all that need no election."""
+    outcomes = await ctx.node.cluster.elect_leaders(
+        places,
+        unclean=request.election_type == UNCLEAN,
+        cause=f"ElectLeaders by {ctx.client_id}",
+    )
+    for (name, index), error in zip(places, outcomes, strict=True):
+        row = ElectLeadersResponse.Partition(partition_id=index)
+        if error is not None:
+            if error.code == ErrorCode.ELECTION_NOT_NEEDED and request.topic_partitions is None:
+                continue
+            row.error_code, row.error_message = error.code, error.message
+        rows[name].append(row)
 
 
 @handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0-1")

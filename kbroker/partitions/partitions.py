@@ -26,6 +26,7 @@ from kbroker.runtime.troubles import Troubles
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
 
 from .flusher import Flusher
 from .history import History, Line, change_of
@@ -75,6 +76,8 @@ class Partitions:
         self.when_refused: Callable[[Replica, StorageError], None] = lambda replica, error: None
         """Told when the system refuses an append."""
         self._config = config
+        self._settings: dict[int, tuple[TopicConfig, LogConfig]] = {}
+        """Of topics that have partitions here, by the number of the topic's id."""
         self._replicas: dict[tuple[int, int], Replica] = {}
         """By the number of the topic's id, whose hash is faster than that of the id, and index."""
         flusher.when_failed = lambda replica: self.when_unusable(replica.topic, replica.index)
@@ -170,6 +173,14 @@ class Partitions:
                 logger.error("%s", text)
         return config
 
+    def _settings_of(self, topic: Topic) -> tuple[TopicConfig, LogConfig]:
+        """The settings of a topic and of its logs, which all its partitions share."""
+        known = self._settings.get(topic.id.int)
+        if known is None:
+            config = self.topic_config(topic)
+            known = self._settings[topic.id.int] = config, log_config(config)
+        return known
+
     # -- opening, and roles
 
     async def open_all(self) -> None:
@@ -181,10 +192,10 @@ class Partitions:
             await slices.pause()
 
     def _open(self, topic: Topic, index: int) -> Replica:
-        config = self.topic_config(topic)
+        config, of_log = self._settings_of(topic)
         try:
             log = self.logs.open_log(
-                topic.name, topic.id, index, log_config(config), now_ms=self.clock.log_ms()
+                topic.name, topic.id, index, of_log, now_ms=self.clock.log_ms()
             )
         except StorageError as error:
             self.report_storage_error(topic, index, error)
@@ -245,6 +256,7 @@ class Partitions:
         """Take the roles that the cluster gives, and let go of what is here no longer."""
         self._note_topics(event)
         for topic in event.deleted:
+            self._settings.pop(topic.id.int, None)
             self._drop(topic, range(len(topic.partitions)), deleted=True)
         for change in event.partitions:
             replica = self._replicas.get((change.topic.id.int, change.after.index))
@@ -262,7 +274,8 @@ class Partitions:
             self._configure(topic)
 
     def _configure(self, topic: Topic) -> None:
-        config = self.topic_config(topic)
+        self._settings.pop(topic.id.int, None)
+        config, _ = self._settings_of(topic)
         for index in range(len(topic.partitions)):
             replica = self._replicas.get((topic.id.int, index))
             if replica is not None:

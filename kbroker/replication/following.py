@@ -42,6 +42,8 @@ class Following:
         """Under which leader and leader epoch each partition is copied."""
         self._to_begin: dict[PartitionKey, Topic] = {}
         """Partitions that have a new leader or leader epoch, not looked at yet."""
+        self._refused: dict[PartitionKey, Topic] = {}
+        """Partitions whose logs could not be opened."""
         self._more = trio.Event()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -64,7 +66,8 @@ class Following:
 
     async def _run(self) -> None:
         for topic in self._partitions.cluster.topics.values():
-            self._consider(topic)
+            for partition in topic.partitions:
+                self._consider(topic, partition)
         async with trio.open_nursery() as nursery:
             while True:
                 self._more = trio.Event()
@@ -85,8 +88,11 @@ class Following:
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Copy from the leaders that there are now."""
-        for topic in (*event.created, *event.changed):
-            self._consider(topic)
+        refused, self._refused = self._refused, {}
+        for (_, index), topic in refused.items():
+            self._consider(topic, topic.partitions[index])
+        for change in event.partitions:
+            self._consider(change.topic, change.after)
         for topic in event.deleted:
             for partition in topic.partitions:
                 self._stop((topic.id, partition.index))
@@ -96,18 +102,16 @@ class Following:
         for node_id in event.node_ids & self._fetchers.keys():
             self._fetchers[node_id].look_again()
 
-    def _consider(self, topic: Topic) -> None:
-        for partition in topic.partitions:
-            key = (topic.id, partition.index)
-            term = Term(self._leader_to_copy(partition), partition.leader_epoch)
-            known = self._terms.get(key)
-            if known is not None and known.leader != term.leader:
-                self._stop(key)
-            if term.leader == NO_LEADER:
-                self._to_begin.pop(key, None)
-            elif term != known:
-                self._to_begin[key] = topic
-        if self._to_begin:
+    def _consider(self, topic: Topic, partition: Partition) -> None:
+        key = (topic.id, partition.index)
+        term = Term(self._leader_to_copy(partition), partition.leader_epoch)
+        known = self._terms.get(key)
+        if known is not None and known.leader != term.leader:
+            self._stop(key)
+        if term.leader == NO_LEADER:
+            self._to_begin.pop(key, None)
+        elif term != known:
+            self._to_begin[key] = topic
             self._more.set()
 
     def _leader_to_copy(self, partition: Partition) -> int:
@@ -118,6 +122,7 @@ class Following:
 
     def _stop(self, key: PartitionKey) -> None:
         self._to_begin.pop(key, None)
+        self._refused.pop(key, None)
         term = self._terms.pop(key, None)
         if term is not None:
             self._fetchers[term.leader].stop(key)
@@ -138,6 +143,7 @@ class Following:
         try:
             replica = self._partitions.hosted(topic, partition.index)
         except KafkaError:  # the node says why
+            self._refused[key] = topic
             return
         leader = partition.leader
         self._terms[key] = Term(leader, partition.leader_epoch)

@@ -1,20 +1,23 @@
 """Keeps the stored in-sync sets of what a node leads true (KIP-497): who fell behind leaves, who
 caught up joins. And this node gives up what it can append nothing to.
 
-Each change is one transaction that compares what it rests on. Where its outcome is unknown the
-leader counts on both (see `leading`), and another change makes an end of that.
+A transaction changes many partitions if many are to be changed for one reason, and compares what each
+change rests on. Where its outcome is unknown the leader counts on both (see `leading`), and another
+change makes an end of that.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
 from uuid import UUID
 
 import trio
 
-from kbroker.cluster import Leaving, Topic
-from kbroker.cluster.store import OutcomeUnknown
+from kbroker.cluster import IsrChange, Leaving, Topic
+from kbroker.cluster.store import OPERATIONS_MAX, OutcomeUnknown
 from kbroker.partitions.leading import Leading
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
@@ -24,8 +27,26 @@ logger = logging.getLogger(__name__)
 
 BATCH_MAX = 100
 """Partitions of one transaction: every store takes that many."""
+TRANSACTIONS_AT_ONCE = 4
+LOOKED_AT_ONCE = 200
+"""Partitions of one turn of the event loop."""
 RETRY_SECONDS = 0.1
 """The wait after a change that was refused, or that may not have come about."""
+
+
+class _Proposal(NamedTuple):
+    """An in-sync set that is to be stored, and why."""
+
+    replica: Replica
+    leading: Leading
+    isr: frozenset[int]
+    cause: str
+
+    def change(self) -> IsrChange:
+        """The same for the store: who stays keeps its place."""
+        partition, added = self.leading.partition, self.leading.registrations(self.isr)
+        isr = [*(each for each in partition.isr if each in self.isr), *added]
+        return IsrChange(self.replica.topic, partition, isr, added)
 
 
 class InSync:
@@ -43,6 +64,7 @@ class InSync:
         """How often a set was stored that lacks somebody, or has somebody more."""
         self._leaves = trio.Event()
         self._more = trio.Event()
+        self._all = trio.Event()
 
     def look_at(self, replica: Replica) -> None:
         """The in-sync set of a partition may have to change."""
@@ -61,75 +83,105 @@ class InSync:
     def look_at_all(self) -> None:
         """Nodes came or went, or time passed: look at everything that this node leads."""
         self.give_away_refused()
-        for replica in self._partitions.opened():
-            if replica.closed:  # its node stops in order, and keeps its place in sync
-                continue
-            if replica.log.offline is not None:
-                self.give_away(replica.topic, replica.index, eligible=False)
-            if replica.leading is not None and not replica.leading.alone:
-                replica.commit()  # it may have waited for one that went
-                if replica.isr_proposal() is not None:
-                    self.look_at(replica)
+        self._all.set()
+
+    async def _look_at_all(self) -> None:
+        while True:
+            await self._all.wait()
+            self._all = trio.Event()
+            for count, replica in enumerate(self._partitions.opened(), 1):
+                self._look(replica)
+                if not count % LOOKED_AT_ONCE:
+                    await trio.lowlevel.checkpoint()
+
+    def _look(self, replica: Replica) -> None:
+        if replica.closed:  # its node stops in order, and keeps its place in sync
+            return
+        if replica.log.offline is not None:
+            self.give_away(replica.topic, replica.index, eligible=False)
+        if replica.leading is not None and not replica.leading.alone:
+            replica.commit()  # it may have waited for one that went
+            if replica.isr_proposal() is not None:
+                self.look_at(replica)
 
     async def run(self) -> None:
         """Change what has to be, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_regularly)
+            nursery.start_soon(self._look_at_all)
             nursery.start_soon(self._leave)
-            while True:
+            for _ in range(TRANSACTIONS_AT_ONCE):
+                nursery.start_soon(self._settle_waiting)
+
+    async def _settle_waiting(self) -> None:
+        """Take as many as one transaction takes of those that wait, again and again.
+
+        Those that come while the store is asked are more in the next one: a node that comes back
+        joins thousands of in-sync sets.
+        """
+        while True:
+            await trio.lowlevel.checkpoint()  # a store of this process never waits
+            while not self._waiting:
                 await self._more.wait()
+            batch = [*islice(self._waiting, BATCH_MAX)]
+            for replica in batch:
+                del self._waiting[replica]
+                self._changing[replica] = None
+            if not self._waiting:
                 self._more = trio.Event()
-                waiting, self._waiting = self._waiting, {}
-                for replica in waiting:
-                    self._changing[replica] = None
-                    nursery.start_soon(self._settle, replica)
+            try:
+                await self._settle(batch)
+            finally:
+                for replica in batch:
+                    del self._changing[replica]
+            for replica in batch:
+                if replica.isr_proposal() is not None:
+                    self.look_at(replica)  # behind those that wait: none of them waits for this one
 
     async def _look_regularly(self) -> None:
         while True:
             await trio.sleep(self._partitions.config.replica_lag_time_max_ms / 1000 / 2)
             self.look_at_all()
 
-    async def _settle(self, replica: Replica) -> None:
-        """Store one in-sync set until it is what it should be."""
-        try:
-            while (isr := replica.isr_proposal()) is not None:
-                assert replica.leading is not None
-                if not await self._store(replica, replica.leading, isr):
-                    await trio.sleep(RETRY_SECONDS)
-        finally:
-            del self._changing[replica]
+    async def _settle(self, batch: Sequence[Replica]) -> None:
+        """Store in-sync sets once; where that fails it is not tried again at once."""
+        stored = [await self._store(cause, group) for cause, group in _by_cause(batch)]
+        if not all(stored):
+            await trio.sleep(RETRY_SECONDS)
 
-    async def _store(self, replica: Replica, leading: Leading, isr: frozenset[int]) -> bool:
-        """Propose an in-sync set; returns whether it was stored."""
-        partitions, partition = self._partitions, leading.partition
-        added = leading.registrations(isr)
-        leading.propose(isr)
+    async def _store(self, cause: str, group: Sequence[Replica]) -> bool:
+        """Propose the in-sync sets of those that still change for this cause; where one of them
+        cannot be stored any more, each by itself. Returns whether all were stored."""
+        partitions = self._partitions
+        proposals = [each for each in map(_proposal, group) if each and each.cause == cause]
+        for _, leading, isr, _ in proposals:
+            leading.propose(isr)
+        if not proposals:
+            return True
+        changes = [each.change() for each in proposals]
         try:
             revision = await partitions.cluster.change_isr(
-                replica.topic,
-                partition,
-                [*(each for each in partition.isr if each in isr), *added],
-                registrations=added,
+                changes,
                 self_id=partitions.node_id,
                 self_epoch=partitions.epoch,
-                cause=_cause(frozenset(partition.isr), isr),
+                cause=cause,
             )
         except (OutcomeUnknown, StorageError) as error:
-            logger.debug(
-                "%s-%d: it is not known whether %s are in sync now: %s",
-                replica.topic.name,
-                replica.index,
-                sorted(isr),
-                error.message,
-            )
+            text = "%s: it is not known whether %s is so in %d partitions, such as %s-%d"
+            first = proposals[0].replica
+            count, name = len(proposals), first.topic.name
+            logger.debug(text, error.message, cause, count, name, first.index)
             return False
-        if revision is None:
+        if revision is not None:
+            self.shrinks += sum(not set(isr).issuperset(known.isr) for _, known, isr, _ in changes)
+            self.expands += sum(not set(known.isr).issuperset(isr) for _, known, isr, _ in changes)
+            return True
+        for replica, leading, isr, _ in proposals:
             leading.refused(isr)
             replica.commit()
-        else:
-            self.shrinks += bool(set(partition.isr) - isr)
-            self.expands += bool(isr - set(partition.isr))
-        return revision is not None
+        if len(proposals) == 1:
+            return False
+        return all([await self._store(cause, [each.replica]) for each in proposals])
 
     async def _leave(self) -> None:
         """Let others lead and be in sync with what is to be given away, for ever."""
@@ -160,6 +212,30 @@ class InSync:
         for topic, index, eligible in left:
             if topic.id in cluster.topics_by_id:
                 self.give_away(topic, index, eligible=eligible)
+
+
+def _proposal(replica: Replica) -> _Proposal | None:
+    """The in-sync set that is to be stored; None where it is stored already."""
+    isr, leading = replica.isr_proposal(), replica.leading
+    if isr is None or leading is None:
+        return None
+    return _Proposal(replica, leading, isr, _cause(frozenset(leading.partition.isr), isr))
+
+
+def _by_cause(batch: Iterable[Replica]) -> list[tuple[str, list[Replica]]]:
+    """Those of which something is to be stored, as groups of one cause that a transaction takes."""
+    groups: dict[str, list[Replica]] = {}
+    rooms: dict[str, int] = {}
+    for proposal in filter(None, map(_proposal, batch)):
+        groups.setdefault(proposal.cause, []).append(proposal.replica)
+        # Of this node, and of each that is added, it is compared who they are.
+        added = len(proposal.isr.difference(proposal.leading.partition.isr))
+        rooms[proposal.cause] = max(OPERATIONS_MAX - 1 - 2 * added, 1)
+    return [
+        (cause, group[first : first + rooms[cause]])
+        for cause, group in groups.items()
+        for first in range(0, len(group), rooms[cause])
+    ]
 
 
 def _cause(before: frozenset[int], after: frozenset[int]) -> str:

@@ -548,3 +548,16 @@ def test_every_setting_with_an_effect_has_a_test_of_it() -> None:
     assert EFFECTS.keys() <= applied
     others = "".join(words_of_other_tests())
     assert [name for name in sorted(applied - EFFECTS.keys()) if f'"{name}"' not in others] == []
+
+
+async def test_partitions_of_a_topic_share_its_settings(tmp_path: Path) -> None:
+    """There may be thousands, each of which would take longer to open, and more memory."""
+    async with started(tmp_path) as broker:
+        cluster, partitions = broker.node.cluster, broker.node.partitions
+        topic = await cluster.create_topic("t", [[1]] * 3, {}, cause="test")
+        replicas = [partitions.named_replica("t", index) for index in range(2)]
+        assert replicas[0].config is replicas[1].config
+        assert replicas[0].log.config is replicas[1].log.config
+        assert await cluster.alter_topic_configs(topic, {"segment.ms": "5000"}, cause="test")
+        replicas.append(partitions.named_replica("t", 2))
+        assert [each.log.config.segment_ms for each in replicas] == [5000] * 3

@@ -149,6 +149,11 @@ class Etcd:
         action = "ACTIVATE" if is_raised else "DEACTIVATE"
         self.ask("maintenance/alarm", {"action": action, "alarm": "NOSPACE"})
 
+    @property
+    def pids(self) -> list[int]:
+        """Those of its processes."""
+        return [each.pid for each in self._processes]
+
     def leader(self) -> int:
         """The number of the member that leads the others."""
         answers = [self._ask(each, "maintenance/status", {}) for each in self.endpoints]

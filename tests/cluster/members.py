@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from kbroker.cluster import Cluster, LocalStore, MetadataStore, Partition
+from kbroker.cluster import Cluster, IsrChange, LocalStore, MetadataStore, Partition
 from kbroker.cluster.controller import Controller
 from kbroker.cluster.membership import Membership
 from kbroker.config import BrokerConfig
@@ -107,10 +107,7 @@ class Member:
             if (registration := self.cluster.registration(each)) is not None
         }
         return await self.cluster.change_isr(
-            self.cluster.topics[TOPIC],
-            self.partition(index),
-            isr,
-            registrations=added,
+            [IsrChange(self.cluster.topics[TOPIC], self.partition(index), isr, added)],
             self_id=self.id,
             self_epoch=self.membership.epoch,
             cause="caught up",

@@ -11,13 +11,14 @@ from kbroker.storage.files import MemFiles
 
 
 class Strict(LocalStore):
-    """It counts the puts of each transaction; after `fails_after` of them it is cut off."""
+    """It notes the puts and the cause of each transaction; after `fails_after` of them it is cut off."""
 
     def __init__(self, files: MemFiles | None = None) -> None:
         files = files or MemFiles()
         files.mkdir("data")
         super().__init__(files, "data/journal")
         self.operations: list[int] = []
+        self.causes: list[str] = []
         self.fails_after = 10**9
 
     async def transact(
@@ -33,4 +34,5 @@ class Strict(LocalStore):
         if self.fails_after < 0:
             raise StorageError("the network is gone")
         self.operations.append(len(puts))
+        self.causes.append(cause)
         return await super().transact(puts, compares=compares, cause=cause, lease=lease)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from kbroker.cluster.etcd import EtcdAddress, connected
-from kbroker.cluster.etcd_gateway import Gateway, Login
+from kbroker.cluster.etcd_gateway import Gateway, Login, Message
 from kbroker.cluster.etcd_store import EtcdStore
 from kbroker.cluster.store import ABSENT, OutcomeUnknown
 from kbroker.runtime.http_client import HttpConnection
@@ -35,6 +35,40 @@ PATIENT_SECONDS, IMPATIENT_SECONDS = 30, 2
 
 class ForgetsSoon(EtcdStore):
     HISTORY_ENTRIES = 10
+    PAGE_KEYS = 3
+
+
+class Counting(Gateway):
+    """It counts how often keys are read, and something is written that compares nothing."""
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        super().__init__(endpoints, timeout_seconds=PATIENT_SECONDS)
+        self.reads = self.beats = 0
+
+    async def ask(self, path: str, message: Message, *, changes: bool = False) -> Message:
+        self.reads += path == "kv/range"
+        if path == "kv/txn" and "compare" not in message:
+            self.beats += "request_put" in message["success"][0]
+        return await super().ask(path, message, changes=changes)
+
+
+class Late(EtcdStore):
+    """It hears of nothing until it is told to."""
+
+    def __init__(self, gateway: Gateway, prefix: str) -> None:
+        super().__init__(gateway, prefix)
+        self.waits = False
+        self.kept: list[Message] = []
+
+    def _take(self, events: Iterable[Message]) -> None:
+        if self.waits:
+            self.kept += events
+        else:
+            super()._take(events)
+
+    def hear(self) -> None:
+        self.waits = False
+        self._take(self.kept)
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +260,42 @@ async def _read_again(store: EtcdStore, key: str):  # type: ignore[no-untyped-de
             return (await store.range(key)).entries[key]
         except StorageError:
             await trio.sleep(0.1)
+
+
+async def test_all_keys_are_read_once_a_page_at_a_time(etcd: Etcd) -> None:
+    async with store_at(etcd.endpoints, "pages") as store:
+        for number in range(10):
+            await must_put(store, f"key-{number}", number)
+        gateway = Counting(etcd.endpoints)
+        other = ForgetsSoon(gateway, "/kb/pages/")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.run)
+            revision, entries = await other.range("")
+            assert [each.value["n"] for each in entries.values()] == [*range(10)]
+            assert revision == store.revision
+            assert await other.range("key-3") == (revision, {"key-3": entries["key-3"]})
+            assert gateway.reads == 4  # 10 keys, and why they were written, by three
+            nursery.cancel_scope.cancel()
+        await other.aclose()
+
+
+async def test_who_waits_for_a_slow_watch_does_not_write_as_often_as_there_are_others(
+    etcd: Etcd,
+) -> None:
+    gateway = Counting(etcd.endpoints)
+    store = Late(gateway, "/kb/late/")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        await must_put(store, "first", 1)
+        store.waits = True
+        async with trio.open_nursery() as writers:
+            for number in range(30):
+                writers.start_soon(must_put, store, f"key-{number}", number)
+            await until(lambda: gateway.beats > 2, WAIT_SECONDS)
+            assert gateway.beats < 10
+            store.hear()
+        nursery.cancel_scope.cancel()
+    await store.aclose()
 
 
 async def test_a_user_of_etcd_logs_in(tmp_path: Path) -> None:

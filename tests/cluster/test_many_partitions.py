@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster.controller import BATCH_MAX
 from kbroker.cluster.keys import META, PARTITIONS, TOPICS, partition_key
+from kbroker.cluster.placement import Load
 from kbroker.cluster.store import ABSENT, OPERATIONS_MAX
 from kbroker.cluster.view import PartitionChange
+from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -140,6 +145,69 @@ async def test_a_change_that_comes_after_the_end_of_its_topic_stays_nowhere() ->
     assert await left_of(store, PARTITIONS) == [partition_key(topic.id, 0)]
     await member.controller.settle()
     assert await left_of(store, PARTITIONS) == []
+
+
+async def test_when_a_node_is_gone_others_lead_before_in_sync_sets_are_put_right() -> None:
+    store = Strict(MemFiles())
+    second = await started(store, 2)
+    first = await started(store, 1)
+    await first.cluster.create_topic("a", [[1, 2], [2, 1]] * (2 * BATCH_MAX), {}, cause="test")
+    store.operations.clear()
+    store.causes.clear()
+    await first.membership.lease.revoke()
+    await second.controller.settle()
+    assert store.operations == [BATCH_MAX] * 4
+    down = "node 1 is down"
+    assert store.causes == [down] * 2 + [f"{down} or leaving"] * 2
+    partitions = second.cluster.topics["a"].partitions
+    assert all((each.leader, each.isr) == (2, [2]) for each in partitions)
+
+
+async def test_many_leaders_are_elected_by_few_changes() -> None:
+    store = Strict(MemFiles())
+    member = await started(store, 1)
+    await member.cluster.create_topic("a", [[2, 1]] * BATCH_MAX, {}, cause="test")
+    await started(store, 2)
+    places = [("a", index) for index in range(BATCH_MAX)]
+    for index in range(BATCH_MAX):
+        await say_in_sync(member, "a", index)
+    store.operations.clear()
+    found = await member.cluster.elect_leaders(places, unclean=False, cause="test")
+    assert found == [None] * BATCH_MAX
+    assert store.operations == [BATCH_MAX]
+    found = await member.cluster.elect_leaders([*places, ("b", 0)], unclean=False, cause="test")
+    codes = [each.code for each in found if each is not None]
+    assert codes[:-1] == [ErrorCode.ELECTION_NOT_NEEDED] * BATCH_MAX
+    assert codes[-1] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert store.operations == [BATCH_MAX]
+
+
+async def say_in_sync(member: Member, name: str, index: int) -> None:
+    """Let all replicas be in sync, as the leader finds."""
+    topic, partition = member.cluster.existing(name, index)
+    after = replace(partition, isr=[*partition.replicas])
+    change = PartitionChange(topic, partition, after)
+    assert await member.cluster.put_partitions([change], fences={}, cause="test")
+
+
+async def test_how_much_nodes_have_is_counted_as_it_changes() -> None:
+    """Not anew for each topic that is made: of all partitions there may be many."""
+    store = Strict(MemFiles())
+    member = await started(store, 1)
+    await started(store, 2)
+    cluster = member.cluster
+    await cluster.create_topic("a", [[1, 2], [2, 1], [2, 1]], {}, cause="test")
+    await cluster.create_topic("b", [[1], [1]], {}, cause="test")
+    await cluster.add_partitions("a", [[2, 1]], cause="test")
+    await cluster.reassign("a", 1, [1], factor_may_change=True, cause="test")
+    await member.controller.settle()
+    await cluster.delete_topic("b", cause="test")
+    every = [each.replicas for each in cluster.topics["a"].partitions]
+    assert every == [[1, 2], [1], [2, 1], [2, 1]]
+    for view in (cluster, await Cluster.open(store)):
+        assert view.load.leaders == Load(every).leaders
+        assert view.load.replicas == Load(every).replicas
+        assert view.load.successors == Load(every).successors
 
 
 async def test_metadata_of_before_is_read() -> None:

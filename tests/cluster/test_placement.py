@@ -31,6 +31,13 @@ def test_what_one_node_led_does_not_all_go_to_the_same_next_one() -> None:
     assert len(seconds) > 1
 
 
+def test_what_a_node_led_is_divided_among_all_others_also_where_each_has_everything() -> None:
+    placed = place(THREE, 12, 3)
+    for leader in THREE:
+        seconds = Counter(nodes[1] for nodes in placed if nodes[0] == leader)
+        assert sorted(seconds.values()) == [2, 2]
+
+
 def test_topics_of_one_partition_spread_over_the_nodes() -> None:
     every: list[list[int]] = []
     for _ in range(6):

@@ -10,6 +10,8 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.cluster import Partition
+from kbroker.cluster import Topic as ClusterTopic
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -43,6 +45,25 @@ async def test_records_and_high_watermarks_reach_all_followers() -> None:
         await until_equal(broker, "t", 1, 2, 3)
         assert values_in(log_on(broker, 3, "t"))[-2:] == [b"v19", b"w"]
         assert log_on(broker, 3, "t").epochs.entries == log_on(broker, 2, "t").epochs.entries
+
+
+async def test_of_a_large_topic_only_what_has_changed_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started(nodes=2) as broker:
+        topic = await place_topic(broker, "t", 1, 2, partitions=100)
+        following = broker.local_node(2).node.following
+        looked_at: list[int] = []
+        consider = following._consider
+
+        def counted(topic: ClusterTopic, partition: Partition) -> None:
+            looked_at.append(partition.index)
+            consider(topic, partition)
+
+        monkeypatch.setattr(following, "_consider", counted)
+        cluster = broker.local_node(1).node.cluster
+        await cluster.renew_leader(topic.name, 7, cause="test")
+        assert looked_at == [7]
 
 
 async def test_many_partitions_and_large_batches_on_disk(tmp_path: Path) -> None:

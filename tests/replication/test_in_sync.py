@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.cluster import IsrChange
 from kbroker.cluster.store import OutcomeUnknown
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.replication.in_sync import BATCH_MAX
 from tests.brokers import started
 from tests.wire import NEVER, Topic, Wire, batch, connected, fetch, produce, produce_request, until
 
@@ -98,7 +100,7 @@ async def test_who_started_again_meanwhile_does_not_join(
         change_isr = cluster.change_isr
 
         async def slowly(*args: Any, **kwargs: Any) -> int | None:
-            asked.append(kwargs["registrations"])
+            asked.append(args[0][0].registrations)
             if len(asked) == 1:
                 async with played(broker, 2):
                     pass
@@ -167,6 +169,40 @@ async def test_a_change_that_is_refused_is_tried_again(
     await produce(wire, topic, batch())
     assert not refusals
     assert isr_of(broker, topic) == [1]
+
+
+async def test_many_in_sync_sets_change_by_few_transactions(
+    broker: Broker, follower: PlayedFollower
+) -> None:
+    """Also those of a node that fell behind everywhere at once."""
+    cluster, count = broker.node.cluster, 3 * BATCH_MAX
+    topic = await cluster.create_topic("t", [[1, 2]] * count, {}, cause="test")
+    before = cluster.revision
+    for index in range(count):
+        broker.node.partitions.named_replica("t", index)
+    await until(lambda: all(each.isr == [1] for each in topic.partitions))
+    assert cluster.revision - before < count / 5
+
+
+async def test_where_one_change_is_refused_the_others_are_stored(
+    broker: Broker, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = broker.node.cluster
+    topic = await cluster.create_topic("t", [[1, 2]] * 5, {}, cause="test")
+    change_isr = cluster.change_isr
+
+    async def refusing(changes: Sequence[IsrChange], **kwargs: Any) -> int | None:
+        if any(each.partition.index == 3 for each in changes):
+            return None
+        return await change_isr(changes, **kwargs)
+
+    monkeypatch.setattr(cluster, "change_isr", refusing)
+    for index in range(5):
+        broker.node.partitions.named_replica("t", index)
+    await until(lambda: [each.isr for each in topic.partitions].count([1]) == 4)
+    assert topic.partitions[3].isr == [1, 2]
+    monkeypatch.undo()
+    await until(lambda: topic.partitions[3].isr == [1])
 
 
 async def test_fewer_in_sync_are_enough_after_a_change_of_the_setting(

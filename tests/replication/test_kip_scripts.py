@@ -285,7 +285,7 @@ async def test_kip_903_a_node_that_came_back_empty_does_not_join_by_what_it_had(
         change_isr = cluster.change_isr
 
         async def late(*args: Any, **settings: Any) -> int | None:
-            asked.append(settings["registrations"])
+            asked.append(args[0][0].registrations)
             await go.wait()
             answers.append(await change_isr(*args, **settings))
             return answers[-1]

@@ -1,0 +1,230 @@
+"""Clusters of three nodes, each of them a process that can be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.brokers import HERE, BenchmarkFailed, Kbroker, cpu_seconds_of, resident_bytes_of
+from tests.cluster.etcd import Etcd
+
+NODES = (1, 2, 3)
+NAME = b"scale"
+ALL_TOPICS = struct.pack(">ihhih5si", 19, 3, 1, 7, 5, NAME, -1)
+"""Metadata version 1 for all topics."""
+STOP_SECONDS = 300
+
+
+class Place(NamedTuple):
+    """Who leads a partition, and how many are in sync."""
+
+    leader: int
+    in_sync: int
+
+
+class Cluster(Kbroker):
+    """Three nodes, which are what processes die of."""
+
+    nodes = len(NODES)
+
+    def pid_of(self, node: int) -> int:
+        """That of the process of a node."""
+        raise NotImplementedError
+
+    def port_of(self, node: int) -> int:
+        """Where it listens."""
+        return self.ports[node - 1]
+
+    def kill(self, node: int) -> None:
+        """End the process of a node at once."""
+        os.kill(self.pid_of(node), signal.SIGKILL)
+
+    def places(self, node: int, topic: str) -> list[Place]:
+        """The partitions of a topic, as a node tells. Raises BenchmarkFailed when it does not."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port_of(node)), timeout=60) as stream:
+                stream.sendall(ALL_TOPICS)
+                answer = stream.makefile("rb")
+                (size,) = struct.unpack(">i", answer.read(4))
+                topics = Answer(answer.read(size)).topics()
+                return next((places for name, places in topics if name == topic), [])
+        except (OSError, struct.error) as error:
+            raise BenchmarkFailed(f"node {node} tells nothing of {topic}: {error}") from error
+
+    def controller(self, node: int) -> int:
+        """Which node elects leaders, as one of them tells."""
+        with socket.create_connection(("127.0.0.1", self.port_of(node)), timeout=60) as stream:
+            stream.sendall(ALL_TOPICS)
+            answer = stream.makefile("rb")
+            (size,) = struct.unpack(">i", answer.read(4))
+            return Answer(answer.read(size)).controller
+
+    def node_resident(self) -> float:
+        """Memory of one node's process, on the average (bytes)."""
+        return sum(resident_bytes_of(self.pid_of(node)) for node in NODES) / len(NODES)
+
+    def node_cpu(self) -> float:
+        """Processor time of one node's process so far, on the average (seconds)."""
+        return sum(cpu_seconds_of(self.pid_of(node)) for node in NODES) / len(NODES)
+
+    def other_pids(self) -> list[int]:
+        """Processes beside the nodes: those that have the metadata."""
+        raise NotImplementedError
+
+    def other_resident(self) -> float:
+        """Memory of one of those, on the average (bytes)."""
+        pids = self.other_pids()
+        return sum(map(resident_bytes_of, pids)) / len(pids)
+
+    def other_cpu(self) -> float:
+        """Processor time of one of those so far, on the average (seconds)."""
+        pids = self.other_pids()
+        return sum(map(cpu_seconds_of, pids)) / len(pids)
+
+
+class OnEtcd(Cluster):
+    """Nodes that share nothing but members of etcd."""
+
+    def __init__(self, folder: Path, members: int) -> None:
+        self._members = members
+        super().__init__(folder, durable=True)
+
+    def _commands(self) -> list[list[str]]:
+        self.etcd = Etcd(self.folder, self._members)
+        members = ",".join(each.removeprefix("http://") for each in self.etcd.endpoints)
+        self.cluster_address = f"etcd://{members}/scale"
+        common = (*HERE, "--exit-with-parent", "--cluster", self.cluster_address)
+        return [
+            self._command(
+                *common,
+                *("--node-id", str(node), "--port", str(self.port_of(node))),
+                data=self.data_of(node),
+            )
+            for node in NODES
+        ]
+
+    def data_of(self, node: int) -> Path:
+        """The folder of a node."""
+        return self.folder / f"node-{node}"
+
+    def pid_of(self, node: int) -> int:
+        return self._processes[node - 1].pid
+
+    def other_pids(self) -> list[int]:
+        return self.etcd.pids
+
+    def kill(self, node: int) -> None:
+        super().kill(node)
+        self._processes[node - 1].wait()
+
+    def say_gone(self, node: int) -> subprocess.Popen[bytes]:
+        """Begin what a unit of systemd does when the process has ended (ExecStopPost)."""
+        words = ["cluster", "node", "gone", "--cluster", self.cluster_address]
+        command = [sys.executable, "-m", "kbroker", *words, str(self.data_of(node))]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def revive(self, node: int) -> None:
+        """Start a process for a node that has none."""
+        self._processes[node - 1] = self._launch(self._command_lines[node - 1])
+
+    def stop_node(self, node: int) -> None:
+        """Stop a node in order, and wait for the end of its process."""
+        process = self._processes[node - 1]
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_SECONDS)
+
+    def revision(self) -> int:
+        """How often etcd was written to."""
+        return int(self.etcd.ask("maintenance/status", {})["header"]["revision"])
+
+    def database_bytes(self) -> int:
+        """How large a member's database is."""
+        return int(self.etcd.ask("maintenance/status", {})["dbSize"])
+
+    def stop(self) -> None:
+        self.end()
+        self.etcd.stop()
+        super().stop()
+
+
+class Supervised(Cluster):
+    """`kbroker serve --processes 3`: a supervisor that has the metadata and starts nodes again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, durable=True)
+
+    def _commands(self) -> list[list[str]]:
+        count = str(len(NODES))
+        port = str(self.ports[0])
+        return [self._command(*HERE, "--exit-with-parent", "--processes", count, "--port", port)]
+
+    def other_pids(self) -> list[int]:
+        return [self._processes[0].pid]
+
+    def pid_of(self, node: int) -> int:
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:
+            for pid, words in _children(self._processes[0].pid):
+                if words[-1].endswith(f"/node-{node}"):
+                    return pid
+            time.sleep(0.01)
+        raise BenchmarkFailed(f"node {node} does not run")
+
+
+def _children(parent: int) -> Iterator[tuple[int, list[str]]]:
+    """The processes that a process has started, and their command lines."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (path / "stat").read_text().rpartition(")")[2].split()
+            words = (path / "cmdline").read_text().split("\0")[:-1]
+        except OSError:  # it has ended
+            continue
+        if int(status[1]) == parent and words:
+            yield int(path.name), words
+
+
+class Answer:
+    """An answer to Metadata of version 1: what a client library would do takes longer."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 4
+        for _ in range(self._number()):
+            self._number()
+            self._text()
+            self._number()
+            self._text()
+        self.controller = self._number()
+
+    def topics(self) -> Iterator[tuple[str, list[Place]]]:
+        """Each topic and its partitions, in their order. Only once."""
+        for _ in range(self._number()):
+            self._at += 2
+            name = self._text()
+            self._at += 1
+            yield name, [self._place() for _ in range(self._number())]
+
+    def _place(self) -> Place:
+        _error, _index, leader, replicas = struct.unpack_from(">hiii", self._data, self._at)
+        self._at += 14 + 4 * replicas
+        in_sync = self._number()
+        self._at += 4 * in_sync
+        return Place(leader, in_sync)
+
+    def _number(self) -> int:
+        (number,) = struct.unpack_from(">i", self._data, self._at)
+        self._at += 4
+        return int(number)
+
+    def _text(self) -> str:
+        (size,) = struct.unpack_from(">h", self._data, self._at)
+        self._at += 2 + max(size, 0)
+        return self._data[self._at - max(size, 0) : self._at].decode()

@@ -1,0 +1,58 @@
+"""The page on scale: its rows, and what each program writes into it."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from benchmarks.brokers import ROOT
+
+DOCUMENT = ROOT / "docs/scale.md"
+
+
+class Row(NamedTuple):
+    """One line of a table."""
+
+    title: str
+    unit: str
+
+
+def cell(row: Row, values: Sequence[float]) -> str:
+    """The median, with the least and the most where there are several."""
+    if not values:
+        return "-"
+    text = f"{number(statistics.median(values))} {row.unit}".strip()
+    spread = f" ({number(min(values))} to {number(max(values))})" if len(values) > 1 else ""
+    return text + spread
+
+
+def number(value: float) -> str:
+    """As many digits as mean something."""
+    digits = 0 if value >= 100 or value == round(value) else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}"
+
+
+def facts(rounds: int) -> str:
+    """What the figures depend on; nothing that names this machine."""
+    head = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.check_output(head, cwd=ROOT, text=True).strip()
+    gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    load = os.getloadavg()[2] if hasattr(os, "getloadavg") else 0.0
+    return (
+        f"{datetime.date.today()}; commit {commit}; {rounds} round{'s' * (rounds != 1)}; "
+        f"{os.cpu_count()} cores, {gigabytes:.0f} GB, Python {platform.python_version()}; "
+        f"load average at the end {load:.1f}."
+    )
+
+
+def write(section: str, text: str) -> None:
+    """Replace a section of the page."""
+    begin, end = f"<!-- {section} -->\n", f"<!-- /{section} -->\n"
+    page = DOCUMENT.read_text()
+    before, rest = page.split(begin)
+    DOCUMENT.write_text(before + begin + text + end + rest.split(end)[1])

@@ -13,7 +13,7 @@ from kbroker.cluster import IsrChange
 from kbroker.cluster.store import OutcomeUnknown
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.in_sync import BATCH_MAX
+from kbroker.replication.in_sync import BATCH_MAX, TRANSACTIONS_AT_ONCE
 from tests.brokers import started
 from tests.wire import NEVER, Topic, Wire, batch, connected, fetch, produce, produce_request, until
 
@@ -203,6 +203,29 @@ async def test_where_one_change_is_refused_the_others_are_stored(
     assert topic.partitions[3].isr == [1, 2]
     monkeypatch.undo()
     await until(lambda: topic.partitions[3].isr == [1])
+
+
+@pytest.mark.slow
+async def test_changes_that_are_refused_again_and_again_keep_no_others_waiting(
+    broker: Broker, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, count = broker.node.cluster, TRANSACTIONS_AT_ONCE * BATCH_MAX
+    change_isr = cluster.change_isr
+    refused: set[int] = set()
+
+    async def refusing(changes: Sequence[IsrChange], **kwargs: Any) -> int | None:
+        stuck = {each.partition.index for each in changes if each.topic.name == "stuck"}
+        refused.update(stuck)
+        return None if stuck else await change_isr(changes, **kwargs)
+
+    monkeypatch.setattr(cluster, "change_isr", refusing)
+    await cluster.create_topic("stuck", [[1, 2]] * count, {}, cause="test")
+    for index in range(count):
+        broker.node.partitions.named_replica("stuck", index)
+    await until(lambda: len(refused) == count)
+    topic = await cluster.create_topic("t", [[1, 2]], {}, cause="test")
+    broker.node.partitions.named_replica("t", 0)
+    await until(lambda: topic.partitions[0].isr == [1])
 
 
 async def test_fewer_in_sync_are_enough_after_a_change_of_the_setting(

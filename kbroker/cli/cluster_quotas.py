@@ -11,6 +11,7 @@ from kbroker.security.quotas import CLIENT_ID, IP, USER, QuotaKey, text_of
 
 from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
+from .units import ParamType
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -91,7 +92,7 @@ def _number(value: float) -> float | int:
     return int(value) if value.is_integer() else value
 
 
-class Quota(click.ParamType[tuple[str, float]]):
+class Quota(ParamType[tuple[str, float]]):
     """KEY=NUMBER."""
 
     name = "key=number"

@@ -22,7 +22,7 @@ from .filters import chosen_filter, filter_options
 from .output import Column, Progress, format_options, say, show, table
 from .produce import CODECS
 from .target import Target, parse_addresses, run, target_options
-from .units import parse_duration
+from .units import ParamType, parse_duration
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -42,7 +42,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-class Speed(click.ParamType[float]):
+class Speed(ParamType[float]):
     """A factor such as 2x or 0.5."""
 
     name = "factor"

@@ -11,7 +11,7 @@ from kbroker.text.times import iso_time
 from .completion import complete_tokens
 from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
-from .units import DURATION
+from .units import DURATION, ParamType
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -30,7 +30,7 @@ COLUMNS = (
 )
 
 
-class PrincipalType(click.ParamType["Principal"]):
+class PrincipalType(ParamType["Principal"]):
     """A principal as `User:alice`; without a type it is a user."""
 
     name = "principal"

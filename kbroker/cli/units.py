@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType
+else:
+
+    class ParamType(click.ParamType):
+        """A type of parameters that says what it converts to, also before click 8.4."""
+
+        def __class_getitem__(cls, _converted: Any) -> type:
+            return cls
+
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
@@ -18,7 +30,7 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-class Duration(click.ParamType[float]):
+class Duration(ParamType[float]):
     """A time as `parse_duration` reads it. Converts to seconds."""
 
     name = "time"

@@ -28,6 +28,13 @@ COUNTED_AS_REFUSED = (int(ApiKey.PRODUCE), int(ApiKey.FETCH))
 """Whose handlers say which rows they refuse, so that nobody looks through those that are good."""
 
 
+class _Shape(NamedTuple):
+    """Where an answer, or a row of one, has errors: in itself, and in rows of these names."""
+
+    has_code: bool
+    rows: tuple[tuple[str, _Shape], ...]
+
+
 class Meters:
     """Of all connections of a node."""
 
@@ -40,13 +47,14 @@ class Meters:
         """By API key and error code, each row of an answer."""
         self.refused: Counter[tuple[int, str]] = Counter()
         """Rows of Produce and Fetch, by API key and topic."""
-
         self._shapes: list[_Shape | None] = [None for _ in self.requests]
         """Of the answers of each API."""
 
     def _shape(self, key: int) -> _Shape:
         declared: Any = response_class(key)
         shape: _Shape = _shape_of(declared)
+        if key in COUNTED_AS_REFUSED:
+            shape = shape._replace(rows=())
         self._shapes[key] = shape
         return shape
 
@@ -64,7 +72,7 @@ class Meters:
 
     def answers(self, key: int, response: Any) -> None:
         """Count the errors of an answer, in its first rows."""
-        if key in COUNTED_AS_REFUSED or type(response) is Encoded:
+        if type(response) is Encoded:
             return
         has_code, rows = self._shapes[key] or self._shape(key)
         if has_code and response.error_code:
@@ -73,13 +81,6 @@ class Meters:
             for code in islice(_codes(response, rows), ROWS_LOOKED_AT_MAX):
                 if code:
                     self.fails(key, code)
-
-
-class _Shape(NamedTuple):
-    """Where an answer, or a row of one, has errors: in itself, and in rows of these names."""
-
-    has_code: bool
-    rows: tuple[tuple[str, _Shape], ...]
 
 
 @cache

@@ -14,9 +14,14 @@ from pathlib import Path
 
 import pytest
 from conftest import KILLED
+from harness.admin_calls import of, request
 from harness.brokers import Broker
+from harness.clients import eventually
+from harness.raw import RawConnection
 from harness.streams import SHORT_SESSIONS, StreamsApplication, Work
 from harness.traffic import Feeder, Record, create_topics, topic_configs
+
+from kbroker.protocol.api_keys import ApiKey
 
 CLIENT = "streams"
 WORDS = [f"word{number}" for number in range(40)]
@@ -85,3 +90,67 @@ def test_words_are_counted_once(
     for topic, policy in OWN_TOPICS.items():
         assert topic_configs(quick_broker.address, topic)["cleanup.policy"] == policy
     assert counted(results) == once(lines)
+
+
+def test_two_instances_share_their_tasks(quick_broker: Broker, tmp_path: Path) -> None:
+    """In a streams group: each keeps copies of what the other one does, and takes over when it dies."""
+    create_topics(quick_broker.address, 2, "lines", "counts")
+    connection = RawConnection(quick_broker.address)
+    set_standbys(connection, "words")
+    instances = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        made = StreamsApplication(
+            "words", quick_broker.address, tmp_path / name, protocol="streams"
+        )
+        instances.append(made)
+    first, second = instances
+    feeder = Feeder(quick_broker.address, line)
+    try:
+        with Work(quick_broker, first, feeder, "counts") as work:
+            second.start()
+            eventually(lambda: processes(connection, "words"), shares_tasks, "shares", 120.0)
+            first.kill()
+            work.application = second
+            eventually(lambda: processes(connection, "words"), works_alone, "one process", 120.0)
+            work.wait_for_more()
+            lines = feeder.finish()
+            results, _ = work.results(words(lines).total())
+    finally:
+        for each in instances:
+            each.kill()
+        connection.close()
+    assert counted(results) == once(lines)
+
+
+def set_standbys(connection: RawConnection, group: str) -> None:
+    """Each stateful task of the group is to have a copy."""
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    config = of(key, "Config", name="streams.num.standby.replicas", config_operation=0, value="1")
+    row = of(key, "Resource", resource_type=32, resource_name=group, configs=[config])
+    (answer,) = connection.ask(key, 1, request(key, resources=[row])).responses
+    assert not answer.error_code, answer
+
+
+def processes(connection: RawConnection, group: str) -> dict[str, tuple[int, int]]:
+    """How many active tasks and copies the processes of a group have."""
+    key = ApiKey.STREAMS_GROUP_DESCRIBE
+    (row,) = connection.ask(key, 0, request(key, group_ids=[group])).groups
+    found: dict[str, tuple[int, int]] = {}
+    for member in row.members:
+        active, copies = found.get(member.process_id, (0, 0))
+        active += sum(len(each.partitions) for each in member.assignment.active_tasks)
+        copies += sum(len(each.partitions) for each in member.assignment.standby_tasks)
+        found[member.process_id] = active, copies
+    return found
+
+
+def shares_tasks(seen: dict[str, tuple[int, int]]) -> bool:
+    """Two subtopologies with two tasks each, one of them with a state."""
+    return [active for active, _ in seen.values()] == [2, 2] and (
+        sum(copies for _, copies in seen.values()) == 2
+    )
+
+
+def works_alone(seen: dict[str, tuple[int, int]]) -> bool:
+    return list(seen.values()) == [(4, 0)]

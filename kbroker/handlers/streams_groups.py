@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker.cluster.features import STREAMS_VERSION
 from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
-from kbroker.cluster.topics import DEFAULT, NewTopic, check_new_partitions, create_topic
+from kbroker.cluster.topics import DEFAULT, NewTopic, check_new_partitions, plan_topic
 from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator.streams_topics import MISSING_INTERNAL_TOPICS, InternalTopic
 from kbroker.coordinator.streams_topology import topics_named
@@ -147,9 +147,12 @@ async def _create(ctx: Context, missing: Mapping[str, InternalTopic]) -> list[tu
             configs=dict(topic.configs),
         )
         try:
-            ctx.change_partitions(topic.partitions, told_since=0)
+            plan = plan_topic(ctx.node.cluster, ctx.node.config, new)
+            ctx.change_partitions(len(plan.assignments), told_since=0)
             cause = f"StreamsGroupHeartbeat by {ctx.client_id}"
-            await create_topic(ctx.node.cluster, ctx.node.config, new, cause=cause)
+            await ctx.node.cluster.create_topic(
+                plan.name, plan.assignments, plan.configs, cause=cause
+            )
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another member was faster
                 failures.append((topic.name, error.message or error.code.name))

@@ -24,6 +24,7 @@ from kbroker.handlers.registry import Api
 from kbroker.node.gate import Gate
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
+from kbroker.runtime.slices import Steps
 from kbroker.security.acls import INSIDER
 from kbroker.security.errors import LoginFailed
 from kbroker.security.principals import ANONYMOUS
@@ -245,8 +246,7 @@ class Server:
         """By listener, and of all of them."""
         self._quotas = node.cluster.client_quotas
         self._accepting = trio.CancelScope()
-        self._handshakes = trio.Lock()
-        """Held by the one client that is in a step of its TLS handshake."""
+        self._handshakes = Steps()
 
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
         """Each listener's address, with the port that the kernel chose."""

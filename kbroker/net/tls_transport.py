@@ -15,6 +15,7 @@ from typing import Any
 
 import trio
 
+from kbroker.runtime.slices import Steps
 from kbroker.security.tls import ServerSide
 from kbroker.storage.files import FileRange
 
@@ -55,30 +56,34 @@ class TlsTransport:
         self._is_whole = True
         """Whether the socket has all of what was encrypted."""
 
-    async def shake_hands(self, turns: trio.Lock) -> None:
+    async def shake_hands(self, steps: Steps) -> None:
         """Agree with the client on keys.
 
-        A step takes a millisecond or two of a processor; `turns` is held meanwhile, so that no turn of
-        the event loop has more than one of them, however many clients come at once. Raises OSError when
-        the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
+        A step takes a fraction of a millisecond, with a certificate of the client more; `steps` bounds
+        how many of them a turn of the event loop has, however many clients come at once. Raises OSError
+        when the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
         """
-        refusal: ssl.SSLError | None = None
-        while not self._is_shaken:
-            async with turns:
-                try:
-                    self._tls.do_handshake()
-                    self._is_shaken = True
-                except ssl.SSLWantReadError:
-                    pass
-                except ssl.SSLError as error:
-                    refusal = error
-            if not self._is_shaken or self._tls.version() != TICKETS_ONLY:
-                await self._flush()  # outside of the turn: it waits for the client
-            if refusal is not None:
-                raise refusal
-            if not self._is_shaken:
-                await self._fill()
+        while True:
+            try:
+                self._is_shaken = await steps.run(self._step)
+            except ssl.SSLError:
+                await self._flush()  # it hears why
+                raise
+            if self._is_shaken and self._tls.version() == TICKETS_ONLY:
+                break
+            await self._flush()
+            if self._is_shaken:
+                break
+            await self._fill()
         self._has_some = self._incoming.pending > 0
+
+    def _step(self) -> bool:
+        """Go on with the handshake; True at its end."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
 
     @property
     def certificate(self) -> bytes | None:
@@ -106,7 +111,10 @@ class TlsTransport:
     async def receive(self, size: int) -> bytes:
         """Return up to `size` bytes, none when the peer has closed. Always yields."""
         while True:
-            await (trio.lowlevel.checkpoint() if self._has_some else self._fill())
+            if self._has_some:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._fill()
             parts: list[bytes] = []
             while size > 0 and (data := self._decrypted(size)) is not None:
                 if not data:

@@ -42,7 +42,16 @@ class _Sealed(bytes):
 class TlsTransport:
     """A connection with TLS on the side of the server. Call `shake_hands` first."""
 
-    __slots__ = ("_has_some", "_incoming", "_is_shaken", "_is_whole", "_outgoing", "_plain", "_tls")
+    __slots__ = (
+        "_has_some",
+        "_incoming",
+        "_is_heard",
+        "_is_shaken",
+        "_is_whole",
+        "_outgoing",
+        "_plain",
+        "_tls",
+    )
 
     def __init__(self, plain: Transport, context: ssl.SSLContext) -> None:
         self._plain = plain
@@ -53,6 +62,8 @@ class TlsTransport:
         self._has_some = False
         """Whether something has come that was not looked at; it may be a part of a TLS record."""
         self._is_shaken = False
+        self._is_heard = True
+        """Whether the client may still listen."""
         self._is_whole = True
         """Whether the socket has all of what was encrypted."""
 
@@ -63,18 +74,15 @@ class TlsTransport:
         how many of them a turn of the event loop has, however many clients come at once. Raises OSError
         when the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
         """
-        while True:
+        while not self._is_shaken:
+            self._take(await self._plain.receive(CIPHERTEXT_BYTES))
             try:
                 self._is_shaken = await steps.run(self._step)
             except ssl.SSLError:
                 await self._flush()  # it hears why
                 raise
-            if self._is_shaken and self._tls.version() == TICKETS_ONLY:
-                break
-            await self._flush()
-            if self._is_shaken:
-                break
-            await self._fill()
+            if not self._is_shaken or self._tls.version() != TICKETS_ONLY:
+                await self._flush()
         self._has_some = self._incoming.pending > 0
 
     def _step(self) -> bool:
@@ -100,8 +108,8 @@ class TlsTransport:
         while left := self._plain.send_now(left):
             await self._plain.writable()
 
-    async def _fill(self) -> None:
-        data = await self._plain.receive(CIPHERTEXT_BYTES)
+    def _take(self, data: bytes) -> None:
+        """Keep what has come for OpenSSL."""
         if data:
             self._incoming.write(data)
         else:
@@ -114,7 +122,7 @@ class TlsTransport:
             if self._has_some:
                 await trio.lowlevel.checkpoint()
             else:
-                await self._fill()
+                self._take(await self._plain.receive(CIPHERTEXT_BYTES))
             parts: list[bytes] = []
             while size > 0 and (data := self._decrypted(size)) is not None:
                 if not data:
@@ -140,8 +148,13 @@ class TlsTransport:
         except ssl.SSLWantReadError:
             self._has_some = False
             return None
-        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            return b""  # some clients close without a word, and the length of a request says enough
+        except ssl.SSLZeroReturnError:
+            return b""
+        except ssl.SSLEOFError:
+            # Some clients close without a word, and the length of a request says enough. Who does so
+            # waits for no word either.
+            self._is_heard = False
+            return b""
         if not self._incoming.pending:
             self._has_some = len(data) == asked and self._tls.pending() > 0
         return data
@@ -181,7 +194,7 @@ class TlsTransport:
         return self._outgoing.read()
 
     def close(self) -> None:
-        if self._is_shaken and self._is_whole:
+        if self._is_shaken and self._is_whole and self._is_heard:
             self._say_goodbye()
         self._plain.close()
 

@@ -329,7 +329,7 @@ class Server:
         self, listener: Listener, listening: socket.socket, serving: trio.Nursery
     ) -> None:
         """Let clients in, one in each pass of the event loop, until the socket is closed."""
-        while True:
+        while listening.fileno() >= 0:
             try:
                 await trio.lowlevel.wait_readable(listening)
                 connected, address = listening.accept()

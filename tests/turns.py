@@ -18,8 +18,8 @@ import trio
 
 from .processors import stolen_seconds
 
-OF_BROKER = ("kbroker.", "trio._highlevel_serve_listeners.", "hypercorn.")
-"""How the names of its tasks begin; the second ones read from connections, the last ones answer by HTTP."""
+OF_BROKER = ("kbroker.", "hypercorn.")
+"""How the names of its tasks begin; the last ones answer by HTTP."""
 
 TURN_SECONDS_MAX = 0.1
 """The longest that others may wait for one step of a task; much more than a turn is meant to be."""

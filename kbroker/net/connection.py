@@ -1,6 +1,6 @@
 """One client connection: bytes to requests to answers, in order.
 
-Two tasks own a connection. The reader does the ordered work of each request as it arrives and puts
+Two tasks own a connection, the second of which begins when there is something to do for it. The reader does the ordered work of each request as it arrives and puts
 what came of it into the reply queue; the writer resolves the queue from its left. A parked answer
 therefore delays later answers of its own connection, never a later append, and no task is made for a
 request. Only a Produce request follows another one at once; any other one is looked at when the
@@ -141,7 +141,9 @@ class Connection:
         self._queued_bytes = 0
         """Of the answers that stand in the queue."""
         self._unsent_bytes_max = node.config.connection_unsent_bytes_max
-        self._writer_idle = False
+        self._has_writer = False
+        """The second task is there; most of those who come and go never need it."""
+        self._writer_idle = True
         self._more_replies = trio.Event()
         self._pause = trio.CancelScope()
         """Around the idle writer: it ends at the deadline of the first answer."""
@@ -164,7 +166,8 @@ class Connection:
             self._frames.limit = node.config.login_bytes_max
         self._frame_bytes_max = frame_bytes_max
         self._traced = wire_logger.isEnabledFor(logging.DEBUG)
-        self._scope = trio.CancelScope()
+        self._tasks: trio.Nursery
+        """Around all that is done, from `serve` on."""
         self._work = trio.CancelScope()
         """Around all that the reader does; a shield while it is to come to its end."""
 
@@ -174,11 +177,9 @@ class Connection:
         Raises OutOfMemory when memory runs out again and again.
         """
         try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write_all)
-                    await self._read_all()
-                    self._finish_reading()
+            async with trio.open_nursery() as self._tasks:
+                await self._read_all()
+                self._finish_reading()
         except* OSError as group:
             logger.debug("connection from %s ended: %s", self.peer.host, str(group.exceptions[0]))
         except* MemoryError:
@@ -195,12 +196,12 @@ class Connection:
 
     def close(self) -> None:
         """End the connection; parked answers are dropped, work that was begun is finished."""
-        self._scope.cancel()
+        self._tasks.cancel_scope.cancel()
 
     def abort(self) -> None:
         """End the connection at once, whatever it does; what was read and not begun never is."""
         self._aborted = True
-        self._scope.cancel()
+        self.close()
         self._work.cancel()
 
     def reset(self) -> None:
@@ -251,7 +252,8 @@ class Connection:
                 while await self._read_some():
                     await self._handle_all()
                     self._send_or_hand_over()
-                    await self._wait_until_answers_are_taken()
+                    if self._owes_too_much:
+                        await self._wait_until_answers_are_taken()
         except (Refused, FrameError, DecodeError) as error:
             self._log_refusal(error)
         finally:
@@ -533,14 +535,18 @@ class Connection:
     def _waits_for_first(self) -> bool:
         """Have the first answer sent by whoever gives it; False when the writer has to see to it."""
         if not self._replies:
-            self._pause.deadline = math.inf
+            self._pause_until(math.inf)
             return True
         first = self._replies[0][1]
-        if isinstance(first, Pending) and first.is_given and not first.ready:
+        if self._has_writer and isinstance(first, Pending) and first.is_given and not first.ready:
             first.on_ready = self._send_first
-            self._pause.deadline = first.deadline
+            self._pause_until(first.deadline)
             return True
         return False
+
+    def _pause_until(self, deadline: float) -> None:
+        if self._pause.deadline != deadline:  # to set it costs twenty times as much
+            self._pause.deadline = deadline
 
     def _send_first(self) -> None:
         """The first answer is there. Whoever gave it has nothing to do with what fails now."""
@@ -553,14 +559,19 @@ class Connection:
 
     def _wake_writer(self) -> None:
         self._writer_idle = False
-        self._more_replies.set()
+        if self._has_writer:
+            self._more_replies.set()
+        else:
+            self._has_writer = True
+            self._tasks.start_soon(self._write_all)
 
     def _finish_reading(self) -> None:
         """Nothing more comes in: answers that are ready still go out, parked ones are dropped."""
         self._reading = False
-        self._more_replies.set()
+        if self._has_writer or self.owes_answers:
+            self._wake_writer()
         if self._parked:
-            self._scope.cancel()
+            self.close()
 
     def _reply(self, header: RequestHeader, result: Any, rows: int = 0) -> None:
         """Give what came of a request its place in the queue; None is no answer."""
@@ -646,7 +657,7 @@ class Connection:
         except OSError as error:
             self._peer_has_gone(error)
         if not self._gone:
-            self._scope.cancel()
+            self.close()
 
     async def _idle(self) -> None:
         """Wait for the reader to hand over, at most until the first answer has to be given."""

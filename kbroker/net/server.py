@@ -24,6 +24,7 @@ from kbroker.handlers.registry import Api
 from kbroker.node.gate import Gate
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
+from kbroker.runtime.slices import Steps
 from kbroker.security.acls import INSIDER
 from kbroker.security.errors import LoginFailed
 from kbroker.security.principals import ANONYMOUS
@@ -47,6 +48,8 @@ FIRST_PORT, LAST_PORT = 14_000, 32_768
 above."""
 REAP_SECONDS = 0.5
 DRAIN_SECONDS = 0.005
+ACCEPT_SECONDS = 0.1
+"""How long nobody is let in after there was no room for more."""
 CREATION_RATE = "max.connection.creation.rate"
 ALL_LISTENERS = ""
 _SHARING = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
@@ -86,7 +89,7 @@ class CannotListen(Exception):
 
 
 ConnectionClass = Callable[..., Connection]
-Bound = list[tuple[Listener, trio.socket.SocketType]]
+Bound = list[tuple[Listener, socket.socket]]
 
 
 async def bind_all(listeners: Sequence[Listener]) -> Bound:
@@ -114,12 +117,14 @@ def listen_all(bound: Bound, backlog: int) -> None:
 
 
 def close_all(bound: Bound) -> None:
-    """Close the sockets of listeners."""
+    """Close the sockets of listeners, and let those know who wait for clients there."""
     for _, each in bound:
-        each.close()
+        if each.fileno() >= 0:
+            trio.lowlevel.notify_closing(each)
+            each.close()
 
 
-async def _bind(listener: Listener) -> list[trio.socket.SocketType]:
+async def _bind(listener: Listener) -> list[socket.socket]:
     """The listener's sockets: of both loopback families for a loopback host, else of one.
 
     Raises CannotListen.
@@ -146,7 +151,7 @@ def draw_port() -> int:
     return random.SystemRandom().randrange(FIRST_PORT, last) if last > 2 * FIRST_PORT else 0
 
 
-async def _bind_at(host: str, port: int, *, named: bool) -> list[trio.socket.SocketType]:
+async def _bind_at(host: str, port: int, *, named: bool) -> list[socket.socket]:
     if host not in LOOPBACK_NAMES:
         return await _open(host, port, named=named)
     first = await _open(LOOPBACK[0], port, named=named)
@@ -168,23 +173,24 @@ def _has_ipv6() -> bool:
     return True
 
 
-async def _open(host: str, port: int, *, named: bool) -> list[trio.socket.SocketType]:
+async def _open(host: str, port: int, *, named: bool) -> list[socket.socket]:
     """Sockets that are bound to an address, one for each family that it has here.
 
     A port that was not `named` is not shared with anybody who has just taken it as well.
     """
-    opened: list[trio.socket.SocketType] = []
+    opened: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in await trio.socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
-            each = trio.socket.socket(family, kind, protocol)
+            each = socket.socket(family, kind, protocol)
             opened.append(each)
+            each.setblocking(False)
             if family == socket.AF_INET6:
                 each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if named:
                 each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)
-            await each.bind(address)
+            each.bind(address)
             if not named and _SHARING == socket.SO_REUSEADDR:
                 each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)  # for a later start at this port
     except OSError as error:
@@ -240,8 +246,7 @@ class Server:
         """By listener, and of all of them."""
         self._quotas = node.cluster.client_quotas
         self._accepting = trio.CancelScope()
-        self._handshakes = trio.Lock()
-        """Held by the one client that is in a step of its TLS handshake."""
+        self._handshakes = Steps()
 
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
         """Each listener's address, with the port that the kernel chose."""
@@ -271,14 +276,7 @@ class Server:
             with self._accepting:
                 async with trio.open_nursery() as accepting:
                     for listener, each in self._sockets:
-                        accepting.start_soon(
-                            partial(
-                                trio.serve_listeners,
-                                partial(self._serve, listener),
-                                [trio.SocketListener(each)],
-                                handler_nursery=nursery,
-                            )
-                        )
+                        accepting.start_soon(self._accept_all, listener, each, nursery)
             close_all(self._sockets)
 
     @property
@@ -298,15 +296,15 @@ class Server:
         """
         if self._serving is None:
             raise ConnectionRefusedError(f"nobody is served at {local}")
-        ours, theirs = trio.socket.socketpair()
+        ours, theirs = socket.socketpair()
         listener, _ = self._sockets[0]
         peer = Peer(LOOPBACK[0], local, listener.name, listener.advertised)
         peer.client = INSIDER
         # In the server's own context, whoever calls: its log lines go where those of all clients go.
         self._context.run(self._serving.start_soon, self._serve_insider, peer, theirs)
-        return trio.SocketStream(ours)
+        return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
-    async def _serve_insider(self, peer: Peer, connected: trio.socket.SocketType) -> None:
+    async def _serve_insider(self, peer: Peer, connected: socket.socket) -> None:
         async def transport() -> Transport:
             return PlainTransport(connected)
 
@@ -332,22 +330,39 @@ class Server:
         for connection in tuple(self.connections):
             connection.reset()
 
-    async def _serve(self, listener: Listener, stream: trio.SocketStream) -> None:
+    async def _accept_all(
+        self, listener: Listener, listening: socket.socket, serving: trio.Nursery
+    ) -> None:
+        """Let clients in, one in each pass of the event loop, until the socket is closed."""
+        while listening.fileno() >= 0:
+            try:
+                await trio.lowlevel.wait_readable(listening)
+                connected, address = listening.accept()
+            except trio.ClosedResourceError:
+                return
+            except (BlockingIOError, ConnectionError):
+                continue  # who came has gone again
+            except OSError as error:  # the process, or the system, has no room for more
+                message = f"cannot let clients in: {error}"
+                if self._node.troubles.is_news(message):
+                    logger.error("%s", message)
+                await trio.sleep(ACCEPT_SECONDS)
+            else:
+                serving.start_soon(self._serve, listener, connected, *address[:2])
+
+    async def _serve(
+        self, listener: Listener, connected: socket.socket, host: str, port: int
+    ) -> None:
         try:
-            host, port = stream.socket.getpeername()[:2]
-            local = Endpoint(*stream.socket.getsockname()[:2])
-        except OSError:  # the client reset the connection before anybody looked at it
-            stream.socket.close()
-            return
-        try:
+            local = Endpoint(*connected.getsockname()[:2])
             login = None if listener.gate is None else listener.gate.login()
             peer = Peer(host, local, listener.name, listener.advertised, login, port)
-            await self.serve(peer, partial(self._transport, listener, stream.socket, peer))
+            await self.serve(peer, partial(self._transport, listener, connected, peer))
         finally:
-            stream.socket.close()
+            connected.close()
 
     async def _transport(
-        self, listener: Listener, connected: trio.socket.SocketType, peer: Peer
+        self, listener: Listener, connected: socket.socket, peer: Peer
     ) -> Transport | None:
         """What the bytes of a client come through; None when it does not get so far."""
         plain = PlainTransport(connected)
@@ -399,7 +414,9 @@ class Server:
         self._per_host[peer.host] += 1
         try:
             self._warn_of_misleading(peer)
-            await trio.sleep_until(self._turn(peer.listener))
+            turn = self._turn(peer.listener)
+            if turn > trio.current_time():
+                await trio.sleep_until(turn)
             if self._quotas.of_addresses is not None and await self._turned_away(peer.host):
                 return
             opened = await transport()

@@ -15,6 +15,7 @@ from typing import Any
 
 import trio
 
+from kbroker.runtime.slices import Steps
 from kbroker.security.tls import ServerSide
 from kbroker.storage.files import FileRange
 
@@ -22,6 +23,12 @@ from .transport import Transport, after, gather, read_range
 
 CIPHERTEXT_BYTES = 256 * 1024
 """Room for each read of the socket."""
+RECORD_BYTES = 16 * 1024
+"""The most that a TLS record holds (RFC 8446), and so what one read returns."""
+TICKETS_ONLY = "TLSv1.3"
+"""With this version the client waits for nothing at the end of a handshake: what is left to be sent are
+tickets for the next one, which go out with the first answer, in one system call and one wake of the
+client."""
 SEAL_BYTES = 256 * 1024
 """At most this much is encrypted at a time, in some tenths of a millisecond."""
 
@@ -35,7 +42,16 @@ class _Sealed(bytes):
 class TlsTransport:
     """A connection with TLS on the side of the server. Call `shake_hands` first."""
 
-    __slots__ = ("_incoming", "_is_shaken", "_is_whole", "_outgoing", "_plain", "_tls")
+    __slots__ = (
+        "_has_some",
+        "_incoming",
+        "_is_heard",
+        "_is_shaken",
+        "_is_whole",
+        "_outgoing",
+        "_plain",
+        "_tls",
+    )
 
     def __init__(self, plain: Transport, context: ssl.SSLContext) -> None:
         self._plain = plain
@@ -43,32 +59,39 @@ class TlsTransport:
         side = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         assert isinstance(side, ServerSide)
         self._tls = side
+        self._has_some = False
+        """Whether something has come that was not looked at; it may be a part of a TLS record."""
         self._is_shaken = False
+        self._is_heard = True
+        """Whether the client may still listen."""
         self._is_whole = True
         """Whether the socket has all of what was encrypted."""
 
-    async def shake_hands(self, turns: trio.Lock) -> None:
+    async def shake_hands(self, steps: Steps) -> None:
         """Agree with the client on keys.
 
-        A step takes a millisecond or two of a processor; `turns` is held meanwhile, so that no turn of
-        the event loop has more than one of them, however many clients come at once. Raises OSError when
-        the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
+        A step takes a fraction of a millisecond, with a certificate of the client more; `steps` bounds
+        how many of them a turn of the event loop has, however many clients come at once. Raises OSError
+        when the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
         """
-        refusal: ssl.SSLError | None = None
         while not self._is_shaken:
-            async with turns:
-                try:
-                    self._tls.do_handshake()
-                    self._is_shaken = True
-                except ssl.SSLWantReadError:
-                    pass
-                except ssl.SSLError as error:
-                    refusal = error
-            await self._flush()  # outside of the turn: it waits for the client
-            if refusal is not None:
-                raise refusal
-            if not self._is_shaken:
-                await self._fill()
+            self._take(await self._plain.receive(CIPHERTEXT_BYTES))
+            try:
+                self._is_shaken = await steps.run(self._step)
+            except ssl.SSLError:
+                await self._flush()  # it hears why
+                raise
+            if not self._is_shaken or self._tls.version() != TICKETS_ONLY:
+                await self._flush()
+        self._has_some = self._incoming.pending > 0
+
+    def _step(self) -> bool:
+        """Go on with the handshake; True at its end."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
 
     @property
     def certificate(self) -> bytes | None:
@@ -85,25 +108,27 @@ class TlsTransport:
         while left := self._plain.send_now(left):
             await self._plain.writable()
 
-    async def _fill(self) -> None:
-        data = await self._plain.receive(CIPHERTEXT_BYTES)
+    def _take(self, data: bytes) -> None:
+        """Keep what has come for OpenSSL."""
         if data:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
+        self._has_some = True
 
     async def receive(self, size: int) -> bytes:
         """Return up to `size` bytes, none when the peer has closed. Always yields."""
         while True:
-            await self._have_some()
+            if self._has_some:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._take(await self._plain.receive(CIPHERTEXT_BYTES))
             parts: list[bytes] = []
             while size > 0 and (data := self._decrypted(size)) is not None:
                 if not data:
                     return b"".join(parts)
                 parts.append(data)
                 size -= len(data)
-                if not self._has_some():
-                    break  # OpenSSL would say so too, by an exception that takes as long as the rest
             if parts:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -113,25 +138,26 @@ class TlsTransport:
         buffer[: len(data)] = data
         return len(data)
 
-    async def _have_some(self) -> None:
-        """Wait for more of what the client sends, unless something is here that was not looked at."""
-        if self._has_some():
-            await trio.lowlevel.checkpoint()
-        else:
-            await self._fill()
-
-    def _has_some(self) -> bool:
-        """Whether something is here that was not looked at; it may be a part of a TLS record."""
-        return self._incoming.pending > 0 or self._tls.pending() > 0
-
     def _decrypted(self, size: int) -> bytes | None:
         """The next bytes, at most those of one TLS record; none at the end, None when more has to come."""
+        if not self._has_some:
+            return None  # OpenSSL would say so too, by an exception that takes as long as the rest
+        asked = min(size, RECORD_BYTES)
         try:
-            return self._tls.read(size)
+            data = self._tls.read(asked)
         except ssl.SSLWantReadError:
+            self._has_some = False
             return None
-        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            return b""  # some clients close without a word, and the length of a request says enough
+        except ssl.SSLZeroReturnError:
+            return b""
+        except ssl.SSLEOFError:
+            # Some clients close without a word, and the length of a request says enough. Who does so
+            # waits for no word either.
+            self._is_heard = False
+            return b""
+        if not self._incoming.pending:
+            self._has_some = len(data) == asked and self._tls.pending() > 0
+        return data
 
     async def writable(self) -> None:
         """Wait until `send_now` can go on."""
@@ -168,7 +194,7 @@ class TlsTransport:
         return self._outgoing.read()
 
     def close(self) -> None:
-        if self._is_shaken and self._is_whole:
+        if self._is_shaken and self._is_whole and self._is_heard:
             self._say_goodbye()
         self._plain.close()
 

@@ -22,9 +22,15 @@ SENDFILE_BYTES = 1024 * 1024
 
 FILE_TOO_SHORT = "a segment file is shorter than what was promised to a client"
 
+UNSENT_BYTES = 16 * 1024
+"""How much the system keeps for a client beyond what is on its way, before a socket counts as full."""
+
 _HAS_SENDFILE = hasattr(os, "sendfile")
 _NO_LINGER = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 """A socket that lingers for no time sends RST when it is closed."""
+_OPTIONS = {socket.TCP_NODELAY: 1}
+if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+    _OPTIONS[socket.TCP_NOTSENT_LOWAT] = UNSENT_BYTES
 
 
 class Transport(Protocol):
@@ -61,16 +67,21 @@ class Transport(Protocol):
 class PlainTransport:
     """A TCP connection without TLS; stored bytes go from the page cache to the socket.
 
-    It takes the plain socket out of trio's: each call of the latter yields to the scheduler, which
-    costs more than the call. Here only waiting yields. Receiving always does, so that a busy client
-    takes turns with the others.
+    It works on a plain socket: each call of trio's yields to the scheduler, which costs more than the
+    call. Here only waiting yields. Receiving always does, so that a busy client takes turns with the
+    others.
     """
 
     __slots__ = ("_socket",)
 
-    def __init__(self, connected: trio.socket.SocketType) -> None:
-        self._socket = socket.socket(fileno=connected.detach())
-        self._socket.setblocking(False)
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        connected.setblocking(False)
+        try:
+            for option, value in _OPTIONS.items():
+                connected.setsockopt(socket.IPPROTO_TCP, option, value)
+        except OSError:
+            pass  # it is no TCP connection, or has ended, which shows soon
 
     async def receive(self, size: int) -> bytes:
         """Return up to `size` bytes, none when the peer has closed."""
@@ -137,6 +148,8 @@ class PlainTransport:
 
 def gather(parts: Sequence[Any]) -> list[Any]:
     """Join small neighbours; only file ranges that are worth a sendfile stay ranges."""
+    if len(parts) == 1 and not isinstance(parts[0], FileRange):
+        return [*parts]
     gathered: list[Any] = []
     small: list[Any] = []
     for part in parts:

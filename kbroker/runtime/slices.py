@@ -18,6 +18,10 @@ REST = 4
 """How many times as long as a slice of work took the event loop is left to others."""
 SORTED_AT_ONCE = 1000
 """Of what is sorted in turns: a fraction of a millisecond."""
+STEP_REST = 1.5
+"""Each of `Steps` is to have so many times as much time as it takes."""
+BURST_SECONDS = 0.001
+"""How far they may be ahead of that: two milliseconds of them in one pass."""
 TURN_SECONDS = 0.005
 """How long one client may keep the event loop; see `TurnQueue` for how many do."""
 
@@ -88,6 +92,32 @@ class TurnQueue:
             self._lines.reverse()
         self._called = line[0]
         self._called.set()
+
+
+class Steps:
+    """Short work that many may want at the same moment, as handshakes are.
+
+    It is done at once as long as it takes no more than a part of the event loop's time; beyond that one
+    step is done in each pass of the loop, in the order in which they were asked for. So who comes alone
+    waits for nothing, and a pass has some milliseconds of such work at most, however many come.
+    """
+
+    def __init__(self) -> None:
+        self._queue = TurnQueue()
+        self._rested_at = 0.0
+        """When the steps so far have had their rests."""
+
+    async def run(self, step: Callable[[], Result]) -> Result:
+        """Do one step, and return what comes of it."""
+        if self._queue or self._rested_at > trio.current_time() + BURST_SECONDS:
+            await self._queue.wait(again=False)
+        began = trio.current_time()
+        try:
+            return step()
+        finally:
+            ended = trio.current_time()
+            rested = max(self._rested_at, began) + (ended - began) * STEP_REST
+            self._rested_at = min(rested, ended + 2 * BURST_SECONDS)
 
 
 class Turn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -347,7 +348,8 @@ def repeated(array: Array, crowd: Crowd, count: int) -> bytes:
 @asynccontextmanager
 async def serving(node: Node, apis: Mapping[int, Api]) -> AsyncIterator[Wire]:
     """A connection to a node, served by `apis`."""
-    client, server = trio.socket.socketpair()
+    ours, server = socket.socketpair()
+    client = trio.socket.from_stdlib_socket(ours)
     peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
     limit = node.config.request_max_bytes
     connection = Connection(node, apis, PlainTransport(server), peer, frame_bytes_max=limit)

@@ -636,6 +636,34 @@ async def test_who_gives_an_answer_sends_it(
             assert (await produce(wire, topic, batch())).base_offset == offset
 
 
+class Writers(trio.abc.Instrument):
+    """How many connections have a second task."""
+
+    count = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("Connection._write_all")
+
+
+async def test_who_is_answered_at_once_costs_no_second_task() -> None:
+    writers = Writers()
+    trio.lowlevel.add_instrument(writers)
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        assert await wire.works()
+        before = writers.count
+        async with connected(broker.endpoint) as other:
+            assert await other.works()
+            await fetch(other, topic)
+            assert writers.count == before
+            await other.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
+            await until(lambda: writers.count > before)
+            await produce(wire, topic, batch())
+            assert await other.receive()
+    trio.lowlevel.remove_instrument(writers)
+    assert writers.count == before + 1
+
+
 async def test_an_answer_that_cannot_be_sent_ends_its_own_connection_only(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

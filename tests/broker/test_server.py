@@ -123,6 +123,33 @@ async def test_a_broker_that_cannot_listen_leaves_no_data_folder_behind(tmp_path
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), 1),
+        (ConnectionAbortedError(errno.ECONNABORTED, "aborted"), 0),
+        (BlockingIOError(errno.EAGAIN, "try again"), 0),
+    ],
+)
+async def test_who_cannot_be_let_in_once_is_let_in_later(
+    error: OSError, told: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = [error] * 3
+    accept = socket.socket.accept
+
+    def accept_later(listening: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise failures.pop()
+        return accept(listening)
+
+    monkeypatch.setattr("kbroker.net.server.ACCEPT_SECONDS", 0.001)
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    async with started() as broker, connected(broker.endpoint) as wire:
+        assert await wire.works()
+    assert not failures
+    assert caplog.text.count("cannot let clients in: [Errno 24]") == told, "once is enough"
+
+
 # -- several brokers
 
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.runtime.slices import REST, SLICE_SECONDS, TURN_SECONDS, Slices, Turn, TurnQueue
+from kbroker.runtime.slices import (
+    BURST_SECONDS,
+    REST,
+    SLICE_SECONDS,
+    STEP_REST,
+    TURN_SECONDS,
+    Slices,
+    Steps,
+    Turn,
+    TurnQueue,
+)
 
 
 async def test_a_rest_is_as_long_as_the_work_asks_for(mock_clock: MockClock) -> None:
@@ -124,3 +135,60 @@ async def test_what_is_sorted_in_turns_is_in_order() -> None:
     some = await Turn(TurnQueue()).in_order(names, lambda name: name if name >= "4" else None)
     assert list(some) == sorted(name for name in names if name >= "4")
     assert list(await Turn(TurnQueue()).in_order([], str)) == []
+
+
+async def test_many_steps_at_once_are_a_burst_and_then_one_in_each_pass(
+    mock_clock: MockClock,
+) -> None:
+    steps, passes = Steps(), Passes()
+    order: list[int] = []
+
+    def step(index: int) -> None:
+        mock_clock.jump(BURST_SECONDS / 4)
+        order.append(index)
+        passes.turns[-1] += 1
+
+    async def come(index: int) -> None:
+        await go_on.wait()
+        await steps.run(lambda: step(index))
+
+    go_on = trio.Event()
+    async with trio.open_nursery() as nursery:
+        for index in range(50):
+            nursery.start_soon(come, index)
+        await wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(passes)
+        go_on.set()
+    trio.lowlevel.remove_instrument(passes)
+    burst, *others = sorted(passes.turns, reverse=True)
+    assert 1 < burst <= BURST_SECONDS / (STEP_REST - 1) / (BURST_SECONDS / 4) + 1
+    assert max(others) == 1
+    assert sorted(order) == list(range(50))
+    assert len(passes.turns) < 50 + 10, "and hardly a pass without one"
+
+
+async def test_steps_that_come_seldom_wait_for_nothing(mock_clock: MockClock) -> None:
+    steps, passes = Steps(), Passes()
+    trio.lowlevel.add_instrument(passes)
+    for _ in range(50):
+        await steps.run(lambda: mock_clock.jump(BURST_SECONDS))
+        mock_clock.jump((STEP_REST - 1) * BURST_SECONDS)
+    trio.lowlevel.remove_instrument(passes)
+    assert passes.turns == [0]
+
+
+async def test_a_step_that_fails_counts_as_well(mock_clock: MockClock) -> None:
+    steps = Steps()
+
+    def fail() -> None:
+        mock_clock.jump(10 * BURST_SECONDS)
+        raise ValueError("it fails")
+
+    passes = Passes()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="it fails"):
+            await steps.run(fail)
+    trio.lowlevel.add_instrument(passes)
+    await steps.run(lambda: None)
+    trio.lowlevel.remove_instrument(passes)
+    assert len(passes.turns) > 1, "the next one lets others have their turn before"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,13 @@ LARGE = bytes(range(256)) * (3 * SENDFILE_BYTES // 256)
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[PlainTransport, trio.SocketStream]]:
     """A transport and the other end of its connection."""
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    client = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
-    accepted = await listeners[0].accept()
-    transport = PlainTransport(accepted.socket)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = await trio.open_tcp_stream(*listening.getsockname())
+        connected, _ = listening.accept()
+    transport = PlainTransport(connected)
     yield transport, client
     transport.close()
     await client.aclose()
-    await listeners[0].aclose()
 
 
 @pytest.fixture(params=["memory", "disk"])

@@ -2,6 +2,7 @@
 
 from .assignors import TopicShape
 from .coordinator import GroupCoordinator
+from .in_flight import Change, RecordState
 from .offsets import TopicNames
 from .placement import hash_partition
 from .rebalance import some_of
@@ -21,27 +22,44 @@ from .settings import (
     ConsumerGroupSettings,
     GroupSettings,
     MigrationPolicy,
+    ShareGroupSettings,
     StreamsGroupSettings,
 )
+from .share_acquiring import Acquired, LogBatch, Taker, acquire, without_aborted
+from .share_delivery import Acknowledgement, DeliverySettings, ShareDelivery
+from .share_making import ToMake
 from .share_states import ShareStateCoordinator
+from .state_batches import StateBatch, StateBatches
 from .transaction import Transaction, TransactionState
 from .transactions import TransactionCoordinator, TransactionSettings, names_whole_producer
 
 __all__ = [
+    "Acknowledgement",
+    "Acquired",
     "Answer",
+    "Change",
     "ClientInfo",
     "ConsumerGroupSettings",
     "CoordinatorRecord",
+    "DeliverySettings",
     "Event",
     "GroupCoordinator",
     "GroupSettings",
+    "LogBatch",
     "MigrationPolicy",
     "Now",
     "Parked",
     "Pieces",
+    "RecordState",
     "Result",
+    "ShareDelivery",
+    "ShareGroupSettings",
     "ShareStateCoordinator",
+    "StateBatch",
+    "StateBatches",
     "StreamsGroupSettings",
+    "Taker",
+    "ToMake",
     "TopicNames",
     "TopicShape",
     "Transaction",
@@ -49,8 +67,10 @@ __all__ = [
     "TransactionEvent",
     "TransactionSettings",
     "TransactionState",
+    "acquire",
     "append_error",
     "hash_partition",
     "names_whole_producer",
     "some_of",
+    "without_aborted",
 ]

@@ -15,13 +15,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 Target: TypeAlias = Mapping[UUID, AbstractSet[int]]
 """Partitions by topic."""
 Assigned: TypeAlias = Mapping[UUID, Mapping[int, int]]
 """Partitions by topic, each with the epoch in which its member got it."""
+K = TypeVar("K")
+
 NOTHING: Mapping[UUID, dict[int, int]] = MappingProxyType({})
 NO_TARGET: Mapping[UUID, frozenset[int]] = MappingProxyType({})
 
@@ -253,8 +255,8 @@ class ConsumerGroup:
         resolved: Mapping[str, Resolved],
     ) -> set[str]:
         """What is subscribed to by anybody when `new` has taken the place of `old`."""
-        counts = _changed(self.topics, old.topics if old else (), new.topics if new else ())
-        patterns = _changed(
+        counts = changed_counts(self.topics, old.topics if old else (), new.topics if new else ())
+        patterns = changed_counts(
             self.patterns,
             (old.pattern,) if old and old.pattern else (),
             (new.pattern,) if new and new.pattern else (),
@@ -268,7 +270,7 @@ class ConsumerGroup:
 
     def assignor_after(self, old: ConsumerMember | None, new: ConsumerMember | None) -> str | None:
         """The assignor that most members ask for, the first of the alphabet among equals."""
-        counts = _changed(
+        counts = changed_counts(
             self.assignors,
             (old.assignor,) if old and old.assignor else (),
             (new.assignor,) if new and new.assignor else (),
@@ -279,11 +281,11 @@ class ConsumerGroup:
 
     def _count(self, member: ConsumerMember, by: int) -> None:
         for topic in member.topics:
-            _add(self.topics, topic, by)
+            add_to(self.topics, topic, by)
         if member.pattern:
-            _add(self.patterns, member.pattern, by)
+            add_to(self.patterns, member.pattern, by)
         if member.assignor:
-            _add(self.assignors, member.assignor, by)
+            add_to(self.assignors, member.assignor, by)
         if member.classic is not None:
             self.classic_count += by
 
@@ -319,19 +321,20 @@ def _partitions(member: ConsumerMember) -> Iterator[tuple[UUID, int]]:
                 yield topic_id, partition
 
 
-def _add(counts: Counter[str], name: str, by: int) -> None:
+def add_to(counts: Counter[K], name: K, by: int) -> None:
+    """Count something; what comes to nothing is let go."""
     counts[name] += by
     if not counts[name]:
         del counts[name]
 
 
-def _changed(counts: Counter[str], less: Iterable[str], more: Iterable[str]) -> Counter[str]:
+def changed_counts(counts: Counter[str], less: Iterable[str], more: Iterable[str]) -> Counter[str]:
     """The counts with some names less and some more."""
     changed = counts.copy()
     for name in less:
-        _add(changed, name, -1)
+        add_to(changed, name, -1)
     for name in more:
-        _add(changed, name, 1)
+        add_to(changed, name, 1)
     return changed
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator
-from itertools import islice
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -34,17 +34,23 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from kbroker.protocol.messages.share_groups import (
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
 from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.share_state_log import SharePartition
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic import ClassicGroups
 from .classic_members import ClassicMembers
-from .consumer_group import ConsumerGroup
+from .consumer_group import ConsumerGroup, Target
 from .consumer_groups import KINDS, ConsumerGroups
 from .consumer_topics import KnownTopics, Topics
 from .conversion import Conversion
@@ -56,9 +62,26 @@ from .offsets import Offsets
 from .rebalance import Rebalances, note
 from .replay import end_transaction, replay
 from .result import Answer, ClientInfo, Now, Parked, Pieces, Result, append_error
-from .settings import ConsumerGroupSettings, GroupSettings, StreamsGroupSettings
+from .settings import (
+    ConsumerGroupSettings,
+    GroupSettings,
+    ShareGroupSettings,
+    StreamsGroupSettings,
+)
+from .share_describing import describe_share_group
+from .share_group import NO_STATE, SharedTopics, ShareGroup
+from .share_groups import KINDS as SHARE_KINDS
+from .share_groups import ShareGroups
+from .share_making import StatesToMake, ToMake
+from .share_offsets import Begun, ShareOffsets
 from .sharing import MayKnow
-from .standing import consumer_group_standing, standing, streams_group_standing
+from .standing import (
+    consumer_group_standing,
+    share_group_standing,
+    share_group_unrest,
+    standing,
+    streams_group_standing,
+)
 from .state import ShardState
 from .streams_describing import describe_streams_group
 from .streams_group import StreamsGroup
@@ -83,6 +106,7 @@ class GroupCoordinator:
       topics: The cluster's topics; `topics_changed` says when they change.
       consumer_settings: Those of one consumer group, by its id, as they are now.
       streams_settings: The same of a streams group.
+      share_settings: The same of a share group.
       new_uuid: Where member ids come from; tests give a counter.
     """
 
@@ -93,6 +117,7 @@ class GroupCoordinator:
         *,
         consumer_settings: Callable[[str], ConsumerGroupSettings] | None = None,
         streams_settings: Callable[[str], StreamsGroupSettings] | None = None,
+        share_settings: Callable[[str], ShareGroupSettings] | None = None,
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self._settings = settings
@@ -115,6 +140,16 @@ class GroupCoordinator:
             streams_settings or (lambda group_id: streams_default),
             self._topics,
         )
+        default_of_shares = ShareGroupSettings()
+        self._making = StatesToMake(self._state, self._topics)
+        self._share = ShareGroups(
+            self._state,
+            timers,
+            share_settings or (lambda group_id: default_of_shares),
+            self._topics,
+            self._making,
+        )
+        self._share_offsets = ShareOffsets(self._state, self._topics, self._making)
         self._classic_members = ClassicMembers(
             self._consumer,
             timers,
@@ -137,6 +172,9 @@ class GroupCoordinator:
         if request.group_id in self._state.streams_groups:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return Result(JoinGroupResponse(error_code=code))
+        if self.has_share_group(request.group_id):
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return Result(JoinGroupResponse(error_code=code, member_id=""))
         return self._classic.join(request, client, now, version)
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
@@ -187,6 +225,16 @@ class GroupCoordinator:
         is stored, if the client may do that."""
         return self._streams.heartbeat(request, client, now)
 
+    def share_heartbeat(
+        self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
+    ) -> Result[ShareGroupHeartbeatResponse]:
+        """ShareGroupHeartbeat 1. What it asks of share coordinators is in `take_states_to_make`."""
+        return self._share.heartbeat(request, client, now)
+
+    def has_share_group(self, group_id: str) -> bool:
+        """Whether there is a share group of that name."""
+        return group_id in self._state.share_groups
+
     def free_for_classic(self, group_id: str, now: Now) -> Result[JoinGroupResponse] | None:
         """Before a JoinGroup: a newer group without members is one no more; its offsets stay.
 
@@ -206,6 +254,55 @@ class GroupCoordinator:
     def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
         """The client that waits in `slot` has gone; call it once, before the slot is answered."""
         return self._classic.abandon(slot, now)
+
+    # -- states of share groups
+
+    def take_states_to_make(self) -> list[ToMake]:
+        """What share coordinators are to be asked for by now. Take it when a result was stored, ask
+        once that is committed, and call `states_made` in the end."""
+        return self._making.take()
+
+    def states_made(self, group_id: str, partitions: Target, *, well: bool) -> Result[Any]:
+        """Share coordinators have made states for a group, or have not."""
+        return self._making.made(group_id, partitions, well=well)
+
+    def alter_share_offsets(self, group_id: str, topics: SharedTopics, now: Now) -> Result[Begun]:
+        """AlterShareGroupOffsets 0, its first step. When that is committed, ask the share coordinators
+        and call `states_made`. An error is in the response."""
+        return self._share_offsets.alter(group_id, topics, now)
+
+    def delete_share_offsets(self, group_id: str, topics: Mapping[UUID, str]) -> Result[Begun]:
+        """DeleteShareGroupOffsets 0, its first step, of topics that there are. When that is committed,
+        ask the share coordinators and call `share_offsets_deleted`."""
+        return self._share_offsets.delete(group_id, topics)
+
+    def has_share_states(self, group_id: str) -> bool:
+        """Whether a group ever had the state of a share partition."""
+        return self._share_offsets.has_states(group_id)
+
+    def share_offsets_deleted(
+        self, group_id: str, topic_ids: Collection[UUID]
+    ) -> Result[ErrorCode]:
+        """Share coordinators have deleted the states of topics."""
+        return self._share_offsets.deleted(group_id, topic_ids)
+
+    def delete_share_states(self, group_id: str) -> Result[Begun]:
+        """Before `delete_group` of a share group. When that is committed, ask the share coordinators."""
+        return self._share_offsets.delete_all(group_id)
+
+    def shared_partitions(self, group_id: str) -> Iterator[SharePartition]:
+        """The share partitions of a group that have a state now; none where there is no such group."""
+        group = self._state.share_groups.get(group_id)
+        topics = NO_STATE.initialized if group is None else group.shared.initialized
+        return (
+            SharePartition(group_id, topic_id, partition)
+            for topic_id, topic in topics.items()
+            for partition in sorted(topic.partitions)
+        )
+
+    def forget_shared_topics(self, topic_ids: Collection[UUID]) -> Pieces:
+        """Topics were deleted: share groups have no states of them any more. In pieces."""
+        return self._share_offsets.forget_topics(topic_ids)
 
     # -- offsets
 
@@ -250,7 +347,9 @@ class GroupCoordinator:
 
     def forget_missing_topics(self) -> Pieces:
         """Delete the offsets of topics that there are no more, in pieces."""
-        return self._offsets.forget_missing_topics()
+        return chain(
+            self._offsets.forget_missing_topics(), self._share_offsets.forget_missing_topics()
+        )
 
     def expire(self, now: Now) -> Pieces:
         """Delete what has outlived its retention, in pieces."""
@@ -290,6 +389,10 @@ class GroupCoordinator:
         """StreamsGroupDescribe 0: the row of one group. Authorized operations are left unset."""
         return describe_streams_group(self._state, group_id)
 
+    def describe_share_group(self, group_id: str) -> ShareGroupDescribeResponse.Group:
+        """ShareGroupDescribe 1: the row of one group. Authorized operations are left unset."""
+        return describe_share_group(self._state, self._topics, group_id)
+
     def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
         """DeleteGroups 0-2, one group of it, in pieces whose response is its row.
 
@@ -310,11 +413,18 @@ class GroupCoordinator:
         """The state and the members of a group of any kind."""
         return view_of(self._state, self._topics, group_id)
 
+    def share_unrest(self, group_id: str) -> str | None:
+        """What is still to happen in a share group, in words; None when nothing is."""
+        group = self._state.share_groups.get(group_id)
+        return None if group is None else share_group_unrest(group)
+
     def standing(self, group_id: str, now: Now) -> str | None:
         """How a group stands and what it waits for, in words; None when there is none."""
         group = self._state.any_group(group_id)
         if group is None:
             return None
+        if isinstance(group, ShareGroup):
+            return share_group_standing(group)
         producers = self._state.pending_offsets.producers(group_id)
         if isinstance(group, ConsumerGroup):
             return consumer_group_standing(group, producers)
@@ -331,20 +441,27 @@ class GroupCoordinator:
     def due(self, now: Now) -> Iterator[Result[None]]:
         """The time-outs that have come. Handle each result before taking the next."""
         while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
-            if key[0] in STREAMS_KINDS:
-                yield self._streams.expire(key, now)
-            else:
-                groups = self._consumer if key[0] in KINDS else self._rebalances
-                yield groups.expire(key, now)
+            yield self._owner(key[0]).expire(key, now)
+
+    def _owner(self, kind: str) -> ConsumerGroups | StreamsGroups | ShareGroups | Rebalances:
+        """Whose a kind of timers is."""
+        if kind in STREAMS_KINDS:
+            return self._streams
+        if kind in SHARE_KINDS:
+            return self._share
+        return self._consumer if kind in KINDS else self._rebalances
 
     def end_session(self, group_id: str, member_id: str, now: Now) -> None:
         """A member is not heard of any more: its session is over the next time `due` is called."""
         group = self._consumer_group(group_id)
         streams = self._state.streams_groups.get(group_id)
+        shared = self._state.share_groups.get(group_id)
         if streams is not None:
             self._streams.end_session(streams, member_id, now)
         elif group is not None:
             self._consumer.end_session(group, member_id, now)
+        elif shared is not None:
+            self._share.end_session(shared, member_id, now)
         else:
             self._rebalances.expect(group_id, member_id, 0, now)
 
@@ -355,6 +472,7 @@ class GroupCoordinator:
                 self._rebalances.keep_alive(group, member, now)
         self._consumer.renew_sessions(now)
         self._streams.renew_sessions(now)
+        self._share.renew_sessions(now)
 
     def topics_changed(self, names: Collection[str]) -> None:
         """These topics are new, gone or different: consumer and streams groups look again with the next
@@ -403,6 +521,11 @@ class GroupCoordinator:
         while streams := tuple(islice(streams_groups, GROUPS_AT_ONCE)):
             for one in streams:
                 self._streams.go_on(one, now)
+            yield Result()
+        share_groups = iter(tuple(self._state.share_groups.values()))
+        while shared := tuple(islice(share_groups, GROUPS_AT_ONCE)):
+            for each_shared in shared:
+                self._share.go_on(each_shared, now)
             yield Result()
 
     def _go_on(self, group: Group, now: Now, result: Result[None]) -> None:

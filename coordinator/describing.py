@@ -25,7 +25,7 @@ def describe_consumer_group(
     """
     group = state.consumer_groups.get(group_id)
     if group is None:
-        what = "is not a consumer group" if state.any_group(group_id) else "not found"
+        what = "not found" if state.any_group(group_id) is None else "is not a consumer group"
         return Response.Group(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,

@@ -18,6 +18,7 @@ from .group_state import DEAD, EMPTY, STABLE
 from .rebalance import note_deleted
 from .records import offset_tombstone
 from .result import Now, Result, append_error
+from .share_group import PROTOCOL_TYPE as SHARE
 from .state import OFFSETS_AT_ONCE, AnyGroup, ShardState
 from .streams_group import StreamsGroup
 from .tombstones import tombstones_of
@@ -34,11 +35,12 @@ def list_groups(
     Others may change the groups between two rows: each row is as its group is when it is taken.
     """
     states = {name.strip().lower() for name in states}
-    types = {name.lower() for name in types} or {CLASSIC, CONSUMER, STREAMS}
+    types = {name.lower() for name in types} or {CLASSIC, CONSUMER, STREAMS, SHARE}
     classic = tuple(state.groups.values()) if CLASSIC in types else ()
     consumer = tuple(state.consumer_groups.values()) if CONSUMER in types else ()
     streams = tuple(state.streams_groups.values()) if STREAMS in types else ()
-    groups: tuple[AnyGroup, ...] = (*classic, *consumer, *streams)
+    share = tuple(state.share_groups.values()) if SHARE in types else ()
+    groups: tuple[AnyGroup, ...] = (*classic, *consumer, *streams, *share)
     for group in groups:
         if states and _filter_name(group) not in states:
             continue
@@ -54,7 +56,9 @@ def list_groups(
 def _type_of(group: AnyGroup) -> str:
     if isinstance(group, Group):
         return CLASSIC
-    return CONSUMER if isinstance(group, ConsumerGroup) else STREAMS
+    if isinstance(group, ConsumerGroup):
+        return CONSUMER
+    return STREAMS if isinstance(group, StreamsGroup) else SHARE
 
 
 def _filter_name(group: AnyGroup) -> str:
@@ -71,7 +75,7 @@ def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGr
     if group is None:
         answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
         if version >= 6:  # KIP-1043
-            what = "is not a classic group" if state.any_group(group_id) else "not found"
+            what = "not found" if state.any_group(group_id) is None else "is not a classic group"
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             answer.error_message = f"Group {group_id[:255]} {what}."
         return answer

@@ -109,6 +109,8 @@ class Offsets:
             check = committer_check(group, request, version)
         elif streams is not None:
             check = streams_committer_check(streams, request, version)
+        elif request.group_id in self._state.share_groups:
+            check = always(ErrorCode.GROUP_ID_NOT_FOUND)
         else:
             check = always(self._check_committer(request, now, version))
         result.records = self._records(request, wanted, check, now)
@@ -132,6 +134,8 @@ class Offsets:
                 check = transactional_committer_check(group, commit)
             elif streams is not None and not refusal:
                 check = streams_transactional_check(streams, commit)
+            elif request.group_id in self._state.share_groups:
+                check = always(refusal or ErrorCode.GROUP_ID_NOT_FOUND)
             else:
                 check = always(refusal or self._check_transactional_committer(commit))
             result.records = self._records(commit, wanted, check, now)
@@ -326,7 +330,7 @@ class Offsets:
         """Delete single offsets (KIP-496): not those of topics that the group reads."""
         if not request.group_id:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        group = self._state.any_group(request.group_id)
+        group = self._state.committing_group(request.group_id)
         if group is None:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
         if isinstance(group, Group) and not _is_simple_or_of_consumers(group):
@@ -384,7 +388,7 @@ class Offsets:
 
     def _forget_all(self, concerns: Callable[[str], bool]) -> Pieces:
         """The offsets of earlier topics with the names that this concerns."""
-        for group_id in self._state.group_ids():
+        for group_id in self._state.committing_group_ids():
             for places in _some_at_once(self._state.places(group_id)):
                 gone = [
                     place
@@ -419,8 +423,8 @@ class Offsets:
         A group that has nothing left and no members goes as well. What waits for the end of a
         transaction stays.
         """
-        for group_id in self._state.group_ids():
-            group = self._state.any_group(group_id)
+        for group_id in self._state.committing_group_ids():
+            group = self._state.committing_group(group_id)
             if group is None:
                 continue  # it went meanwhile
             for places in _some_at_once(self._state.offsets.get(group_id, ())):
@@ -428,7 +432,7 @@ class Offsets:
 
     def _expired(self, group: AnyGroup, places: Collection[Place], now: Now) -> Result[None] | None:
         """What of these offsets has outlived its retention, with the group if that has no more."""
-        if self._state.any_group(group.id) is not group:
+        if self._state.committing_group(group.id) is not group:
             return None  # it went meanwhile
         offsets = self._state.offsets.get(group.id, {})
         unstable = self._state.pending_offsets.places(group.id)

@@ -26,6 +26,7 @@ from .consumer_replay import replay_consumer_group
 from .group import Group, Member
 from .group_state import EMPTY, STABLE
 from .pending import Ended, Place
+from .share_replay import replay_share_group
 from .state import OFFSETS_AT_ONCE, ShardState
 from .streams_replay import replay_streams_group
 
@@ -46,6 +47,7 @@ def replay(
     else:
         replay_consumer_group(state, key, value)
         replay_streams_group(state, key, value)
+        replay_share_group(state, key, value)
 
 
 def replay_offset(

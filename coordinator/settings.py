@@ -95,3 +95,21 @@ class StreamsGroupSettings:
     initial_rebalance_delay_ms: int = 3_000
     size_max: int = 2**31 - 1
     standby_replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupSettings:
+    """Of one share group of KIP-932, as they are now. Defaults are Kafka's.
+
+    Attributes:
+      session_timeout_ms: Silence after which a member is removed (`share.session.timeout.ms`).
+      heartbeat_interval_ms: How often members are asked to send heartbeats
+        (`share.heartbeat.interval.ms`).
+      assignment_interval_ms: Shortest time between two targets (`share.assignment.interval.ms`).
+      size_max: Most members of a group (`group.share.max.size`).
+    """
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+    size_max: int = 200

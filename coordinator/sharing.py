@@ -10,8 +10,9 @@ heartbeats.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
+from functools import partial
 from itertools import islice
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from .assignors import ASSIGNORS, Subscriber, Targets, TopicShape
@@ -242,8 +243,7 @@ class Sharing:
         known = group.target_of(step.replaced or step.member)
         if step.epoch <= group.assignment_epoch or group.is_assigning:
             return group.assignment_epoch, known
-        wait_ms = group.assigned_at_ms + settings.assignment_interval_ms - now.log_ms
-        if group.assigned_at_ms and 0 < wait_ms <= settings.assignment_interval_ms:
+        if is_too_early(group.assigned_at_ms, settings.assignment_interval_ms, now):
             return group.assignment_epoch, known
         assignor = group.assignor_after(step.counted, step.member)
         if assignor not in settings.assignors:
@@ -311,26 +311,71 @@ class Sharing:
         epoch = group.epoch
         shapes = self._topics.shapes_of(group.topics_after(None, None, group.resolved))
         members = tuple(group.members.values())
-        work = self._targets(group, members, dict(group.resolved), shapes, assignor)
-        targets = yield from work
-        changed = iter(targets.items())
-        while some := list(islice(changed, RECORDS_AT_ONCE)):
-            result: Result[None] = Result()
-            for member_id, target in some:
-                if member_id in group.members and target != group.targets.get(member_id):
-                    result.records.append(target_record(group_id, member_id, target))
-            result.on_failure = _give_up(group)
-            yield result if result.records else None
-            if self._state.consumer_groups.get(group_id) is not group or not group.is_assigning:
-                return
-        group.is_assigning = False
-        result = Result()
-        result.records.append(assignment_record(group_id, epoch, now.log_ms))
+        targets = yield from self._targets(group, members, dict(group.resolved), shapes, assignor)
+        is_there = partial(is_still, self._state.consumer_groups, group)
+        records = TargetRecords(target_record, assignment_record)
+        yield from store_targets(group, targets, epoch, now, is_there, records)
+
+
+def is_too_early(assigned_at_ms: int, interval_ms: int, now: Now) -> bool:
+    """Whether a target is too young to be followed by another one; 0 is that of no target."""
+    wait_ms = assigned_at_ms + interval_ms - now.log_ms
+    return bool(assigned_at_ms) and 0 < wait_ms <= interval_ms
+
+
+class TargetRecords(NamedTuple):
+    """How targets of a kind of groups are recorded: that of one member, and their epoch."""
+
+    target: Callable[[str, str, Target], CoordinatorRecord]
+    epoch: Callable[[str, int, int], CoordinatorRecord]
+
+
+class Assigning(Protocol):
+    """A group whose targets are computed beside clients."""
+
+    id: str
+    targets: dict[str, Target]
+    is_assigning: bool
+
+    @property
+    def members(self) -> Mapping[str, object]: ...
+
+
+def store_targets(
+    group: Assigning,
+    targets: Targets,
+    epoch: int,
+    now: Now,
+    is_there: Callable[[], bool],
+    records: TargetRecords,
+) -> Pieces:
+    """Store the targets of a large group in pieces, and behind them that they hold.
+
+    Parameters: `is_there` says whether the group still is the one of its name.
+    """
+    changed = iter(targets.items())
+    while some := list(islice(changed, RECORDS_AT_ONCE)):
+        result: Result[None] = Result()
+        for member_id, target in some:
+            if member_id in group.members and target != group.targets.get(member_id):
+                result.records.append(records.target(group.id, member_id, target))
         result.on_failure = _give_up(group)
-        yield result
+        yield result if result.records else None
+        if not (is_there() and group.is_assigning):
+            return
+    group.is_assigning = False
+    result = Result()
+    result.records.append(records.epoch(group.id, epoch, now.log_ms))
+    result.on_failure = _give_up(group)
+    yield result
 
 
-def _give_up(group: ConsumerGroup) -> Callable[..., Result[None]]:
+def is_still(groups: Mapping[str, Assigning], group: Assigning) -> bool:
+    """Whether a group still is the one of its name."""
+    return groups.get(group.id) is group
+
+
+def _give_up(group: Assigning) -> Callable[..., Result[None]]:
     def stop(code: object, now: Now) -> Result[None]:
         group.is_assigning = False  # the next heartbeat begins again
         return Result()

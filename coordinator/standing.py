@@ -9,6 +9,7 @@ from .group import Group
 from .group_state import EMPTY, PREPARING, STABLE
 from .rebalance import JOIN, SYNC, printable, some_of
 from .result import Now
+from .share_group import ShareGroup
 from .streams_group import StreamsGroup, StreamsGroupState
 from .timers import Timers
 
@@ -57,6 +58,48 @@ def streams_group_standing(group: StreamsGroup, producers: Sequence[int]) -> str
     if slow:
         stands += f"; {some_of(_members(slow))} must give tasks back"
     return _with_offsets(stands, producers)
+
+
+def share_group_standing(group: ShareGroup) -> str:
+    """As `standing`, of a share group of KIP-932."""
+    stands = f"group {group.id} is {group.state} in epoch {group.epoch}"
+    if group.members:
+        stands += f": it has {some_of(_members(group.members))}"
+    if group.epoch > group.assignment_epoch:
+        stands += f"; its target is of epoch {group.assignment_epoch}"
+    late = [
+        each.id
+        for each in group.members.values()
+        if not each.is_reconciled_to(group.assignment_epoch)
+    ]
+    if late:
+        stands += f"; {some_of(_members(late))} will hear of it with the next heartbeat"
+    for what, topics in (
+        ("waits for the share coordinators of", group.shared.initializing),
+        ("has a state of", group.shared.initialized),
+    ):
+        if topics:
+            names = [
+                f"{len(topic.partitions)} partitions of {topic.name}" for topic in topics.values()
+            ]
+            stands += f"; {what} {some_of(names)}"
+    return printable(stands)
+
+
+def share_group_unrest(group: ShareGroup) -> str | None:
+    """What is still to happen in a share group; None when nothing is."""
+    if group.shared.initializing:
+        return "waits for share coordinators"
+    if group.members and group.epoch > group.assignment_epoch:
+        return f"its target is of epoch {group.assignment_epoch}, not of {group.epoch}"
+    if group.lacks_partitions:
+        return "has partitions that nobody has been given"
+    late = [
+        each.id
+        for each in group.members.values()
+        if not each.is_reconciled_to(group.assignment_epoch)
+    ]
+    return f"{some_of(_members(late))} have not heard of their targets" if late else None
 
 
 def _with_offsets(sentence: str, producers: Sequence[int]) -> str:

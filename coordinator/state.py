@@ -11,12 +11,13 @@ from .consumer_group import ConsumerGroup
 from .deleted_topics import DeletedTopics
 from .group import Group
 from .pending import PendingOffsets, Place
+from .share_group import ShareGroup
 from .streams_group import StreamsGroup
 
-AnyGroup: TypeAlias = "Group | ConsumerGroup | StreamsGroup"
 GroupOffsets: TypeAlias = dict[Place, OffsetCommitValue]
 """Committed offsets of one group by (topic, partition)."""
-
+CommittingGroup: TypeAlias = Group | ConsumerGroup | StreamsGroup
+AnyGroup: TypeAlias = CommittingGroup | ShareGroup
 
 OFFSETS_AT_ONCE = 100
 """Of one group, that are looked at or deleted in one piece: about a millisecond of work."""
@@ -25,10 +26,10 @@ OFFSETS_AT_ONCE = 100
 class ShardState:
     """Groups, committed offsets and those of open transactions. All are written by `replay`.
 
-    The volatile part of a group (see `Group`) is changed in place by the operations. A group that
-    has offsets, pending ones too, is always in one of `groups`, `consumer_groups` and `streams_groups`;
-    one without members that was only ever used for offsets is called simple and has no protocol
-    type.
+    The volatile part of a group (see `Group`) is changed in place by the operations. A group is of
+    one kind, and one that has offsets, pending ones too, is always in one of `groups`, `consumer_groups`
+    and `streams_groups`; one without members that was only ever used for offsets is called simple and
+    has no protocol type.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class ShardState:
         "groups",
         "offsets",
         "pending_offsets",
+        "share_groups",
         "streams_groups",
     )
 
@@ -46,6 +48,8 @@ class ShardState:
         """Classic groups."""
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         """Groups of KIP-848."""
+        self.share_groups: dict[str, ShareGroup] = {}
+        """Groups of KIP-932."""
         self.streams_groups: dict[str, StreamsGroup] = {}
         """Groups of KIP-1071."""
         self.offsets: dict[str, GroupOffsets] = {}
@@ -56,19 +60,37 @@ class ShardState:
 
     def any_group(self, group_id: str) -> AnyGroup | None:
         """A group of any kind."""
+        return self.committing_group(group_id) or self.share_groups.get(group_id)
+
+    def committing_group(self, group_id: str) -> CommittingGroup | None:
+        """A group of a kind that commits offsets."""
         return (
             self.groups.get(group_id)
             or self.consumer_groups.get(group_id)
             or self.streams_groups.get(group_id)
         )
 
-    def group_ids(self) -> tuple[str, ...]:
-        """Of all groups, as they are now."""
+    def committing_group_ids(self) -> tuple[str, ...]:
+        """Of all groups of those kinds, as they are now."""
         return (*self.groups, *self.consumer_groups, *self.streams_groups)
+
+    def begin_share_group(self, group_id: str) -> ShareGroup:
+        """A group is a share group from now on, whatever it was."""
+        self.groups.pop(group_id, None)
+        self.consumer_groups.pop(group_id, None)
+        group = self.share_groups[group_id] = ShareGroup(group_id)
+        return group
+
+    def end_share_group(self, group_id: str) -> None:
+        """A group is no share group any more; what offsets it has belong to a simple one."""
+        del self.share_groups[group_id]
+        if self.places(group_id):
+            self.begin_simple_group(group_id)
 
     def begin_consumer_group(self, group_id: str) -> ConsumerGroup:
         """A group is a consumer group from now on, whatever it was."""
         self.groups.pop(group_id, None)
+        self.share_groups.pop(group_id, None)
         group = self.consumer_groups[group_id] = ConsumerGroup(group_id)
         return group
 

@@ -6,6 +6,8 @@ from .consumer_group import ConsumerGroup
 from .consumer_records import group_tombstones
 from .records import group_tombstone
 from .result import CoordinatorRecord
+from .share_group import ShareGroup
+from .share_records import group_tombstones as share_group_tombstones
 from .state import AnyGroup
 from .streams_group import StreamsGroup
 from .streams_records import streams_group_tombstones
@@ -17,4 +19,6 @@ def tombstones_of(group: AnyGroup) -> list[CoordinatorRecord]:
         return group_tombstones(group)
     if isinstance(group, StreamsGroup):
         return streams_group_tombstones(group)
+    if isinstance(group, ShareGroup):
+        return share_group_tombstones(group)
     return [group_tombstone(group.id)]

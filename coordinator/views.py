@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from kbroker.protocol.group_metadata import read_assignment
 
-from .consumer_group import ConsumerGroup, ConsumerMember
+from .consumer_group import ConsumerMember
 from .consumer_topics import KnownTopics
 from .group import Group, Member
 from .group_state import DEAD
 from .pending import Place
+from .share_group import ShareMember
 from .state import ShardState
 from .streams_group import StreamsGroup, StreamsMember
 from .streams_topology import sources_of
@@ -40,17 +41,18 @@ def view_of(state: ShardState, topics: KnownTopics, group_id: str) -> GroupView:
     members: list[MemberView]
     if isinstance(group, Group):
         members = [_view(each, _of_classic(each)) for each in group.members.values()]
-    elif isinstance(group, ConsumerGroup):
-        members = [_view(each, _of_consumer(each, topics)) for each in group.members.values()]
-    else:
+    elif isinstance(group, StreamsGroup):
         members = [_view(each, _of_streams(group, each, topics)) for each in group.members.values()]
+    else:
+        members = [_view(each, _of_consumer(each, topics)) for each in group.members.values()]
     return GroupView(group.state.value, members)
 
 
 def _view(
-    member: Member | ConsumerMember | StreamsMember, partitions: Iterator[Place]
+    member: Member | ConsumerMember | StreamsMember | ShareMember, partitions: Iterator[Place]
 ) -> MemberView:
-    names = frozenset(filter(None, (member.instance_id, member.client_id)))
+    instance_id = None if isinstance(member, ShareMember) else member.instance_id
+    names = frozenset(filter(None, (instance_id, member.client_id)))
     return MemberView(member.id, names, list(partitions))
 
 
@@ -61,7 +63,7 @@ def _of_classic(member: Member) -> Iterator[Place]:
             yield topic.topic, partition
 
 
-def _of_consumer(member: ConsumerMember, topics: KnownTopics) -> Iterator[Place]:
+def _of_consumer(member: ConsumerMember | ShareMember, topics: KnownTopics) -> Iterator[Place]:
     for topic_id, partitions in member.assigned.items():
         name = topics.name_of(topic_id)
         if name is not None:

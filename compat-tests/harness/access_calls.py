@@ -694,6 +694,66 @@ def _streams_group_describe(at: Setting, rng: random.Random, version: int) -> An
     )
 
 
+@builds(ApiKey.SHARE_GROUP_HEARTBEAT)
+def _share_group_heartbeat(at: Setting, rng: random.Random, version: int) -> Any:
+    return request(
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        group_id=rng.choice(NAMES),
+        member_id="nobody",
+        member_epoch=7,
+        subscribed_topic_names=at.topics(rng),
+    )
+
+
+@builds(ApiKey.SHARE_GROUP_DESCRIBE)
+def _share_group_describe(at: Setting, rng: random.Random, version: int) -> Any:
+    return request(
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        group_ids=rng.sample(NAMES, rng.randint(1, 3)),
+        include_authorized_operations=True,
+    )
+
+
+@builds(ApiKey.SHARE_FETCH)
+def _share_fetch(at: Setting, rng: random.Random, version: int) -> Any:
+    """In a session that is not there, as the acknowledgements."""
+    return _in_no_session(ApiKey.SHARE_FETCH, rng)
+
+
+@builds(ApiKey.SHARE_ACKNOWLEDGE)
+def _share_acknowledge(at: Setting, rng: random.Random, version: int) -> Any:
+    return _in_no_session(ApiKey.SHARE_ACKNOWLEDGE, rng)
+
+
+def _in_no_session(key: ApiKey, rng: random.Random) -> Any:
+    return request(key, group_id=rng.choice(NAMES), member_id="nobody", share_session_epoch=7)
+
+
+@builds(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS)
+def _describe_share_group_offsets(at: Setting, rng: random.Random, version: int) -> Any:
+    key = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
+    topics = [of(key, "Topic", topic_name=name, partitions=[0]) for name in at.topics(rng)]
+    rows = rng.choice((None, topics))
+    groups = [of(key, "Group", group_id=name, topics=rows) for name in rng.sample(NAMES, 2)]
+    return request(key, groups=groups)
+
+
+@builds(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
+def _alter_share_group_offsets(at: Setting, rng: random.Random, version: int) -> Any:
+    """Of a partition that is not there: nothing is altered."""
+    key = ApiKey.ALTER_SHARE_GROUP_OFFSETS
+    rows = [of(key, "Partition", partition_index=77, start_offset=0)]
+    topics = [of(key, "Topic", topic_name=name, partitions=rows) for name in at.topics(rng)]
+    return request(key, group_id=rng.choice(NAMES), topics=topics)
+
+
+@builds(ApiKey.DELETE_SHARE_GROUP_OFFSETS)
+def _delete_share_group_offsets(at: Setting, rng: random.Random, version: int) -> Any:
+    key = ApiKey.DELETE_SHARE_GROUP_OFFSETS
+    topics = [of(key, "Topic", topic_name=name) for name in at.topics(rng)]
+    return request(key, group_id=rng.choice(NAMES), topics=topics)
+
+
 @builds(ApiKey.CREATE_DELEGATION_TOKEN)
 def _create_delegation_token(at: Setting, rng: random.Random, version: int) -> Any:
     """One that nobody can make, because of who would renew it."""

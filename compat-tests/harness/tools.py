@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": f"{TOOLS}.consumer.ConsoleConsumer",
     "kafka-console-producer": f"{TOOLS}.ConsoleProducer",
+    "kafka-console-share-consumer": f"{TOOLS}.consumer.ConsoleShareConsumer",
     "kafka-consumer-groups": f"{TOOLS}.consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": f"{TOOLS}.ConsumerPerformance",
     "kafka-delegation-tokens": f"{TOOLS}.DelegationTokenCommand",
@@ -38,12 +39,15 @@ COMMANDS: Mapping[str, str] = {
     "kafka-metadata-quorum": f"{TOOLS}.MetadataQuorumCommand",
     "kafka-producer-perf-test": f"{TOOLS}.ProducerPerformance",
     "kafka-reassign-partitions": f"{TOOLS}.reassign.ReassignPartitionsCommand",
+    "kafka-share-consumer-perf-test": f"{TOOLS}.ShareConsumerPerformance",
+    "kafka-share-groups": f"{TOOLS}.consumer.group.ShareGroupCommand",
     "kafka-streams-application-reset": f"{TOOLS}.StreamsResetter",
     "kafka-streams-groups": f"{TOOLS}.streams.StreamsGroupCommand",
     "kafka-topics": f"{TOOLS}.TopicCommand",
     "kafka-transactions": f"{TOOLS}.TransactionsCommand",
     "kafka-verifiable-consumer": f"{TOOLS}.VerifiableConsumer",
     "kafka-verifiable-producer": f"{TOOLS}.VerifiableProducer",
+    "kafka-verifiable-share-consumer": f"{TOOLS}.VerifiableShareConsumer",
 }
 """The names of Kafka's scripts and the classes that they start."""
 
@@ -257,6 +261,8 @@ def _filtered(lines: list[str], command: str, *arguments: str) -> list[str]:
             return sorted(set(lines))
         case ("grep", pattern):
             return [line for line in lines if re.search(pattern, line)]
+        case ("grep", "-v", pattern):
+            return [line for line in lines if not re.search(pattern, line)]
         case ("grep", "-o", pattern):
             return [found.group() for line in lines for found in re.finditer(pattern, line)]
     raise ValueError(f"no such filter: {command} {arguments}")

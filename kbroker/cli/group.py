@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kbroker.client.cluster import ClusterClient
-    from kbroker.client.groups import Group
+    from kbroker.client.groups import Group, Member
+    from kbroker.client.share_groups import SharedOffset
     from kbroker.client.topics import Partition
     from kbroker.protocol.errors import ErrorCode
 
@@ -25,7 +26,7 @@ POLL_SECONDS = 0.2
 
 @click.group()
 def group() -> None:
-    """Show and move consumer groups."""
+    """Show and move groups of consumers."""
 
 
 @group.command("list")
@@ -119,11 +120,14 @@ def _summary(row: Mapping[str, Any]) -> list[str]:
 
 async def describe_one(cluster: ClusterClient, name: str) -> dict[str, Any]:
     """A group as `group describe` shows it."""
-    from kbroker.client.groups import committed_offsets, describe_group
+    from kbroker.client.groups import SHARE, committed_offsets, describe_group
+    from kbroker.client.share_groups import share_offsets
 
     found = await describe_group(cluster, name)
-    committed = await committed_offsets(cluster, name)
-    rows = await _partition_rows(cluster, found, committed)
+    if found.type == SHARE:
+        rows = await _shared_rows(cluster, found, await share_offsets(cluster, name))
+    else:
+        rows = await _partition_rows(cluster, found, await committed_offsets(cluster, name))
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     topics: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -160,6 +164,34 @@ async def _partition_rows(
         row: dict[str, Any] = {"topic": one[0], "partition": one[1], "current_offset": current}
         row |= {"log_start_offset": starts.get(one), "log_end_offset": end, "lag": lag}
         rows.append(row | _member_fields(member))
+    blank = dict.fromkeys(column.key for column in PARTITION_COLUMNS)
+    idle = [member for member in found.members if not member.partitions]
+    return rows + [blank | _member_fields(member) for member in idle]
+
+
+async def _shared_rows(
+    cluster: ClusterClient, found: Group, offsets: Mapping[Partition, SharedOffset]
+) -> list[dict[str, Any]]:
+    """Every partition that a share group knows, with all members that have it, and members that have
+    none."""
+    owners: dict[Partition, list[Member]] = {}
+    for member in found.members:
+        for one in member.partitions:
+            owners.setdefault(one, []).append(member)
+    partitions = sorted({*offsets, *owners})
+    starts, ends = await _bounds(cluster, partitions)
+    rows: list[dict[str, Any]] = []
+    for one in partitions:
+        known = offsets.get(one)
+        row: dict[str, Any] = {"topic": one[0], "partition": one[1]}
+        row["current_offset"] = None if known is None else known.start
+        row |= {"log_start_offset": starts.get(one), "log_end_offset": ends.get(one)}
+        row["lag"] = None if known is None else known.lag
+        members = owners.get(one, [])
+        row |= _member_fields(members[0] if len(members) == 1 else None)
+        if len(members) > 1:
+            row["member_id"] = ",".join(member.id for member in members)
+        rows.append(row)
     blank = dict.fromkeys(column.key for column in PARTITION_COLUMNS)
     idle = [member for member in found.members if not member.partitions]
     return rows + [blank | _member_fields(member) for member in idle]
@@ -229,7 +261,8 @@ def seek(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Move group NAME, which must have no members; a group that does not exist is made.
+    """Move group NAME, which must have no members; a group that does not exist is made, as one of
+    consumers.
 
     New offsets lie between the start and the end of their partitions.
     """

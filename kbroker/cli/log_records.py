@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from kbroker.cluster.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS
 from kbroker.coordinator import TransactionState
 from kbroker.protocol import (
     consumer_group_metadata,
+    share_group_metadata,
     share_state_log,
     streams_group_metadata,
     transaction_log,
@@ -56,22 +58,22 @@ def _group_record(key: bytes, value: bytes | None) -> Row | None:
         }
     if isinstance(decoded, GroupMetadataKey):
         return {"group": decoded.group} | _group_state(value)
-    return _newer_group_record(key, value)
+    kinds = (consumer_group_metadata, share_group_metadata, streams_group_metadata)
+    found = (_newer_group_record(kind, key, value) for kind in kinds)
+    return next((row for row in found if row is not None), None)
 
 
-def _newer_group_record(key: bytes, value: bytes | None) -> Row | None:
-    """A record of a consumer group of KIP-848 or of a streams group of KIP-1071, field by field."""
-    for kinds in (consumer_group_metadata, streams_group_metadata):
-        decoded = kinds.decode_key(key)
-        if decoded is None:
-            continue
-        row: Row = _plain(decoded)
-        row["group"] = row.pop("group_id")
-        if value is None:
-            return row | {"tombstone": True}
-        found = kinds.decode_value(decoded, value)
-        return row if found is None else {**row, **_plain(found)}
-    return None
+def _newer_group_record(kind: ModuleType, key: bytes, value: bytes | None) -> Row | None:
+    """A record of a group of KIP-848, 932 or 1071, field by field; None where it is none of that kind."""
+    decoded = kind.decode_key(key)
+    if decoded is None:
+        return None
+    row: Row = _plain(decoded)
+    row["group"] = row.pop("group_id")
+    if value is None:
+        return row | {"tombstone": True}
+    found = kind.decode_value(decoded, value)
+    return row if found is None else {**row, **_plain(found)}
 
 
 def _plain(value: Any) -> Any:

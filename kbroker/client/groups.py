@@ -29,6 +29,8 @@ from .errors import NoSuchGroup, check, error_code
 from .topics import Partition
 
 DEAD = "Dead"
+SHARE = "Share"
+"""The type of a group whose members share partitions (KIP-932)."""
 OFFSETS_BY_NAME = 9
 """The last version of OffsetCommit and OffsetFetch that names topics."""
 
@@ -77,7 +79,7 @@ _LATER = frozenset(
 """A coordinator that comes or goes: ask again."""
 
 
-async def _ask(
+async def ask_coordinator(
     cluster: ClusterClient,
     group: str,
     request: Any,
@@ -112,7 +114,9 @@ async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:
 async def describe_group(cluster: ClusterClient, name: str) -> Group:
     """State and members of a group. Raises NoSuchGroup, or KafkaError."""
     request = DescribeGroupsRequest(groups=[name])
-    answer = await _ask(cluster, name, request, lambda answer: answer.groups[0].error_code)
+    answer = await ask_coordinator(
+        cluster, name, request, lambda answer: answer.groups[0].error_code
+    )
     node_id = await cluster.coordinator_id(name)
     (row,) = answer.groups
     code = error_code(row.error_code)
@@ -122,6 +126,7 @@ async def describe_group(cluster: ClusterClient, name: str) -> Group:
         coordinator = await cluster.node(node_id)
         group = await _describe_consumer_group(coordinator, node_id, name)
         group = group or await _describe_streams_group(cluster, coordinator, node_id, name)
+        group = group or await _describe_share_group(coordinator, node_id, name)
         if group is None:
             raise NoSuchGroup(await _no_such_group(cluster, name))
         return group
@@ -150,20 +155,7 @@ async def _describe_consumer_group(
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
     check(row.error_code, row.error_message)
-    members = [
-        Member(
-            each.member_id,
-            each.instance_id,
-            each.client_id,
-            each.client_host,
-            [
-                (t.topic_name, index)
-                for t in each.assignment.topic_partitions
-                for index in t.partitions
-            ],
-        )
-        for each in row.members
-    ]
+    members = [_modern_member(each, each.instance_id) for each in row.members]
     return Group(name, node_id, row.group_state, "Consumer", row.assignor_name, members)
 
 
@@ -210,6 +202,29 @@ async def _describe_streams_group(
     return Group(name, node_id, row.group_state, "Streams", "sticky", members)
 
 
+def _modern_member(row: Any, instance_id: str | None) -> Member:
+    """A member of a group of which the broker decides who has what."""
+    topics = row.assignment.topic_partitions
+    owned = [(topic.topic_name, index) for topic in topics for index in topic.partitions]
+    return Member(row.member_id, instance_id, row.client_id, row.client_host, owned)
+
+
+async def _describe_share_group(coordinator: Connection, node_id: int, name: str) -> Group | None:
+    """A share group (KIP-932); None when it is none."""
+    from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest
+
+    if ApiKey.SHARE_GROUP_DESCRIBE not in coordinator.versions:
+        return None
+    answer = await coordinator.ask(ShareGroupDescribeRequest(group_ids=[name]))
+    (row,) = answer.groups
+    # The second one is of clusters that run `share.version` 0.
+    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    check(row.error_code, row.error_message)
+    members = [_modern_member(each, None) for each in row.members]
+    return Group(name, node_id, row.group_state, SHARE, row.assignor_name, members)
+
+
 async def _no_such_group(cluster: ClusterClient, name: str) -> str:
     known = [group.name for group in await list_groups(cluster)]
     return (
@@ -223,7 +238,9 @@ async def delete_groups(cluster: ClusterClient, names: Iterable[str]) -> dict[st
     outcome = {}
     for name in names:
         request = DeleteGroupsRequest(groups_names=[name])
-        answer = await _ask(cluster, name, request, lambda answer: answer.results[0].error_code)
+        answer = await ask_coordinator(
+            cluster, name, request, lambda answer: answer.results[0].error_code
+        )
         outcome[name] = error_code(answer.results[0].error_code)
     return outcome
 
@@ -232,7 +249,7 @@ async def committed_offsets(cluster: ClusterClient, name: str) -> dict[Partition
     """The committed offsets of a group; empty for one that does not exist. Raises KafkaError."""
     asked = OffsetFetchRequest.Group(group_id=name, topics=None)
     request = OffsetFetchRequest(groups=[asked], require_stable=False)
-    answer = await _ask(
+    answer = await ask_coordinator(
         cluster,
         name,
         request,
@@ -263,7 +280,7 @@ async def commit_offsets(
         rows.setdefault(topic, []).append(row)
     topics = [OffsetCommitRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
     request = OffsetCommitRequest(group_id=name, topics=topics)
-    answer = await _ask(
+    answer = await ask_coordinator(
         cluster,
         name,
         request,
@@ -288,7 +305,7 @@ async def delete_offsets(
         rows.setdefault(topic, []).append(row)
     topics = [OffsetDeleteRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
     request = OffsetDeleteRequest(group_id=name, topics=topics)
-    answer = await _ask(cluster, name, request, lambda answer: answer.error_code)
+    answer = await ask_coordinator(cluster, name, request, lambda answer: answer.error_code)
     check(answer.error_code)
     return {
         (topic.name, row.partition_index): error_code(row.error_code)

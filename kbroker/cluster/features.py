@@ -17,12 +17,14 @@ from kbroker.storage.errors import StorageError
 
 METADATA_VERSION = "metadata.version"
 GROUP_VERSION = "group.version"
+SHARE_VERSION = "share.version"
 STREAMS_VERSION = "streams.version"
 TRANSACTION_VERSION = "transaction.version"
 
 SUPPORTED: Mapping[str, range] = {
     METADATA_VERSION: range(30, 31),
     GROUP_VERSION: range(2),
+    SHARE_VERSION: range(2),
     STREAMS_VERSION: range(2),
     TRANSACTION_VERSION: range(3),
 }
@@ -31,8 +33,8 @@ SUPPORTED: Mapping[str, range] = {
 What is stored of a cluster has one format so far, so there is one level of `metadata.version`:
 that of Kafka 4.3, whose versions of the APIs are served. Producers of transactions go by the level
 of `transaction.version`: with 2 they follow KIP-890. Consumer groups of KIP-848 need
-`group.version` 1, for a node that does not know them passes over their records; so do streams groups
-of KIP-1071 `streams.version` 1.
+`group.version` 1, share groups of KIP-932 `share.version` 1, streams groups of KIP-1071
+`streams.version` 1: a node that does not know them passes over their records.
 """
 
 INITIAL: Mapping[str, int] = {name: levels[-1] for name, levels in SUPPORTED.items()}

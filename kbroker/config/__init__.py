@@ -15,7 +15,12 @@ from .describe import (
     describe_log_level,
     describe_topic,
 )
-from .group_values import ClientMetricsConfig, validate_client_metrics, validate_group_configs
+from .group_values import (
+    ClientMetricsConfig,
+    GroupConfig,
+    validate_client_metrics,
+    validate_group_configs,
+)
 from .kafka_environment import KafkaEnvironment, read_kafka_environment
 from .property import ConfigError, Effect, Property, Scope, Source, Type, Value
 from .sources import (
@@ -56,6 +61,7 @@ __all__ = [
     "ConfigEntry",
     "ConfigError",
     "Effect",
+    "GroupConfig",
     "KafkaEnvironment",
     "Layer",
     "Notice",

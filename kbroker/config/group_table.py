@@ -1,7 +1,7 @@
 """Settings of groups and of client metrics, and the broker settings behind those of groups.
 
-Those of consumer groups (KIP-848), of streams groups (KIP-1071) and of client metrics (KIP-714) hold. The others belong to share
-groups of KIP-932, which kbroker does not serve yet. They are checked, kept and shown.
+Those of consumer groups (KIP-848), of share groups (KIP-932), of streams groups (KIP-1071) and of client
+metrics (KIP-714) hold.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _LIMITED = (
 
 
 def _effect(name: str) -> Effect:
-    served = name.removeprefix("group.").startswith(("consumer.", "streams."))
+    served = name.removeprefix("group.").startswith(("consumer.", "share.", "streams."))
     return Effect.APPLIED if served else Effect.LATER
 
 
@@ -146,7 +146,11 @@ GROUP_BROKER_TABLE: tuple[Property, ...] = (
         pattern=r"\s*(uniform|range)\s*(,\s*(uniform|range)\s*)*",
         pattern_words="a list of uniform and range",
     ),
-    _list("group.share.assignors", "simple", "Assignors that share groups can use."),
+    replace(
+        _list("group.share.assignors", "simple", "Assignors that share groups can use."),
+        pattern=r"\s*simple\s*",
+        pattern_words="simple",
+    ),
     Property(
         "group.consumer.migration.policy",
         Type.STRING,
@@ -197,7 +201,6 @@ GROUP_TABLE: tuple[Property, ...] = (
         "Where a share group begins to read.",
         pattern=r"latest|earliest|by_duration:P(?=\d|T\d)(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?",
         pattern_words="latest, earliest or by_duration:PnDTnHnMn.nS",
-        effect=Effect.LATER,
     ),
     Property(
         "share.isolation.level",
@@ -205,14 +208,12 @@ GROUP_TABLE: tuple[Property, ...] = (
         "read_uncommitted",
         "Whether a share group sees records of transactions that are open or aborted.",
         choices=("read_committed", "read_uncommitted"),
-        effect=Effect.LATER,
     ),
     Property(
         "share.renew.acknowledge.enable",
         Type.BOOLEAN,
         "true",
         "Whether a member may ask for more time with a record.",
-        effect=Effect.LATER,
     ),
 )
 

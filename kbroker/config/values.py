@@ -432,6 +432,7 @@ class BrokerConfig(Settings):
     transaction_state_log_replication_factor = _Integer("transaction.state.log.replication.factor")
     transaction_state_log_min_isr = _Integer("transaction.state.log.min.isr")
     transaction_state_log_segment_bytes = _Integer("transaction.state.log.segment.bytes")
+    share_sessions_max = _Integer("group.share.max.share.sessions")
     share_state_num_partitions = _Integer("share.coordinator.state.topic.num.partitions")
     share_state_replication_factor = _Integer("share.coordinator.state.topic.replication.factor")
     share_state_min_isr = _Integer("share.coordinator.state.topic.min.isr")

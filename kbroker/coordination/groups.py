@@ -6,7 +6,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import trio
 
 from kbroker.cluster import OFFSETS_TOPIC, ConfigResource, ResourceType, TopicsChanged
 from kbroker.cluster.topics import NewTopic
@@ -16,6 +18,8 @@ from kbroker.coordinator import (
     GroupCoordinator,
     GroupSettings,
     MigrationPolicy,
+    Result,
+    ShareGroupSettings,
     StreamsGroupSettings,
 )
 from kbroker.partitions.history import History
@@ -27,6 +31,8 @@ from kbroker.runtime.slices import TurnQueue
 
 from .causes import cause_of, reason_of, rebalance_ended_by
 from .shards import Load, Shard
+from .share_maker import ShareMaker
+from .share_persister import SharePersister
 from .sweeping import SweepingShards
 from .topics import ClusterTopics
 
@@ -35,33 +41,21 @@ logger = logging.getLogger(__name__)
 GroupShard: TypeAlias = Shard[GroupCoordinator]
 
 
-class _Timing(NamedTuple):
-    """The settings behind a number of a group: its own, the broker's, and their limits."""
+class _Timings(NamedTuple):
+    """Times of a group, in ms."""
 
-    own: str
-    broker: str
-    least: str
-    most: str
-
-
-def _timing(kind: str, name: str) -> _Timing:
-    least, most = f"group.{kind}.min.{name}", f"group.{kind}.max.{name}"
-    return _Timing(f"{kind}.{name}", f"group.{kind}.{name}", least, most)
-
-
-_SESSION_TIMEOUT = _timing("consumer", "session.timeout.ms")
-_HEARTBEAT_INTERVAL = _timing("consumer", "heartbeat.interval.ms")
-_ASSIGNMENT_INTERVAL = _timing("consumer", "assignment.interval.ms")
-_STREAMS_SESSION_TIMEOUT = _timing("streams", "session.timeout.ms")
-_STREAMS_HEARTBEAT_INTERVAL = _timing("streams", "heartbeat.interval.ms")
-_STREAMS_ASSIGNMENT_INTERVAL = _timing("streams", "assignment.interval.ms")
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
 
 
 class GroupService(SweepingShards[GroupCoordinator]):
     """All group coordinators of one node."""
 
-    def __init__(self, partitions: Partitions, turns: TurnQueue) -> None:
+    def __init__(self, partitions: Partitions, turns: TurnQueue, persister: SharePersister) -> None:
         super().__init__(partitions, turns, OFFSETS_TOPIC)
+        self.share_maker = ShareMaker(self, persister, partitions.troubles.is_news)
+        """Has share coordinators asked for the states of share groups."""
         self.history: History[str, Event] = History()
         """What changed in each group and why."""
         self.rebalances: Counter[str] = Counter()
@@ -95,16 +89,15 @@ class GroupService(SweepingShards[GroupCoordinator]):
             settings,
             topics,
             consumer_settings=self.consumer_settings,
+            share_settings=self.share_settings,
             streams_settings=self.streams_settings,
         )
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         """What holds for a consumer group now: its own settings before those of the broker."""
-        config, own = self._partitions.config, self._own_settings(group_id)
+        config = self._partitions.config
         return ConsumerGroupSettings(
-            session_timeout_ms=self._limited(own, _SESSION_TIMEOUT),
-            heartbeat_interval_ms=self._limited(own, _HEARTBEAT_INTERVAL),
-            assignment_interval_ms=self._limited(own, _ASSIGNMENT_INTERVAL),
+            **self._timings("consumer", group_id)._asdict(),
             size_max=config.group_consumer_max_size,
             assignors=config.group_consumer_assignors,
             migration=MigrationPolicy(config.group_consumer_migration_policy.lower()),
@@ -119,9 +112,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
 
         most_standbys = config.integer("group.streams.max.standby.replicas")
         return StreamsGroupSettings(
-            session_timeout_ms=self._limited(own, _STREAMS_SESSION_TIMEOUT),
-            heartbeat_interval_ms=self._limited(own, _STREAMS_HEARTBEAT_INTERVAL),
-            assignment_interval_ms=self._limited(own, _STREAMS_ASSIGNMENT_INTERVAL),
+            **self._timings("streams", group_id)._asdict(),
             initial_rebalance_delay_ms=number("streams.initial.rebalance.delay.ms"),
             size_max=config.group_streams_max_size,
             standby_replicas=min(number("streams.num.standby.replicas"), most_standbys),
@@ -130,11 +121,38 @@ class GroupService(SweepingShards[GroupCoordinator]):
     def _own_settings(self, group_id: str) -> Mapping[str, str]:
         return self._partitions.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
 
-    def _limited(self, own: Mapping[str, str], names: _Timing) -> int:
-        """A setting of a group, or the broker's, between the limits that the broker has now."""
-        config = self._partitions.config
-        value = int(own.get(names.own, config.integer(names.broker)))
-        return min(max(value, config.integer(names.least)), config.integer(names.most))
+    def share_settings(self, group_id: str) -> ShareGroupSettings:
+        """As `consumer_settings`, of a share group."""
+        size_max = self._partitions.config.integer("group.share.max.size")
+        return ShareGroupSettings(**self._timings("share", group_id)._asdict(), size_max=size_max)
+
+    def _timings(self, kind: str, group_id: str) -> _Timings:
+        """The times of a group of a kind: its own or the broker's, between the broker's limits."""
+        config, own = self._partitions.config, self._own_settings(group_id)
+
+        def timing(name: str) -> int:
+            value = int(own.get(f"{kind}.{name}", config.integer(f"group.{kind}.{name}")))
+            least = config.integer(f"group.{kind}.min.{name}")
+            return min(max(value, least), config.integer(f"group.{kind}.max.{name}"))
+
+        return _Timings(
+            timing("session.timeout.ms"),
+            timing("heartbeat.interval.ms"),
+            timing("assignment.interval.ms"),
+        )
+
+    def store(self, shard: GroupShard, result: Result[Any]) -> Result[Any]:
+        result = super().store(shard, result)
+        if self.serves(shard):  # or else it is being loaded, and they are taken afterwards
+            for states in shard.coordinator.take_states_to_make():
+                self.share_maker.make(shard, states)
+        return result
+
+    async def work(self) -> None:
+        """As of all coordinators, and have states made for share groups."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().work)
+            nursery.start_soon(self.share_maker.run)
 
     def _expiry_interval_ms(self) -> int:
         return self._partitions.config.offsets_retention_check_interval_ms
@@ -193,9 +211,11 @@ class GroupService(SweepingShards[GroupCoordinator]):
         for shard in self.known_shards():
             shard.coordinator.topics_changed(touched)
         if names:
-            self._begin(
-                self.sweep(shard, shard.coordinator.forget_topics(names)) for shard in self.shards()
-            )
+            gone = {topic.id for topic in event.deleted}
+            for shard in self.shards():
+                coordinator = shard.coordinator
+                self._begin([self.sweep(shard, coordinator.forget_topics(names))])
+                self._begin([self.sweep(shard, coordinator.forget_shared_topics(gone))])
 
     def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
         """Topics may have been deleted while no node had the coordinator."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from kbroker.cluster import SHARE_STATE_TOPIC, TopicsChanged
 from kbroker.cluster.topics import NewTopic
-from kbroker.coordinator import ShareStateCoordinator
+from kbroker.coordinator import Result, ShareStateCoordinator
 from kbroker.partitions.partitions import Partitions
+from kbroker.protocol.share_state_log import SharePartition
 from kbroker.runtime.slices import Slices, TurnQueue
 
-from .shards import Load, Shard, outcome_of
+from .shards import Load, Shard, ShardPending, outcome_of
 from .sweeping import SweepingShards
 from .topics import ClusterTopics
 
@@ -25,6 +27,8 @@ REWRITE_RECORDS_MIN = 1_000
 """A shorter log is left alone: it is read in a moment."""
 
 ShareStateShard: TypeAlias = Shard[ShareStateCoordinator]
+Operation: TypeAlias = Callable[..., Result[Any]]
+"""One of `ShareStateCoordinator`: a share partition, its row of the request, the time."""
 
 
 class ShareStateService(SweepingShards[ShareStateCoordinator]):
@@ -62,6 +66,18 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
 
     def _note(self, event: Any) -> None:
         raise AssertionError(f"share states have no events: {event}")
+
+    def perform(
+        self, operation: Operation, share: SharePartition, asked: Any
+    ) -> list[Any] | ShardPending | None:
+        """Do something with the state of a share partition; returns a list of its row, or what becomes
+        it. None when the row was lost.
+
+        Raises KafkaError, as `shard` does.
+        """
+        shard = self.shard(share.name)
+        stored = self.store(shard, operation(shard.coordinator, share, asked, self.now()))
+        return self.release(shard, [stored.response])
 
     def topics_changed(self, event: TopicsChanged) -> None:
         super().topics_changed(event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kbroker.client.endpoint import Endpoint
@@ -63,6 +63,7 @@ class Peer:
     """
 
     __slots__ = (
+        "_when_gone",
         "advertised",
         "client",
         "host",
@@ -92,6 +93,18 @@ class Peer:
         self.client = Client(ANONYMOUS, host)
         self.software = ""
         self.is_gone = False
+        self._when_gone: list[Callable[[], None]] = []
+
+    def when_gone(self, do: Callable[[], None]) -> None:
+        """Have something done once the connection has ended."""
+        self._when_gone.append(do)
+
+    def leave(self) -> None:
+        """The connection has ended."""
+        self.is_gone = True
+        farewells, self._when_gone = self._when_gone, []
+        for do in farewells:
+            do()
 
     def came_to(self, host: str) -> None:
         """It has named the host that it wants to talk to, and is told that one again."""

@@ -10,13 +10,21 @@ from kbroker.cluster import Partition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.produce import ProduceResponse
+from kbroker.protocol.messages.share_groups import ShareAcknowledgeResponse, ShareFetchResponse
 
 from .context import Context
 
 TELLING = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
-Response: TypeAlias = ProduceResponse | FetchResponse
-Row: TypeAlias = ProduceResponse.Partition | FetchResponse.Partition
+Response: TypeAlias = (
+    ProduceResponse | FetchResponse | ShareFetchResponse | ShareAcknowledgeResponse
+)
+Row: TypeAlias = (
+    ProduceResponse.Partition
+    | FetchResponse.Partition
+    | ShareFetchResponse.Partition
+    | ShareAcknowledgeResponse.Partition
+)
 
 
 def tell_leaders(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeAlias, TypeVar
 
+from kbroker.coordination.groups import GroupService, GroupShard
 from kbroker.coordination.shards import ShardPending, Shards, outcome_of
+from kbroker.coordinator.share_offsets import Begun
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
@@ -253,7 +255,8 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
 
 @handles(ApiKey.DELETE_GROUPS, versions="0-2")
 async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """Behaviour: groups without members go, with their offsets.
+    """Behaviour: groups without members go, with their offsets and, of share groups, with what share
+    coordinators know of them.
 
     Differs from Kafka: more than a hundred offsets are deleted in several batches, the group with
     the last one. Who asks for the group meanwhile is told COORDINATOR_LOAD_IN_PROGRESS.
@@ -276,6 +279,11 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
         lost.error_code = error.code
         return None, [lost]
     with groups.closed_to_others(group_id):
+        if shard.coordinator.has_share_group(group_id):
+            code = await _delete_share_states(groups, shard, group_id)
+            if code:
+                lost.error_code = code
+                return None, [lost]
         async for piece in ctx.turn.each(shard.coordinator.delete_group(group_id, groups.now())):
             if not groups.serves(shard):
                 return None, [lost]
@@ -285,6 +293,19 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
             if stored is not piece:
                 break
     return groups.release(shard, rows), [lost]
+
+
+async def _delete_share_states(groups: GroupService, shard: GroupShard, group_id: str) -> ErrorCode:
+    """Have share coordinators forget a share group that is to be deleted; why that is not done."""
+    outcome: Begun | ShardPending | None = groups.run(
+        shard, shard.coordinator.delete_share_states(group_id)
+    )
+    begun = await outcome_of(outcome)
+    if begun is None or begun.error_code:
+        return ErrorCode.NOT_COORDINATOR if begun is None else begun.error_code
+    for error in (await groups.share_maker.delete(group_id, begun.partitions)).values():
+        return error.code
+    return ErrorCode.NONE if groups.serves(shard) else ErrorCode.NOT_COORDINATOR
 
 
 async def together(turn: Turn, parts: list[Part[R]]) -> list[R]:

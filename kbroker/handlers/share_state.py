@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
-from kbroker.coordinator import Result, ShareStateCoordinator
+from kbroker.coordination.share_states import Operation
+from kbroker.coordinator import ShareStateCoordinator
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (
@@ -29,8 +29,6 @@ from .groups import Part, together
 from .registry import handles
 
 A = TypeVar("A")
-Operation: TypeAlias = Callable[..., Result[Any]]
-"""One of `ShareStateCoordinator`: a share partition, its row of the request, the time."""
 
 
 @handles(ApiKey.INITIALIZE_SHARE_GROUP_STATE, versions="0")
@@ -136,14 +134,12 @@ def _row(
     denied: KafkaError | None,
 ) -> Part[Any]:
     """What becomes the row of one share partition, and the one for when it is lost."""
-    states = ctx.node.share_states
     try:
         if denied is not None:
             raise denied
-        shard = states.shard(share.name)
+        outcome = ctx.node.share_states.perform(operation, share, asked)
     except KafkaError as error:
         lost.error_code, lost.error_message = error.code, error.message
         return None, [lost]
     lost.error_code = ErrorCode.NOT_COORDINATOR
-    stored = states.store(shard, operation(shard.coordinator, share, asked, states.now()))
-    return states.release(shard, [stored.response]), [lost]
+    return outcome, [lost]

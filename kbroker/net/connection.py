@@ -90,6 +90,7 @@ LIGHT_MAX = 16
 _PRODUCE = int(ApiKey.PRODUCE)  # a plain number: every request asks
 
 
+_LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})
 _OF_NODES = frozenset({ApiKey.WRITE_TXN_MARKERS})
 """What only nodes ask takes nothing of quotas; followers do not either, who fetch as clients do."""
 
@@ -189,9 +190,9 @@ class Connection:
             self._node.troubles.unhandled_errors += 1
             logger.exception("unexpected error; closing the connection from %s", self.peer.host)
         finally:
-            self.peer.is_gone = True
             self._claim.end()
             self._abandon_replies()
+            self.peer.leave()
             self._transport.close()
 
     def close(self) -> None:
@@ -227,7 +228,7 @@ class Connection:
     def is_working(self) -> bool:
         """True while a request is not answered yet, but for a fetch that waits for new records."""
         return bool(self._working or self._unsent) or any(
-            asked.api_key != ApiKey.FETCH or not _is_parked(result)
+            asked.api_key not in _LONG_POLLS or not _is_parked(result)
             for asked, result, _, _, _ in self._replies
         )
 

@@ -156,6 +156,10 @@ class Toll:
         self._count(CONSUMED, -size)
         return False
 
+    def gives_records(self, size: int) -> None:
+        """The client gets these records, whatever it has taken: it waits after them."""
+        self._throttle(self._count(CONSUMED, size).wait_ms)
+
     # -- changes of the cluster
 
     def change_partitions(self, count: int, *, is_told: bool) -> None:

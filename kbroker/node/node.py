@@ -27,6 +27,8 @@ from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.coordination.groups import GroupService
 from kbroker.coordination.shards import Shards
+from kbroker.coordination.share_partitions import SharePartitions
+from kbroker.coordination.share_persister import SharePersister
 from kbroker.coordination.share_states import ShareStateService
 from kbroker.coordination.transactions import TransactionService
 from kbroker.coordinator import some_of
@@ -38,6 +40,7 @@ from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.scrubber import Scrubber
 from kbroker.partitions.upkeep import Upkeep
 from kbroker.protocol.schema import BrokerEpoch
+from kbroker.protocol.share_state_log import SharePartition
 from kbroker.replication.following import Following
 from kbroker.replication.in_sync import InSync
 from kbroker.replication.quota import Quota, Side
@@ -59,6 +62,7 @@ from .gate import Gate
 from .metering import Metering
 from .meters import Meters
 from .request_memory import RequestMemory
+from .share_sessions import ShareSession, ShareSessions
 from .shared_answers import SharedAnswers
 
 logger = logging.getLogger(__name__)
@@ -120,15 +124,10 @@ class Node:
         self.following = Following(self.partitions, self.peers)
         self.folder_watch = FolderWatch(self.partitions)
         self.leader_quota = Quota(self.partitions, Side.LEADER)
-        self.groups = GroupService(self.partitions, self.turns)
-        self.transactions = TransactionService(
-            self.partitions,
-            self.turns,
-            self.peers,
-            self.producer_ids,
-            self.groups.end_transaction,
+        self._coordinate(way)
+        self.share_sessions = ShareSessions(
+            config.share_sessions_max, self.release_share_session, self.share_partitions.leave
         )
-        self.share_states = ShareStateService(self.partitions, self.turns)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.metering = Metering(cluster.client_quotas, config, clock)
         self.client_metrics = ClientMetrics(cluster, config, clock)
@@ -142,6 +141,22 @@ class Node:
         """What clients are told that ask for the metadata of all topics."""
         self._obey_config()
         self._connect()
+
+    def _coordinate(self, way: Way) -> None:
+        """The coordinators of all kinds, and how others of this node ask them."""
+        self.share_states = ShareStateService(self.partitions, self.turns)
+        self.share_persister = SharePersister(
+            self.share_states, Peers(self.cluster, self.live_config, way), self.id
+        )
+        self.groups = GroupService(self.partitions, self.turns, self.share_persister)
+        self.transactions = TransactionService(
+            self.partitions,
+            self.turns,
+            self.peers,
+            self.producer_ids,
+            self.groups.end_transaction,
+        )
+        self.share_partitions = SharePartitions(self.partitions, self.share_persister)
 
     def _connect(self) -> None:
         """Who hears of what, in the order in which they do."""
@@ -162,11 +177,13 @@ class Node:
         cluster.subscribe(self._log_topics)
         for coordinators in self.coordinators:
             cluster.subscribe(coordinators.topics_changed)
+        cluster.subscribe(self.share_partitions.topics_changed)
         cluster.subscribe(self.membership.topics_changed)
         cluster.subscribe(self.controller.topics_changed)
         cluster.subscribe(self.following.topics_changed)
         cluster.subscribe(self.folder_watch.topics_changed)
         cluster.subscribe_configs(self._on_configs_changed)
+        cluster.subscribe_configs(lambda _: self.share_partitions.settings_changed())
 
     @property
     def config(self) -> BrokerConfig:
@@ -239,6 +256,7 @@ class Node:
             nursery.start_soon(self.folder_watch.run)
             for coordinators in self.coordinators:
                 nursery.start_soon(coordinators.work)
+            nursery.start_soon(self.share_partitions.run)
             nursery.start_soon(self.upkeep.run)
             nursery.start_soon(self.moves.run)
             if self.config.log_cleaner_enable:
@@ -253,12 +271,14 @@ class Node:
     def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
         self.partitions.registered(epoch)
+        self.share_partitions.settle()
         for coordinators in self.coordinators:
             coordinators.settle()
 
     async def release_waits(self) -> None:
         """Begin to stop: parked fetches and group members are answered, acks that wait are given."""
         self.stopping = True
+        self.share_partitions.retire()
         for coordinators in self.coordinators:
             coordinators.retire()
         self.partitions.wake_fetches()
@@ -269,6 +289,7 @@ class Node:
         self.audit.sum_up()
         await self.following.stop()
         await self.peers.aclose()
+        await self.share_persister.aclose()
         partitions = self.partitions
         partitions.close()
         # What a thread has in hand already is neither lost nor done twice.
@@ -281,6 +302,13 @@ class Node:
                 clean = False
         await self.membership.end(clean=clean)
         await self.cluster.aclose()
+
+    def release_share_session(self, session: ShareSession) -> None:
+        """A member of a share group goes: others can have the records that it holds here."""
+        for topic_id, index in session.targets:
+            led = self.share_partitions.known(SharePartition(session.group_id, topic_id, index))
+            if led is not None:
+                self.share_partitions.release(led, session.member_id)
 
     # -- what has changed
 

@@ -21,9 +21,9 @@ from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import read_header
+from kbroker.runtime.backoff import Backoff
 from kbroker.storage.errors import StorageError
 
-from .backoff import Backoff
 from .catching_up import CatchingUp
 from .followed import Followed
 from .follower_session import (

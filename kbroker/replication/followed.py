@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kbroker.partitions.replica import Replica
+from kbroker.runtime.backoff import Backoff
 
-from .backoff import Backoff
 from .follower_session import PartitionKey, Position
 
 

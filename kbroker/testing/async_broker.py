@@ -186,6 +186,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
                 node.groups.renew_sessions()
             for coordinators in node.coordinators:
                 coordinators.clock_moved()
+            node.share_partitions.clock_moved()
         await complete_ends(nodes)
 
     def _next_deadline(self, keep_members: bool) -> int | None:

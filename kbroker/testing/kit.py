@@ -17,9 +17,10 @@ import trio
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import reading
 from kbroker.client.errors import NoSuchGroup, NoSuchPartition, NoSuchTopic, check
-from kbroker.client.groups import Group, committed_offsets, describe_group
+from kbroker.client.groups import SHARE, Group, committed_offsets, describe_group
 from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets, offsets_at
 from kbroker.client.producer import ANY_PARTITION, Producer
+from kbroker.client.share_groups import share_offsets
 from kbroker.client.topics import (
     NewTopic,
     Partition,
@@ -312,10 +313,25 @@ class Kit:
         committed something; before its first commit, of those that its members are assigned.
 
         Stream processors are assigned topics in which they never commit. In a partition without a
-        commit all records are to be read, whatever its members' reset policy is. Raises
-        NoSuchGroup.
+        commit all records are to be read, whatever its members' reset policy is. Of a share group
+        those that nobody has done with. Raises NoSuchGroup.
         """
+        shared = await self._shared_lag(group)
+        if shared is not None:
+            return shared
         return await self._lag(group, await self.committed(group))
+
+    async def _shared_lag(self, group: str) -> int | None:
+        """The lag of a share group; None of any other one."""
+        found = await self.group(group)
+        if found is None or found.type != SHARE:
+            return None
+        known = await share_offsets(self._cluster, group)
+        unknown = [place for place, offset in known.items() if offset.lag is None]
+        starts = await offsets_at(self._cluster, unknown, EARLIEST)
+        ends = await offsets_at(self._cluster, unknown, LATEST)
+        left = sum(ends[place] - starts[place] for place in unknown)
+        return left + sum(offset.lag or 0 for offset in known.values())
 
     async def _lag(self, group: str, offsets: Mapping[Partition, int]) -> int:
         """The same, of a group that has committed `offsets`."""
@@ -447,7 +463,7 @@ class Kit:
             owned = (
                 [each for member in found.members for each in member.partitions] if found else []
             )
-            return sorted(owned) == wanted, found
+            return sorted(set(owned)) == wanted, found  # those of share groups may have several
 
         what = f"group {group!r} assigned {_partitions(wanted)}"
         found = await self.wait_until(look, what, timeout, group=group)
@@ -470,9 +486,12 @@ class Kit:
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
     ) -> dict[Partition, int]:
         """Wait until a group that has committed something lags by at most `lag` records, and does
-        not rebalance."""
+        not rebalance; or until a share group has not done with `lag` records at most."""
 
         async def look() -> tuple[bool, dict[Partition, int]]:
+            shared = await self._shared_lag(group)
+            if shared is not None:
+                return shared <= lag, {}
             offsets = await self.committed(group)
             if not offsets or await self._lag(group, offsets) > lag:
                 return False, offsets

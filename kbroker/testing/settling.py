@@ -6,8 +6,10 @@ import contextlib
 
 from kbroker.broker import Broker
 from kbroker.coordinator import GroupCoordinator, TransactionState
+from kbroker.coordinator.share_states import ShareState
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.share_state_log import SharePartition
 from kbroker.storage.log import Log
 
 from .given import AT_REST
@@ -52,6 +54,8 @@ def _unrest_of_groups(broker: Broker, node: Node, group: str | None) -> str | No
 
 def _unrest_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
     group = coordinator.view(name)
+    if coordinator.has_share_group(name):
+        return coordinator.share_unrest(name) or _shared_unrest(broker, coordinator, name)
     if group.state not in AT_REST:
         return f"is {group.state}"
     committed = coordinator.committed(name)
@@ -65,6 +69,28 @@ def _unrest_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str 
         offset, end = committed.get((topic, index)), log.last_stable_offset
         if offset is None or offset < end:
             return f"has committed {offset} of {end} in {topic}-{index}"
+    return None
+
+
+def _shared_unrest(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
+    """What a share group with members has not done with; None when nothing is left."""
+    topics = broker.running().cluster.topics_by_id
+    for share in coordinator.shared_partitions(name) if coordinator.view(name).members else ():
+        state = _share_state(broker, share)
+        topic = topics.get(share.topic_id)
+        if state is None or topic is None or state.start_offset < 0:
+            continue  # nobody has looked yet where it begins
+        log = _log(leader_of(broker, topic.name, share.partition), topic.name, share.partition)
+        done = state.start_offset + max(state.complete_count, 0)
+        if log is not None and done < log.high_watermark:
+            return f"has done with {done} of {log.high_watermark} in {topic.name}-{share.partition}"
+    return None
+
+
+def _share_state(broker: Broker, share: SharePartition) -> ShareState | None:
+    for node in broker.running_nodes:
+        with contextlib.suppress(KafkaError):
+            return node.share_states.shard(share.name).coordinator.states.get(share)
     return None
 
 

@@ -25,6 +25,7 @@ from kbroker.protocol.messages.topics import (
 from kbroker.security.quotas import Entity
 
 from ..brokers import started
+from ..sharing import ShareMember, shared_topic
 from ..wire import (
     ConnectionClosed,
     Topic,
@@ -544,3 +545,22 @@ async def test_made_up_client_ids_cost_no_memory() -> None:
         (produced,) = (each for each in meters.values() if len(each))
         assert len(produced) == 50
         assert max(len(str(key)) for key in produced._used) < 600
+
+
+async def test_a_member_of_a_share_group_above_its_quota_is_given_no_records() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        for _ in range(6):
+            await send_produce(wire, topic, 10 * KILOBYTE)
+            await wire.receive()
+        member = ShareMember(wire, topic)
+        await member.begin()
+        await set_quota(wire, USER, consumer_byte_rate=1e6)
+        for offset in range(4):
+            assert await member.take((), max_records=1) == [(offset, offset, 1)]
+        await set_quota(wire, USER, consumer_byte_rate=3 * KILOBYTE)
+        late = await member.fetch((), max_records=1)
+        assert (late.error_code, late.responses) == (0, [])
+        assert late.throttle_time_ms > 0
+        await set_quota(wire, USER, consumer_byte_rate=1e6)
+        assert await member.take((), max_records=1) == [(4, 4, 1)]

@@ -142,6 +142,7 @@ async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> No
                 "metadata.version": (30, 30),
                 "group.version": (0, 1),
                 "streams.version": (0, 1),
+                "share.version": (0, 1),
                 "transaction.version": (0, 2),
             },
         ),
@@ -153,6 +154,7 @@ async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> No
             "metadata.version": (30, 30),
             "group.version": (1, 1),
             "streams.version": (1, 1),
+            "share.version": (1, 1),
             "transaction.version": (2, 2),
         }
         found = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
@@ -169,6 +171,7 @@ async def test_a_feature_is_lowered_switched_off_and_raised(broker: Broker, wire
         "metadata.version": 30,
         "group.version": 1,
         "streams.version": 1,
+        "share.version": 1,
         "transaction.version": 2,
     }
     for level, kind in ((1, 2), (0, 2), (0, 2), (2, 1), (1, 3), (2, 1)):

@@ -63,6 +63,7 @@ from kbroker.protocol.share_state_log import SharePartition
 from kbroker.runtime import slices
 
 from ..brokers import Start, hand_to, started
+from ..sharing import ACCEPT, ShareMember
 from ..wire import (
     EARLIEST,
     LATEST,
@@ -368,6 +369,19 @@ async def a_member_of_a_streams_group_joins(wire: Wire) -> Pair:
     return Pair(change, look, lambda answer: len(answer.groups[0].members) == 1)
 
 
+async def a_share_consumer_joins(wire: Wire) -> Pair:
+    await create_topic(wire, "t")
+    await find_coordinator(wire)
+    asked = request(
+        ApiKey.SHARE_GROUP_HEARTBEAT, group_id="g", member_id="m", subscribed_topic_names=["t"]
+    )
+    look = Ask(
+        ApiKey.SHARE_GROUP_DESCRIBE, 1, request(ApiKey.SHARE_GROUP_DESCRIBE, group_ids=["g"])
+    )
+    change = Ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, asked)
+    return Pair(change, look, lambda answer: len(answer.groups[0].members) == 1)
+
+
 async def a_group_becomes_stable(wire: Wire) -> Pair:
     change = synchronizing(await joined(wire))
     return Pair(change, look_at_group(), lambda answer: answer.groups[0].group_state == "Stable")
@@ -620,6 +634,62 @@ async def a_share_partition_goes(wire: Wire) -> Pair:
     return Pair(change, summary(topic), lambda answer: share_in(answer).start_offset == -1)
 
 
+async def given_record(wire: Wire) -> ShareMember:
+    """A member that has a record."""
+    topic = await shared_topic(wire)
+    await wire.ask(*share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=0))
+    await produce(wire, topic, batch())
+    member = ShareMember(wire, topic, group="g")
+    assert await member.take() == [(0, 0, 1)]
+    return member
+
+
+def is_done_with(count: int) -> Callable[[Any], bool]:
+    return lambda answer: share_in(answer).delivery_complete_count == count
+
+
+async def a_record_is_acknowledged_with_a_fetch(wire: Wire) -> Pair:
+    member = await given_record(wire)
+    asked = member.fetch_request((), {0: [(0, 0, ACCEPT)]}, max_records=0)
+    return Pair(Ask(ApiKey.SHARE_FETCH, 2, asked), summary(member.topic), is_done_with(1))
+
+
+async def a_record_is_acknowledged(wire: Wire) -> Pair:
+    member = await given_record(wire)
+    change = Ask(ApiKey.SHARE_ACKNOWLEDGE, 2, member.acknowledgement({0: [(0, 0, ACCEPT)]}))
+    return Pair(change, summary(member.topic), is_done_with(1))
+
+
+def share_offsets() -> Ask:
+    key = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
+    cls: Any = messages.request_class(key)
+    return Ask(key, 1, cls(groups=[cls.Group(group_id="g", topics=None)]))
+
+
+async def a_share_group_begins_elsewhere(wire: Wire) -> Pair:
+    await create_topic(wire, "t")
+    await find_coordinator(wire)
+    cls: Any = messages.request_class(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
+    topic = cls.Topic(topic_name="t", partitions=[cls.Partition(start_offset=7)])
+    change = Ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, cls(group_id="g", topics=[topic]))
+    return Pair(
+        change,
+        share_offsets(),
+        lambda answer: any(
+            topic.partitions[0].start_offset == 7 for topic in answer.groups[0].topics
+        ),
+    )
+
+
+async def a_share_group_forgets_a_topic(wire: Wire) -> Pair:
+    begun = await a_share_group_begins_elsewhere(wire)
+    await wire.ask(*begun.change)
+    cls: Any = messages.request_class(ApiKey.DELETE_SHARE_GROUP_OFFSETS)
+    asked = cls(group_id="g", topics=[cls.Topic(topic_name="t")])
+    change = Ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, asked)
+    return Pair(change, share_offsets(), lambda answer: not answer.groups[0].topics)
+
+
 PAIRS: dict[ApiKey, MakePair] = {
     ApiKey.PRODUCE: records_are_produced,
     ApiKey.METADATA: a_topic_is_created_by_metadata,
@@ -629,6 +699,11 @@ PAIRS: dict[ApiKey, MakePair] = {
     ApiKey.LEAVE_GROUP: a_member_leaves,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: a_consumer_joins,
     ApiKey.STREAMS_GROUP_HEARTBEAT: a_member_of_a_streams_group_joins,
+    ApiKey.SHARE_GROUP_HEARTBEAT: a_share_consumer_joins,
+    ApiKey.SHARE_FETCH: a_record_is_acknowledged_with_a_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: a_record_is_acknowledged,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: a_share_group_begins_elsewhere,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: a_share_group_forgets_a_topic,
     ApiKey.SYNC_GROUP: a_group_becomes_stable,
     ApiKey.CREATE_TOPICS: topics_are_created,
     ApiKey.DELETE_TOPICS: topics_are_deleted,
@@ -712,6 +787,8 @@ LOOKS = {
     ApiKey.LIST_GROUPS,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.STREAMS_GROUP_DESCRIBE,
+    ApiKey.SHARE_GROUP_DESCRIBE,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
     ApiKey.API_VERSIONS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
     ApiKey.DESCRIBE_ACLS,
@@ -771,7 +848,7 @@ def test_only_a_long_poll_is_begun_when_its_turn_comes() -> None:
             assert issubclass(kind, (Pending, Coroutine, Encoded)), (
                 f"{api.handler.__name__}: {returned}"
             )
-    assert polls == {ApiKey.FETCH}
+    assert polls == {ApiKey.FETCH, ApiKey.SHARE_FETCH}
 
 
 async def takes_effect_before_the_next(wire: Wire, pair: Pair) -> None:

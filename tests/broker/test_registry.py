@@ -49,7 +49,7 @@ def complaint(key: ApiKey, handler: Callable[..., Any]) -> str:
 def is_outcome(key: ApiKey, found: Any) -> bool:
     """Whether this may come of a request: an answer, or what becomes one."""
     kind = get_origin(found) or found
-    if kind is Waiting and key != ApiKey.FETCH:
+    if kind is Waiting and key not in (ApiKey.FETCH, ApiKey.SHARE_FETCH):
         return False  # the answer to anything else is not looked for again and again
     if kind in (Pending, Waiting):
         (found,) = get_args(found)

@@ -18,6 +18,8 @@ from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions
 from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
+from ..broker.test_consumer_groups import find
+from ..broker.test_share_groups import alter, beat
 from ..broker.test_streams_groups import at_once, streams_beat
 from ..coordinator.harness import subtopology, topology
 from ..wire import connected
@@ -137,6 +139,35 @@ async def test_a_group_with_a_member(
         *("TOPIC", "PARTITIONS", "LAG"),
         *("t", "2", "2"),
     ]
+
+
+async def test_a_share_group(cli: Cli, read_json: ReadJson, topic: str, broker: Broker) -> None:
+    async with connected(broker.endpoint) as wire:
+        await find(wire)
+        await alter(wire, {0: 1}, group="s", topic=topic)
+        (row,) = await read_json("group", "describe", "s")
+        assert (row["type"], row["state"], row["total_lag"]) == ("Share", "Empty", 4)
+        (only,) = row["partitions"]
+        assert (only["partition"], only["current_offset"], only["log_end_offset"]) == (0, 1, 5)
+        moved = await read_json("group", "seek", "s", "--to", "end")
+        assert offsets(moved) == {0: (1, 5)}
+        assert (await cli("group", "wait", "s", "--lag", "0")).stdout.startswith("s: Empty")
+        again = await read_json("group", "seek", "s", "--shift", "-2", "-t", f"{topic}:0")
+        assert offsets(again) == {0: (5, 3)}
+        for member_id in ("a", "b"):
+            await beat(wire, member_id, 0, group="s", topics=[topic])
+        await cli("group", "wait", "s", "--members", "2")
+        (listed,) = await read_json("group", "list")
+        assert (listed["group"], listed["type"]) == ("s", "share")
+        (row,) = await read_json("group", "describe", "s")
+        assert {each["member_id"] for each in row["partitions"]} >= {"a"}
+        assert (
+            "NON_EMPTY_GROUP" in (await cli("group", "seek", "s", "--to", "start", status=1)).stdout
+        )
+        assert "it has members" in (await cli("group", "delete", "s", status=1)).stderr
+        for member_id in ("a", "b"):
+            await beat(wire, member_id, -1, group="s")
+        assert (await cli("group", "delete", "s")).stdout == "s: deleted\n"
 
 
 async def test_offsets_and_groups_are_deleted(cli: Cli, read_json: ReadJson, topic: str) -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from kbroker.cli.log_records import coordinator_record
 
+from ..protocol import test_share_group_metadata as share_groups
 from ..protocol.test_consumer_group_metadata import VALUES
 from ..protocol.test_streams_group_metadata import VALUES as STREAMS_VALUES
 
 TOPIC = "__consumer_offsets"
+KEYS = {value: key for value, (key, _) in (VALUES | share_groups.VALUES | STREAMS_VALUES).items()}
 
 
 def row_of(key: str, value: str | None) -> dict[str, object] | None:
@@ -17,9 +19,9 @@ def row_of(key: str, value: str | None) -> dict[str, object] | None:
     return coordinator_record(TOPIC, bytes.fromhex(key), data)
 
 
-@pytest.mark.parametrize("value", [*VALUES, *STREAMS_VALUES])
-def test_records_of_newer_groups(value: str) -> None:
-    key = (VALUES | STREAMS_VALUES)[value][0]
+@pytest.mark.parametrize("value", KEYS)
+def test_records_of_groups(value: str) -> None:
+    key = KEYS[value]
     row = row_of(key, value)
     assert row is not None
     assert row["group"] == "g"
@@ -45,4 +47,4 @@ def test_what_a_member_has() -> None:
 
 
 def test_other_kinds_have_no_words() -> None:
-    assert row_of("000b000167", "0000") is None
+    assert row_of("0063000167", "0000") is None

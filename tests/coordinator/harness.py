@@ -23,7 +23,9 @@ from kbroker.coordinator import (
     Parked,
     Pieces,
     Result,
+    ShareGroupSettings,
     StreamsGroupSettings,
+    ToMake,
 )
 from kbroker.coordinator.assignors import TopicShape
 from kbroker.coordinator.shapes import fetch_response, groups_to_fetch
@@ -53,6 +55,11 @@ from kbroker.protocol.messages.offsets import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+)
+from kbroker.protocol.messages.share_groups import (
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
 )
 from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponse,
@@ -221,6 +228,7 @@ class Harness:
         ids: itertools.count[int] | None = None,
         consumer: ConsumerGroupSettings | None = None,
         streams: StreamsGroupSettings | None = None,
+        share: ShareGroupSettings | None = None,
     ) -> None:
         self.settings = settings or GroupSettings()
         self.topics = topics or FakeTopics()
@@ -241,11 +249,16 @@ class Harness:
         """The same of streams groups."""
         self.missing: dict[str, int] = {}
         """Internal topics that the last heartbeat asked for, and their partitions."""
+        self.share = share or ShareGroupSettings()
+        """Of all share groups."""
+        self.to_make: list[ToMake] = []
+        """What share coordinators are to be asked for."""
         self.coordinator = GroupCoordinator(
             self.settings,
             self.topics,
             consumer_settings=lambda group_id: self.consumer,
             streams_settings=lambda group_id: self.streams,
+            share_settings=lambda group_id: self.share,
             new_uuid=lambda: UUID(int=next(self._ids)),
         )
         for entry in self.entries:
@@ -274,6 +287,7 @@ class Harness:
             ids=self._ids,
             consumer=self.consumer,
             streams=self.streams,
+            share=self.share,
         )
 
     # -- the node's part
@@ -302,6 +316,7 @@ class Harness:
         for piece in result.work or ():
             if piece is not None:
                 self.settle(piece)
+        self.to_make += self.coordinator.take_states_to_make()
         if not self.hold:
             self.commit_log()
 
@@ -440,6 +455,42 @@ class Harness:
         """Somebody makes the internal topics that are missing."""
         for name, partitions in self.missing.items():
             self.create_topic(name, partitions)
+
+    def share_beat(
+        self,
+        member_id: str,
+        epoch: int,
+        topics: Collection[str] | None = None,
+        *,
+        group: str = "g",
+        **fields: Any,
+    ) -> ShareGroupHeartbeatResponse:
+        """A heartbeat of a share group; a join (epoch 0) reads "orders" unless told otherwise."""
+        if epoch == 0 and topics is None:
+            topics = ["orders"]
+        request = ShareGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member_id,
+            member_epoch=epoch,
+            subscribed_topic_names=None if topics is None else list(topics),
+            **fields,
+        )
+        call: Call[ShareGroupHeartbeatResponse] = Call(1)
+        info = ClientInfo("c", "/10.0.0.1")
+        request = travel(request, 1)
+        self.settle(self.coordinator.share_heartbeat(request, info, self.now), call)
+        return call.response
+
+    def describe_share(self, group: str = "g") -> ShareGroupDescribeResponse.Group:
+        row = self.coordinator.describe_share_group(group)
+        return travel(ShareGroupDescribeResponse(groups=[row]), 1).groups[0]
+
+    def make_states(self, *, well: bool = True) -> list[ToMake]:
+        """Share coordinators answer all that they are asked for; returns what that was."""
+        asked, self.to_make = self.to_make, []
+        for each in asked:
+            self.settle(self.coordinator.states_made(each.group_id, each.partitions, well=well))
+        return asked
 
     def create_topic(self, name: str, partitions: int) -> None:
         """The cluster gets a topic, or it gets more partitions."""

@@ -167,8 +167,8 @@ def test_the_last_record_of_a_key_counts_and_a_tombstone_takes_it_away() -> None
 
 
 def test_records_of_other_kinds_are_passed_over() -> None:
-    kind_of_a_share_group = b"\x00\x0b\x00\x01g"
-    h = Harness(log=[CoordinatorRecord(kind_of_a_share_group, b"\x00\x00\x00")])
+    kind_of_a_later_release = b"\x00\x63\x00\x01g"
+    h = Harness(log=[CoordinatorRecord(kind_of_a_later_release, b"\x00\x00\x00")])
     assert list(h.coordinator.list_groups()) == []
 
 

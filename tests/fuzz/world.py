@@ -87,6 +87,8 @@ TOPICS = ("plain", "compact", "stamped")
 GROUPS = ("stable", "empty", "fresh")
 CONSUMER_GROUP, CONSUMER = "modern", "consumer"
 """A group of KIP-848 and its member."""
+SHARE_GROUP, EMPTY_SHARE_GROUP = "shares", "begun"
+"""Groups of KIP-932, with a member and without."""
 STREAMS_GROUP, STREAMS_MEMBER = "streaming", "instance"
 """The same of KIP-1071."""
 TRANSACTIONAL_ID = "t"
@@ -154,6 +156,20 @@ async def _make_groups(wire: Wire) -> tuple[str, int]:
     await wire.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat)
     streams = _streams_join(STREAMS_GROUP, STREAMS_MEMBER, ["plain"])
     await wire.ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, streams)
+    cls: Any = request_class(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
+    topics = [cls.Topic(topic_name="plain", partitions=[cls.Partition()])]
+    for group in (SHARE_GROUP, EMPTY_SHARE_GROUP):  # which have a state now
+        ask = cls(group_id=group, topics=topics)
+        await wire.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, ask)
+    shares = request(
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        group_id=SHARE_GROUP,
+        member_id=CONSUMER,
+        subscribed_topic_names=["plain"],
+    )
+    await wire.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, shares)
+    session = request(ApiKey.SHARE_FETCH, group_id=SHARE_GROUP, member_id=CONSUMER)
+    await wire.ask(ApiKey.SHARE_FETCH, 2, session)
     join = JoinGroupRequest(
         group_id="stable",
         session_timeout_ms=1_800_000,
@@ -459,6 +475,89 @@ def _consumer_describe(world: World, rng: random.Random) -> Any:
     )
 
 
+def _share_heartbeat(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        group_id=rng.choice((SHARE_GROUP, SHARE_GROUP, *GROUPS)),
+        member_id=rng.choice((CONSUMER, "other")),
+        member_epoch=rng.choice((0, 0, 2, 3, -1)),
+        rack_id=rng.choice((None, "r")),
+        subscribed_topic_names=rng.choice((None, ["plain", world.topic(rng).name])),
+    )
+
+
+def _share_describe(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        group_ids=[SHARE_GROUP, EMPTY_SHARE_GROUP, *GROUPS],
+        include_authorized_operations=True,
+    )
+
+
+def _share_fetch(world: World, rng: random.Random) -> Any:
+    epoch = rng.choice((0, 0, 1, 2, -1))
+    return request(
+        ApiKey.SHARE_FETCH,
+        group_id=SHARE_GROUP,
+        member_id=rng.choice((CONSUMER, "somebody")),
+        share_session_epoch=epoch,
+        max_wait_ms=rng.choice((0, 5)),
+        min_bytes=rng.randrange(2),
+        max_bytes=rng.choice((1000, 1 << 20)),
+        max_records=rng.choice((1, 100)),
+        batch_size=rng.choice((1, 100)),
+        topics=_share_topics(ApiKey.SHARE_FETCH, world, rng, says=epoch != 0),
+    )
+
+
+def _share_acknowledge(world: World, rng: random.Random) -> Any:
+    return request(
+        ApiKey.SHARE_ACKNOWLEDGE,
+        group_id=SHARE_GROUP,
+        member_id=CONSUMER,
+        share_session_epoch=rng.choice((1, 2, -1)),
+        topics=_share_topics(ApiKey.SHARE_ACKNOWLEDGE, world, rng, says=True),
+    )
+
+
+def _share_topics(key: ApiKey, world: World, rng: random.Random, *, says: bool) -> list[Any]:
+    cls: Any = request_class(key)
+    first = rng.randrange(10)
+    batches = [
+        cls.AcknowledgementBatch(
+            first_offset=first,
+            last_offset=first + rng.randrange(3),
+            acknowledge_types=[rng.randrange(4)],
+        )
+    ]
+    row = cls.Partition(
+        partition_index=rng.choice((0, 0, 1)), acknowledgement_batches=batches if says else []
+    )
+    return [cls.Topic(topic_id=world.topic(rng).id, partitions=[row])]
+
+
+def _describe_share_offsets(world: World, rng: random.Random) -> Any:
+    cls: Any = request_class(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS)
+    topics = [cls.Topic(topic_name=world.topic(rng).name, partitions=[0, 1])]
+    groups = [SHARE_GROUP, EMPTY_SHARE_GROUP]
+    return cls(
+        groups=[cls.Group(group_id=each, topics=rng.choice((None, topics))) for each in groups]
+    )
+
+
+def _alter_share_offsets(world: World, rng: random.Random) -> Any:
+    cls: Any = request_class(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
+    row = cls.Partition(partition_index=rng.choice((0, 1, -1)), start_offset=rng.choice((0, -1, 7)))
+    topic = cls.Topic(topic_name=world.topic(rng).name, partitions=[row])
+    return cls(group_id=rng.choice((EMPTY_SHARE_GROUP, SHARE_GROUP)), topics=[topic])
+
+
+def _delete_share_offsets(world: World, rng: random.Random) -> Any:
+    cls: Any = request_class(ApiKey.DELETE_SHARE_GROUP_OFFSETS)
+    topics = [cls.Topic(topic_name=world.topic(rng).name)]
+    return cls(group_id=rng.choice((EMPTY_SHARE_GROUP, SHARE_GROUP)), topics=topics)
+
+
 def _leave_group(world: World, rng: random.Random) -> Any:
     members = [
         LeaveGroupRequest.Member(member_id=rng.choice(("other", "")), group_instance_id="i")
@@ -475,12 +574,14 @@ def _list_groups(world: World, rng: random.Random) -> Any:
     return request(
         ApiKey.LIST_GROUPS,
         states_filter=rng.choice(([], ["Stable", "Empty"])),
-        types_filter=rng.choice(([], ["classic"], ["consumer"])),
+        types_filter=rng.choice(([], ["classic"], ["consumer"], ["share"])),
     )
 
 
 def _delete_groups(world: World, rng: random.Random) -> Any:
-    return request(ApiKey.DELETE_GROUPS, groups_names=["fresh", "stable", "none"])
+    return request(
+        ApiKey.DELETE_GROUPS, groups_names=["fresh", "stable", "none", EMPTY_SHARE_GROUP]
+    )
 
 
 def _offset_delete(world: World, rng: random.Random) -> Any:
@@ -969,6 +1070,13 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_describe,
     ApiKey.STREAMS_GROUP_HEARTBEAT: _streams_heartbeat,
     ApiKey.STREAMS_GROUP_DESCRIBE: _streams_describe,
+    ApiKey.SHARE_GROUP_HEARTBEAT: _share_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: _share_describe,
+    ApiKey.SHARE_FETCH: _share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: _share_acknowledge,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _alter_share_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _delete_share_offsets,
     ApiKey.API_VERSIONS: _api_versions,
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,

@@ -29,6 +29,9 @@ OF_GROUPS = frozenset(
         ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.STREAMS_GROUP_HEARTBEAT,
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
     }
 )
 OF_TRANSACTIONS = frozenset(
@@ -89,8 +92,14 @@ class Routed(Wire):
     async def _node_for(self, key: ApiKey, message: Any) -> int:
         if key in OF_GROUPS:
             return await coordinator(self.broker, "groups", message.group_id)
-        if key in (ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.STREAMS_GROUP_DESCRIBE):
+        if key in (
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+            ApiKey.SHARE_GROUP_DESCRIBE,
+            ApiKey.STREAMS_GROUP_DESCRIBE,
+        ):
             return await coordinator(self.broker, "groups", message.group_ids[0])
+        if key == ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS:
+            return await coordinator(self.broker, "groups", message.groups[0].group_id)
         if key in OF_TRANSACTIONS:
             return await coordinator(self.broker, "transactions", _transactional_id(message))
         if key in (ApiKey.PRODUCE, ApiKey.FETCH):

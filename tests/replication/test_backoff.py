@@ -1,6 +1,6 @@
 """Pauses between attempts."""
 
-from kbroker.replication.backoff import Backoff
+from kbroker.runtime.backoff import Backoff
 
 
 def test_pauses_double_up_to_the_longest_and_begin_again() -> None:

@@ -6,9 +6,9 @@ import trio
 import trio.testing
 
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.replication.backoff import Backoff
 from kbroker.replication.catching_up import CatchingUp
 from kbroker.replication.followed import Followed
+from kbroker.runtime.backoff import Backoff
 
 from ..brokers import started
 from .harness import log_on, place_topic, replica_on, send, until_equal, until_leader, values_in

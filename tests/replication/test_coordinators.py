@@ -17,11 +17,22 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import request_class
 from kbroker.protocol.share_state_log import SharePartition
 
+from ..broker import test_share_groups as share_groups
 from ..broker.test_consumer_groups import beat, describe, given, owning, set_config
 from ..broker.test_coordinators import GROUP, TRANSACTION, find
 from ..broker.test_groups import Member, committed
 from ..broker.test_streams_groups import at_once, describe_streams, having, streams_beat, tasks
-from ..wire import ANSWER_SECONDS, Wire, connected, create_topic, delete_topic, request, until
+from ..wire import (
+    ANSWER_SECONDS,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    produce,
+    request,
+    until,
+)
 from .routed import Routed, all_in_sync, coordinator, routed, started_with_coordinators
 
 GROUPS = [f"group {number}" for number in range(12)]
@@ -242,6 +253,61 @@ async def test_members_of_a_streams_group_go_on(broker: Broker, wire: Routed, ho
     assert answer.member_epoch == 3
     assert tasks(await streams_beat(wire, "b", 3, group="moving")) == {"0": [2, 3]}
     assert tasks(await streams_beat(wire, "a", 2, group="stable")) == {"0": [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_members_of_a_share_group_go_on(broker: Broker, wire: Routed, how: str) -> None:
+    """With the same epochs and partitions; what was to be made of its states is made."""
+    await create_topic(wire, "t", 4)
+    await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
+    await share_groups.joined(wire, partitions=4)
+    await all_in_sync(broker)
+    before = await shared(wire, "g")
+    first = await coordinator(broker, "groups", "g")
+    await end(broker.local_node(first), how)
+    assert await shared(wire, "g") == before
+    await broker.local_node(first).start()
+    await all_in_sync(broker)
+    answer = await share_groups.beat(wire, "a", before.members[0].member_epoch)
+    assert (answer.error_code, given(answer)) == (0, None)
+    await create_topic(wire, "u", 4)
+    answer = await share_groups.beat(wire, "a", answer.member_epoch, topics=["t", "u"])
+    assert not answer.error_code, "and now the states of the other topic are to be made"
+    await end(broker.local_node(await coordinator(broker, "groups", "g")), how)
+    await shared(wire, "g")
+    with trio.fail_after(ANSWER_SECONDS):
+        while len(given(answer) or ()) != 8:
+            await trio.sleep(0.01)
+            again = await share_groups.beat(wire, "a", answer.member_epoch, topics=["t", "u"])
+            if again.error_code not in RETRIED:
+                answer = again
+    row = await shared(wire, "g")
+    assert [len(each.partitions) for each in row.members[0].assignment.topic_partitions] == [4, 4]
+
+
+async def test_how_far_a_share_group_is_behind_leaders_elsewhere(
+    broker: Broker, wire: Routed
+) -> None:
+    topic = await create_topic(wire, "t", 4)
+    for index in range(4):
+        row = await produce(wire, topic, batch([b"x", b"y"]), partition=index)
+        assert not row.error_code
+    answer = await share_groups.alter(wire, dict.fromkeys(range(4), 1))
+    assert not answer.error_code, answer
+    leaders = {each.leader for each in broker.running().cluster.topics["t"].partitions}
+    assert len(leaders) > 1
+    behind = await share_groups.begins(wire)
+    assert behind == {("t", index): (1, 1) for index in range(4)}
+
+
+async def shared(wire: Routed, group: str) -> Any:
+    """As clients describe a share group while its coordinator moves."""
+    with trio.fail_after(ANSWER_SECONDS):
+        while True:
+            row = await share_groups.describe(wire, group)
+            if row.error_code not in RETRIED:
+                return row
+            await trio.sleep(0.01)
 
 
 async def described(

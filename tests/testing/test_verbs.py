@@ -6,11 +6,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from kbroker.cluster import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.testing import RunningBroker, WaitTimeout
 
-from ..broker.test_consumer_groups import beat, find
+from ..broker import test_share_groups as share_groups
+from ..broker.test_consumer_groups import beat, find, set_config
 from ..broker.test_groups import Member, committed
 from ..broker.test_streams_groups import at_once, streams_beat, tasks
 from ..coordinator.harness import subtopology, topology
@@ -44,6 +46,43 @@ async def test_a_session_ends_at_once(broker: RunningBroker, wire: Wire) -> None
     await member.enter()
     assert await member.heartbeat() == 0
     assert await broker.expire_member("g", "test") == [member.id], "by its client id"
+
+
+async def test_a_session_of_a_share_group_ends_at_once(broker: RunningBroker, wire: Wire) -> None:
+    await find(wire)
+    await share_groups.beat(wire, "a", 0, topics=["orders"])
+    epoch = (await share_groups.beat(wire, "b", 0, topics=["orders"])).member_epoch
+    assert (await broker.wait_for_group("g", members=2)).type == "Share"
+    with pytest.raises(ValueError, match="group 'g' has no member 'x'; it has a, b"):
+        await broker.expire_member("g", "x")
+    assert await broker.expire_member("g", "a") == ["a"]
+    answer = await share_groups.beat(wire, "a", 2)
+    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert "member a missed heartbeats" in await broker.report()
+    await broker.move_coordinator("g")
+    answer = await share_groups.beat(wire, "b", epoch)
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR
+    await find(wire)
+    assert not (await share_groups.beat(wire, "b", epoch)).error_code
+
+
+async def test_a_share_group_comes_to_rest(broker: RunningBroker, wire: Wire) -> None:
+    await find(wire)
+    await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
+    await share_groups.alter(wire, {0: 0, 1: 0}, topic="orders")
+    await broker.produce("orders", b"x", partition=0)
+    await broker.settled("g", timeout=5)
+    answer = await share_groups.beat(wire, "a", 0, topics=["orders"])
+    assert await broker.lag("g") == 1
+    await broker.wait_for_assignment("g", {"orders": [0, 1]})
+    with pytest.raises(WaitTimeout, match="g: has done with 0 of 1 in orders-0"):
+        await broker.settled("g", timeout=0.05)
+    await share_groups.beat(wire, "a", -1)
+    await share_groups.alter(wire, {0: 1}, topic="orders")
+    await share_groups.beat(wire, "a", 0, topics=["orders"])
+    await broker.wait_for_lag("g")
+    await broker.settled("g", timeout=5)
+    assert not answer.error_code
 
 
 async def test_the_others_are_asked_to_share_anew(broker: RunningBroker, wire: Wire) -> None:

@@ -1,0 +1,140 @@
+"""Java's share consumers of one group: they share partitions, and nothing is lost when a member, or the
+broker, is killed (KIP-932)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.brokers import Broker
+from harness.clients import LIBRARIES, ClientProcess, ScriptProcess, eventually
+from harness.java import command_line
+from harness.places import COMPAT
+from harness.tools import Tools
+
+CLIENT = "java tools"
+GROUPS = "kafka-share-groups"
+SECONDS = 90.0
+"""How long members may take: a lost one is missed after its session, of 45 s."""
+
+Join = Callable[..., ScriptProcess]
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> Iterator[Join]:
+    """Starts members, and ends them."""
+    with ExitStack() as stack:
+
+        def start(broker: Broker, group: str, *topics: str) -> ScriptProcess:
+            program = str(COMPAT / "java" / "ShareMember.java")
+            command = command_line("kafka-4.3", program, broker.address, group, *topics)
+            return stack.enter_context(
+                closing(ScriptProcess("share member", command, tmp_path / "member.err"))
+            )
+
+        yield start
+
+
+def prepare(
+    broker: Broker, worker: ClientProcess, tools: Tools, topic: str, group: str, partitions: int
+) -> None:
+    """A topic, and a group that reads all of it."""
+    worker.admin("create_topic", name=topic, partitions=partitions)
+    said = tools.run(
+        "kafka-configs",
+        *("--bootstrap-server", broker.address, "--alter"),
+        *("--entity-type", "groups", "--entity-name", group),
+        *("--add-config", "share.auto.offset.reset=earliest,share.assignment.interval.ms=0"),
+    )
+    assert not said.status, said
+
+
+def fill(worker: ClientProcess, topic: str, partitions: int, values: range) -> None:
+    records = [{"value": str(value), "partition": value % partitions} for value in values]
+    answers = worker("produce", topic=topic, records=records)
+    assert all("offset" in answer for answer in answers), answers
+
+
+def read(*members: ScriptProcess) -> Counter[int]:
+    """How often each value was accepted."""
+    return Counter(int(row["value"]) for member in members for row in member("rows"))
+
+
+def all_read(values: range, *members: ScriptProcess) -> None:
+    """Wait until every value was accepted by somebody."""
+    eventually(lambda: read(*members), lambda seen: seen.keys() >= {*values}, "records", SECONDS)
+
+
+def test_members_share_one_partition(
+    broker: Broker, workers: Any, tools: Tools, unique: Callable[[str], str], join: Join
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    worker = workers("confluent-kafka")
+    prepare(broker, worker, tools, topic, group, 1)
+    members = [join(broker, group, topic) for _ in range(3)]
+    sent = 0
+
+    def everybody_reads() -> bool:
+        nonlocal sent
+        fill(worker, topic, 1, range(sent, sent + 50))
+        sent += 50
+        return all(member("rows") for member in members)
+
+    eventually(everybody_reads, bool, "a share of each", SECONDS)
+    all_read(range(sent), *members)
+    assert set(read(*members).values()) == {1}, "nothing twice"
+    described = tools.run(
+        GROUPS, "--bootstrap-server", broker.address, "--describe", "--group", group, "--members"
+    )
+    assert len([line for line in described.stdout.splitlines() if group in line]) == 3
+    for member in members:
+        member("leave")
+    state = tools.run(GROUPS, "--bootstrap-server", broker.address, "--delete", "--group", group)
+    assert "was successful" in state.stdout
+
+
+def test_what_one_releases_another_one_gets(
+    broker: Broker, workers: Any, tools: Tools, unique: Callable[[str], str], join: Join
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    worker = workers("confluent-kafka")
+    prepare(broker, worker, tools, topic, group, 1)
+    first = join(broker, group, topic)
+    fill(worker, topic, 1, range(1))
+    all_read(range(1), first)
+    first("release")
+    fill(worker, topic, 1, range(1, 2))
+    first("ended")
+    second = join(broker, group, topic)
+    all_read(range(1, 2), second)
+    (row,) = second("rows")
+    assert row["deliveries"] == 2
+    second("leave")
+
+
+def test_members_go_on_when_one_of_them_or_the_broker_is_killed(
+    own_broker: Broker, spawn: Any, tools: Tools, unique: Callable[[str], str], join: Join
+) -> None:
+    topic, group = unique("topic"), unique("group")
+    worker = spawn(LIBRARIES["confluent-kafka"], own_broker.address)
+    prepare(own_broker, worker, tools, topic, group, 3)
+    members = [join(own_broker, group, topic) for _ in range(2)]
+    fill(worker, topic, 3, range(60))
+    all_read(range(60), *members)
+    own_broker.kill()
+    own_broker.start()
+    fill(worker, topic, 3, range(60, 120))
+    all_read(range(60, 120), *members)
+    gone = members.pop()
+    before = read(gone)
+    gone.kill()
+    fill(worker, topic, 3, range(120, 180))
+    eventually(
+        lambda: read(*members) | before, lambda seen: seen.keys() >= {*range(180)}, "all", SECONDS
+    )
+    for member in members:
+        member("leave")

@@ -1,0 +1,70 @@
+"""Share groups: from where on they have not done with records (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequest,
+)
+
+from .cluster import ClusterClient
+from .errors import check, error_code
+from .groups import ask_coordinator
+from .topics import Partition
+
+
+class SharedOffset(NamedTuple):
+    """The first record of a partition that a group has not done with, and how many those are; None
+    where nobody knows yet."""
+
+    start: int | None
+    lag: int | None
+
+
+async def share_offsets(cluster: ClusterClient, name: str) -> dict[Partition, SharedOffset]:
+    """Where a share group is, in all partitions of which it has a state. Raises KafkaError."""
+    cls = DescribeShareGroupOffsetsRequest
+    request = cls(groups=[cls.Group(group_id=name, topics=None)])
+    answer = await ask_coordinator(
+        cluster, name, request, lambda answer: int(answer.groups[0].error_code)
+    )
+    (group,) = answer.groups
+    check(group.error_code, group.error_message)
+    offsets = {}
+    for topic in group.topics:
+        for row in topic.partitions:
+            check(row.error_code, row.error_message)
+            offsets[topic.topic_name, row.partition_index] = SharedOffset(
+                row.start_offset if row.start_offset >= 0 else None,
+                row.lag if row.lag >= 0 else None,
+            )
+    return dict(sorted(offsets.items()))
+
+
+async def alter_share_offsets(
+    cluster: ClusterClient, name: str, offsets: Mapping[Partition, int]
+) -> dict[Partition, ErrorCode]:
+    """Set where a share group without members begins; returns the outcome of each partition. Raises
+    KafkaError."""
+    cls = AlterShareGroupOffsetsRequest
+    rows: dict[str, list[AlterShareGroupOffsetsRequest.Partition]] = {}
+    for (topic, index), offset in offsets.items():
+        row = cls.Partition(partition_index=index, start_offset=offset)
+        rows.setdefault(topic, []).append(row)
+    topics = [cls.Topic(topic_name=name, partitions=some) for name, some in rows.items()]
+    request = cls(group_id=name, topics=topics)
+    answer: Any = await ask_coordinator(
+        cluster, name, request, lambda answer: int(answer.error_code)
+    )
+    code = error_code(answer.error_code)
+    if code:
+        return dict.fromkeys(offsets, code)
+    return {
+        (topic.topic_name, row.partition_index): error_code(row.error_code)
+        for topic in answer.responses
+        for row in topic.partitions
+    }

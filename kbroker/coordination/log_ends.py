@@ -1,0 +1,78 @@
+"""Where logs end, wherever they are led."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import TypeAlias
+
+import trio
+
+from kbroker.cluster import NO_LEADER
+from kbroker.cluster.peers import Peers
+from kbroker.partitions.partitions import Partitions
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+
+ANSWER_SECONDS = 10
+"""How long the leaders may take."""
+ROWS_MAX = 500
+"""Of one request."""
+LATEST = -1
+
+Place: TypeAlias = tuple[str, int]
+Ends: TypeAlias = dict[Place, int | ErrorCode]
+
+
+async def log_ends(partitions: Partitions, peers: Peers, places: Collection[Place]) -> Ends:
+    """The high watermarks of partitions, as their leaders say, or why they do not."""
+    ends: Ends = {}
+    elsewhere: defaultdict[int, list[Place]] = defaultdict(list)
+    for place in places:
+        known = partitions.cluster.partition(*place)
+        if known is None:
+            ends[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif known.leader == NO_LEADER:
+            ends[place] = ErrorCode.LEADER_NOT_AVAILABLE
+        elif known.leader == partitions.node_id:
+            ends[place] = _end_here(partitions, place)
+        else:
+            elsewhere[known.leader].append(place)
+            ends[place] = ErrorCode.LEADER_NOT_AVAILABLE  # unless it answers
+    with trio.move_on_after(ANSWER_SECONDS):
+        async with trio.open_nursery() as nursery:
+            for node_id, some in elsewhere.items():
+                nursery.start_soon(_ask, peers, node_id, some, ends)
+    return ends
+
+
+def _end_here(partitions: Partitions, place: Place) -> int | ErrorCode:
+    try:
+        replica = partitions.named_replica(*place)
+    except KafkaError as error:
+        return error.code
+    return replica.log.high_watermark if replica.knows_its_end else ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+async def _ask(peers: Peers, node_id: int, places: list[Place], ends: Ends) -> None:
+    for start in range(0, len(places), ROWS_MAX):
+        try:
+            answer = await peers.ask(node_id, _request(places[start : start + ROWS_MAX]))
+        except OSError:
+            return
+        assert isinstance(answer, ListOffsetsResponse)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                found = ErrorCode(row.error_code) if row.error_code else row.offset
+                ends[topic.name, row.partition_index] = found
+
+
+def _request(places: list[Place]) -> ListOffsetsRequest:
+    cls = ListOffsetsRequest
+    topics: defaultdict[str, list[ListOffsetsRequest.Partition]] = defaultdict(list)
+    for name, index in places:
+        topics[name].append(cls.Partition(partition_index=index, timestamp=LATEST))
+    return cls(
+        replica_id=-1,
+        topics=[cls.Topic(name=name, partitions=rows) for name, rows in topics.items()],
+    )

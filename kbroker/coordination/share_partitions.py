@@ -1,0 +1,511 @@
+"""The share partitions that a node leads: what their groups have of them, stored and timed (KIP-932).
+
+One is made by the first fetch of its group and asks the share coordinator for its state; from then on
+this node is the one that writes it. It goes with the leadership, when the share coordinator has seen a
+later leader, and when no member of the group has a session here any more.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+from uuid import UUID
+
+import trio
+
+from kbroker.cluster import ConfigResource, ResourceType, Topic, TopicsChanged
+from kbroker.config import GroupConfig
+from kbroker.coordinator import (
+    Acknowledgement,
+    Change,
+    DeliverySettings,
+    ShareDelivery,
+    StateBatch,
+    StateBatches,
+)
+from kbroker.partitions.partitions import Partitions
+from kbroker.partitions.replica import Replica
+from kbroker.partitions.waiters import FetchWait, Pending
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_state import (
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+    WriteShareGroupStateRequest,
+    WriteShareGroupStateResponse,
+)
+from kbroker.protocol.share_state_log import SharePartition
+from kbroker.storage.lookups import offset_for_timestamp
+
+from .share_persister import SharePersister
+
+NO_OFFSET = -1
+READ_COMMITTED = "read_committed"
+SPARE_SETTINGS = 100
+"""Of groups that have nothing here by now, as many as that may be remembered."""
+
+FENCING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""What is known here is of the past: it is asked for again."""
+TOLD = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Errors of the share coordinator that clients are told as they are."""
+_DURATION = re.compile(
+    r"by_duration:P(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+class Outcome(NamedTuple):
+    """How an acknowledgement went, as clients are told."""
+
+    code: int = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """What is set for one share group: see `DeliverySettings`, and
+
+    `commits_only`: no records of transactions that are open or aborted (`share.isolation.level`);
+    `begins`: where a group begins to read (`share.auto.offset.reset`).
+    """
+
+    delivery: DeliverySettings
+    commits_only: bool
+    begins: str
+
+
+class _Write(NamedTuple):
+    """States to store: those of a change, or of records whose time was over."""
+
+    states: Sequence[StateBatch]
+    change: Change | None
+    done: Pending[Outcome]
+
+
+class LedShare:
+    """One share partition of this node. `delivery` is None while its state is asked for, `failure`
+    why there is none; `waits` are the fetches that wait for its records."""
+
+    __slots__ = (
+        "armed_ms",
+        "closed",
+        "delivery",
+        "failure",
+        "is_left",
+        "is_writing",
+        "leader_epoch",
+        "replica",
+        "settings",
+        "share",
+        "state_epoch",
+        "waits",
+        "writes",
+    )
+
+    def __init__(
+        self, share: SharePartition, replica: Replica, settings: Callable[[], ShareSettings]
+    ) -> None:
+        self.share = share
+        self.replica = replica
+        self.settings = settings
+        self.leader_epoch = replica.leader_epoch
+        self.state_epoch = 0
+        self.delivery: ShareDelivery | None = None
+        self.failure: KafkaError | None = None
+        self.waits: dict[FetchWait, None] = {}
+        self.writes: list[_Write] = []
+        self.is_writing = False
+        self.is_left = False
+        """No member has a session here; it goes when all is stored."""
+        self.closed = False
+        self.armed_ms: float = math.inf
+
+    def wake(self) -> None:
+        """Those who wait may get something."""
+        for wait in self.waits:
+            wait.wake()
+
+    @property
+    def is_busy(self) -> bool:
+        return self.is_writing or bool(self.writes)
+
+
+class SharePartitions:
+    """All share partitions of one node."""
+
+    def __init__(self, partitions: Partitions, persister: SharePersister) -> None:
+        self._partitions = partitions
+        self._persister = persister
+        self._led: dict[SharePartition, LedShare] = {}
+        self._of_partition: dict[tuple[UUID, int], dict[LedShare, None]] = {}
+        self._settings: dict[str, ShareSettings] = {}
+        self._to_load: list[LedShare] = []
+        self._to_write: dict[LedShare, None] = {}
+        self._more_work = trio.Event()
+        self._timers: list[tuple[int, int, LedShare]] = []
+        self._numbers = count()
+        self._rearm = trio.Event()
+        self._retired = False
+
+    def __iter__(self) -> Iterator[LedShare]:
+        return iter(tuple(self._led.values()))
+
+    def __len__(self) -> int:
+        return len(self._led)
+
+    # -- look-ups
+
+    def settings(self, group_id: str) -> ShareSettings:
+        """What holds for a share group now."""
+        known = self._settings.get(group_id)
+        if known is not None:
+            return known
+        cluster = self._partitions.cluster
+        own = cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
+        config = GroupConfig.stored(own, self._partitions.config)
+        if len(self._settings) >= len(self._led) + SPARE_SETTINGS:
+            self._settings.clear()
+        found = self._settings[group_id] = ShareSettings(
+            DeliverySettings(
+                lock_ms=config.integer("share.record.lock.duration.ms"),
+                deliveries_max=config.integer("share.delivery.count.limit"),
+                locks_max=config.integer("share.partition.max.record.locks"),
+                renews=config.boolean("share.renew.acknowledge.enable"),
+            ),
+            commits_only=config.text("share.isolation.level").lower() == READ_COMMITTED,
+            begins=config.text("share.auto.offset.reset"),
+        )
+        return found
+
+    def settings_changed(self) -> None:
+        """Something was set, of a group or of the node."""
+        self._settings.clear()
+
+    def led(self, topic: Topic, index: int, group_id: str) -> LedShare:
+        """What a group has of a partition; its state is asked for if it is not known.
+
+        Raises KafkaError when this node does not lead the partition.
+        """
+        replica = self._partitions.replica(topic, index)
+        if self._retired:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        share = SharePartition(group_id, topic.id, index)
+        known = self._led.get(share)
+        if known is not None:
+            known.is_left = False
+            return known
+        led = LedShare(share, replica, partial(self.settings, group_id))
+        self._led[share] = led
+        self._of_partition.setdefault((topic.id, index), {})[led] = None
+        self._to_load.append(led)
+        self._more_work.set()
+        return led
+
+    def known(self, share: SharePartition) -> LedShare | None:
+        """What a group has of a partition, if that is known here."""
+        return self._led.get(share)
+
+    def drop(self, led: LedShare) -> None:
+        """Know nothing of it any more; who waits for it is told."""
+        if led.closed:
+            return
+        led.closed = True
+        del self._led[led.share]
+        key = led.share.topic_id, led.share.partition
+        others = self._of_partition[key]
+        del others[led]
+        if not others:
+            del self._of_partition[key]
+        writes, led.writes = led.writes, []
+        for write in writes:
+            write.done.resolve(Outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        self._to_write.pop(led, None)
+        led.wake()
+
+    def leave(self, group_id: str) -> None:
+        """No member of a group has a session here: forget what the group has, once it is stored."""
+        for led in [each for each in self._led.values() if each.share.group_id == group_id]:
+            if led.is_busy:
+                led.is_left = True
+            else:
+                self.drop(led)
+
+    # -- leadership
+
+    def topics_changed(self, event: TopicsChanged) -> None:
+        """Follow the leaders of partitions; the replicas of this node have done so."""
+        changed = [(change.topic.id, change.after.index) for change in event.partitions]
+        changed += [
+            (topic.id, index) for topic in event.deleted for index in range(len(topic.partitions))
+        ]
+        for key in changed:
+            self._look_at(tuple(self._of_partition.get(key, ())))
+
+    def settle(self) -> None:
+        """Lead what the replicas of this node lead, and nothing else."""
+        self._look_at(tuple(self._led.values()))
+
+    def _look_at(self, several: Collection[LedShare]) -> None:
+        for led in several:
+            replica = led.replica
+            leads = replica.is_leader and not replica.closed
+            if not leads or replica.leader_epoch != led.leader_epoch:
+                self.drop(led)
+
+    def retire(self) -> None:
+        """Lead nothing any more, and never again."""
+        self._retired = True
+        for led in tuple(self._led.values()):
+            self.drop(led)
+
+    # -- what members say
+
+    def acknowledge(
+        self, led: LedShare, member_id: str, rows: Iterable[Acknowledgement]
+    ) -> Pending[Outcome] | Outcome:
+        """Let acknowledgements of a member count; the outcome is there when they are stored.
+
+        Raises KafkaError as `ShareDelivery.acknowledge` does.
+        """
+        if led.delivery is None:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD_STATE,
+                "Batch record not found. The request batch offsets are not found in the cache.",
+            )
+        change = led.delivery.acknowledge(member_id, rows, self._now_ms())
+        self.arm(led)
+        return self._store(led, change.states, change) if change.states else Outcome()
+
+    def release(self, led: LedShare, member_id: str) -> None:
+        """A member goes: others can have the records that it holds."""
+        if led.delivery is None:
+            return
+        change = led.delivery.release(member_id)
+        if change.states:
+            self._store(led, change.states, change)
+
+    def _store(
+        self, led: LedShare, states: Sequence[StateBatch], change: Change | None
+    ) -> Pending[Outcome]:
+        done: Pending[Outcome] = Pending()
+        led.writes.append(_Write(states, change, done))
+        if not led.is_writing:
+            self._to_write[led] = None
+            self._more_work.set()
+        return done
+
+    # -- work beside clients
+
+    async def run(self) -> None:
+        """Load, store and take back what members keep too long, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.run_timers)
+            while True:
+                self._more_work = trio.Event()  # first, so that what comes meanwhile is not missed
+                for work in (*self._loads(), *self._writes()):
+                    nursery.start_soon(work)
+                await self._more_work.wait()
+
+    def _loads(self) -> list[Callable[[], Awaitable[None]]]:
+        loads, self._to_load = self._to_load, []
+        return [partial(self._load, some) for some in self._by_coordinator(loads)]
+
+    def _writes(self) -> list[Callable[[], Awaitable[None]]]:
+        leds, self._to_write = self._to_write, {}
+        for led in leds:
+            led.is_writing = True
+        return [partial(self._write, some) for some in self._by_coordinator(leds)]
+
+    def _by_coordinator(self, leds: Iterable[LedShare]) -> list[list[LedShare]]:
+        """Those that are asked for together: none waits for the coordinator of another one."""
+        found: dict[tuple[str, int], list[LedShare]] = {}
+        for led in leds:
+            place = led.share.group_id, self._persister.coordinator_id(led.share)
+            found.setdefault(place, []).append(led)
+        return list(found.values())
+
+    async def _load(self, leds: Sequence[LedShare]) -> None:
+        asked = ReadShareGroupStateRequest.Partition
+        rows = await self._persister.read(
+            {led.share: asked(leader_epoch=led.leader_epoch) for led in leds if not led.closed}
+        )
+        for led in leds:
+            if not led.closed:
+                self._loaded(led, rows[led.share])
+
+    def _loaded(self, led: LedShare, row: ReadShareGroupStateResponse.Partition) -> None:
+        try:
+            _check(row)
+            start = row.start_offset
+            led.delivery = ShareDelivery(
+                self._begin(led) if start == NO_OFFSET else start,
+                [
+                    StateBatch(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count)
+                    for b in row.state_batches
+                ],
+                lambda: led.settings().delivery,
+            )
+            led.state_epoch = row.state_epoch
+        except KafkaError as error:
+            led.failure = error
+            self.drop(led)
+        led.wake()
+
+    def _begin(self, led: LedShare) -> int:
+        """Where a group begins that has no start offset. Raises KafkaError OFFSET_NOT_AVAILABLE."""
+        replica, begins = led.replica, led.settings().begins
+        log = replica.log
+        if begins == "earliest":
+            return log.log_start_offset
+        if begins == "latest":
+            if not replica.knows_its_end:
+                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+            return log.high_watermark
+        matched = _DURATION.fullmatch(begins)
+        assert matched is not None, "settings are checked"
+        parts = {name: float(text) for name, text in matched.groupdict().items() if text}
+        since_ms = self._partitions.clock.log_ms() - int(timedelta(**parts).total_seconds() * 1000)
+        found = offset_for_timestamp(log, since_ms, limit=log.high_watermark)
+        if found is None:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return found.offset
+
+    async def _write(self, leds: Sequence[LedShare]) -> None:
+        taken: dict[LedShare, list[_Write]] = {}
+        rows = {}
+        for led in leds:
+            assert led.delivery is not None
+            taken[led], led.writes = led.writes, []
+            rows[led.share] = _row(led, led.delivery, taken[led])
+        answers = await self._persister.write(rows)
+        for led in leds:
+            self._written(led, led.delivery, taken[led], answers[led.share])
+
+    def _written(
+        self,
+        led: LedShare,
+        delivery: ShareDelivery | None,
+        writes: Sequence[_Write],
+        row: WriteShareGroupStateResponse.Partition,
+    ) -> None:
+        assert delivery is not None
+        led.is_writing = False
+        outcome = Outcome()
+        was_full = not delivery.can_acquire()
+        try:
+            _check(row)
+        except KafkaError as error:
+            outcome = Outcome(error.code, error.message)
+        for write in writes:
+            if write.change is None:
+                delivery.move_start()
+            elif outcome.code:
+                delivery.not_stored(write.change, self._now_ms())
+            else:
+                delivery.stored(write.change)
+            write.done.resolve(outcome)
+        if outcome.code in FENCING or (led.is_left and not led.writes):
+            self.drop(led)
+        elif led.writes:
+            self._to_write[led] = None
+            self._more_work.set()
+        self.arm(led)
+        if delivery.has_free() or (was_full and delivery.can_acquire()):
+            led.wake()  # others can have what was released, or what comes behind
+        self._partitions.changes.happened()
+
+    # -- time
+
+    def _now_ms(self) -> int:
+        return self._partitions.clock.coordinator_ms()
+
+    def arm(self, led: LedShare) -> None:
+        """Locks may run out earlier than was known."""
+        wake_at = led.delivery.wake_at if led.delivery is not None else None
+        if wake_at is not None and wake_at < led.armed_ms and not led.closed:
+            led.armed_ms = wake_at
+            heappush(self._timers, (wake_at, next(self._numbers), led))
+            if self._timers[0][2] is led:
+                self._rearm.set()
+
+    async def run_timers(self) -> None:
+        """Take back what members keep too long, until cancelled."""
+        while True:
+            self._rearm = trio.Event()
+            self.run_due()
+            wait_ms = max(self._timers[0][0] - self._now_ms(), 0) if self._timers else math.inf
+            with trio.move_on_after(wait_ms / 1000):
+                await self._rearm.wait()
+
+    def run_due(self) -> None:
+        """Take back what members have kept too long by now."""
+        now_ms = self._now_ms()
+        while self._timers and self._timers[0][0] <= now_ms:
+            _, _, led = heappop(self._timers)
+            led.armed_ms = math.inf
+            if led.closed or led.delivery is None:
+                continue
+            states = led.delivery.expire(now_ms)
+            self.arm(led)
+            if states:
+                self._store(led, states, None)
+                led.wake()
+
+    def clock_moved(self) -> None:
+        """The clock jumped: act on what is due now, and wait for what is next."""
+        self.run_due()
+        self._rearm.set()
+
+
+def _row(
+    led: LedShare, delivery: ShareDelivery, writes: Sequence[_Write]
+) -> WriteShareGroupStateRequest.Partition:
+    """Several changes in one: of two that say something of one record the later one holds, which is
+    the one that says more."""
+    states = StateBatches(each for write in writes for each in write.states)
+    return WriteShareGroupStateRequest.Partition(
+        state_epoch=led.state_epoch,
+        leader_epoch=led.leader_epoch,
+        start_offset=delivery.start_offset,
+        delivery_complete_count=delivery.complete_count,
+        state_batches=[
+            WriteShareGroupStateRequest.StateBatch(
+                first_offset=each.first,
+                last_offset=each.last,
+                delivery_state=each.state,
+                delivery_count=each.deliveries,
+            )
+            for each in states
+        ],
+    )
+
+
+def _check(
+    row: ReadShareGroupStateResponse.Partition | WriteShareGroupStateResponse.Partition,
+) -> None:
+    """Raise KafkaError with what clients are told when the share coordinator refused something."""
+    code = ErrorCode(row.error_code)
+    if code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH):
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, row.error_message)
+    if code and code not in TOLD:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, row.error_message)
+    if code:
+        raise KafkaError(code, row.error_message)

@@ -1,0 +1,61 @@
+"""ShareAcknowledge: what members of share groups say became of records, without fetching (KIP-932)."""
+
+from __future__ import annotations
+
+from kbroker.node.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_groups import (
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+)
+
+from .context import Context
+from .current_leader import TELLING, tell_leaders
+from .registry import handles
+from .share_acknowledgements import acknowledge, check_member
+
+
+@handles(ApiKey.SHARE_ACKNOWLEDGE, versions="1-2")
+async def share_acknowledge(
+    ctx: Context, request: ShareAcknowledgeRequest
+) -> ShareAcknowledgeResponse:
+    """Behaviour: records are acknowledged, released, rejected, or kept longer; the answer comes when
+    that is stored. Epoch -1 ends the member's session, and what it holds is released.
+
+    Versions: 2 asks for more time (KIP-1222), and says how much that is.
+    """
+    sessions = ctx.node.share_sessions
+    try:
+        group_id, member_id = check_member(ctx, request)
+        epoch = request.share_session_epoch
+        if epoch == INITIAL_EPOCH:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        if epoch == FINAL_EPOCH:
+            session = sessions.find(group_id, member_id)
+        else:
+            session = sessions.go_on(group_id, member_id, epoch)
+    except KafkaError as error:
+        return ShareAcknowledgeResponse(error_code=error.code)
+    outcomes = await acknowledge(ctx, request)
+    if epoch == FINAL_EPOCH and sessions.is_current(session):
+        ctx.node.release_share_session(session)
+        sessions.end(session)
+    response = ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=ctx.node.share_partitions.settings(group_id).delivery.lock_ms
+    )
+    topics: dict[object, ShareAcknowledgeResponse.Topic] = {}
+    refused = []
+    async for (topic_id, index), outcome in ctx.turn.each(outcomes.items()):
+        topic = topics.get(topic_id)
+        if topic is None:
+            topic = topics[topic_id] = ShareAcknowledgeResponse.Topic(topic_id=topic_id)
+            response.responses.append(topic)
+        row = ShareAcknowledgeResponse.Partition(
+            partition_index=index, error_code=outcome.code, error_message=outcome.message
+        )
+        topic.partitions.append(row)
+        if row.error_code in TELLING:
+            refused.append((topic_id, index, row))
+    tell_leaders(ctx, response, refused)
+    return response

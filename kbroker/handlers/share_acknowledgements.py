@@ -1,0 +1,111 @@
+"""What members of share groups say became of records: with a fetch, or by itself (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kbroker.coordination.share_partitions import Outcome
+from kbroker.coordinator import Acknowledgement
+from kbroker.coordinator.share_delivery import REJECT, RENEW
+from kbroker.node.share_sessions import TargetKey
+from kbroker.partitions.waiters import Pending
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.share_state_log import SharePartition
+from kbroker.security.acls import AclOperation
+
+from .context import Context
+from .share_groups import require_share_groups
+
+FIRST_VERSION_WITH_RENEWAL = 2
+MEMBER_ID_CHARACTERS_MAX = 36
+
+
+def check_member(ctx: Context, request: Any) -> tuple[str, str]:
+    """The group and the member of a request. Raises KafkaError."""
+    require_share_groups(ctx)
+    group_id, member_id = request.group_id, request.member_id
+    if group_id is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    ctx.require_group(AclOperation.READ, group_id)
+    if not member_id or len(member_id) > MEMBER_ID_CHARACTERS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return group_id, member_id
+
+
+async def acknowledge(ctx: Context, request: Any) -> dict[TargetKey, Outcome]:
+    """Let the acknowledgements of a request count, each partition by itself; returns how that went,
+    as soon as all is stored.
+
+    Of several rows for one partition the last one counts. A partition without acknowledgements is
+    mentioned beside others that have some, as in Kafka.
+    """
+    asked: dict[TargetKey, Sequence[Any]] = {}
+    for topic in request.topics:
+        async for row in ctx.turn.each(topic.partitions):
+            asked[topic.topic_id, row.partition_index] = row.acknowledgement_batches
+    outcomes: dict[TargetKey, Outcome | Pending[Outcome]] = {}
+    has_nothing: list[TargetKey] = []
+    is_any_good = False
+    async for key, rows in ctx.turn.each(asked.items()):
+        try:
+            _check(ctx, request, key, rows)
+            if rows:
+                is_any_good = True
+                outcomes[key] = _acknowledge(ctx, request, key, rows)
+            else:
+                has_nothing.append(key)
+        except KafkaError as error:
+            outcomes[key] = Outcome(error.code, error.message)
+    if is_any_good:
+        outcomes.update(dict.fromkeys(has_nothing, Outcome()))
+    return {key: await _settled(each) async for key, each in ctx.turn.each(outcomes.items())}
+
+
+async def _settled(outcome: Outcome | Pending[Outcome]) -> Outcome:
+    if isinstance(outcome, Pending):
+        return await outcome.wait() or Outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return outcome
+
+
+def _check(ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]) -> None:
+    """Raise KafkaError unless what a member says of a partition makes sense, and it may say it."""
+    topic_id, index = key
+    topic = ctx.node.cluster.topics_by_id.get(topic_id)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    last_type = RENEW if ctx.version >= FIRST_VERSION_WITH_RENEWAL else REJECT
+    before = -1
+    for row in rows:
+        types = row.acknowledge_types
+        if not (
+            before <= row.first_offset <= row.last_offset
+            and types
+            and (len(types) == 1 or len(types) == row.last_offset - row.first_offset + 1)
+            and min(types) >= 0
+            and max(types) <= last_type
+            and (request.is_renew_ack or RENEW not in types)
+        ):
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        before = row.last_offset
+    try:
+        ctx.require_topic(AclOperation.READ, topic.name)
+    except KafkaError as error:
+        raise KafkaError(error.code) from None
+    if not 0 <= index < len(topic.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _acknowledge(
+    ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]
+) -> Outcome | Pending[Outcome]:
+    shares = ctx.node.share_partitions
+    led = shares.known(SharePartition(request.group_id, *key))
+    if led is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+        )
+    said = [
+        Acknowledgement(row.first_offset, row.last_offset, row.acknowledge_types) for row in rows
+    ]
+    return shares.acknowledge(led, request.member_id, said)

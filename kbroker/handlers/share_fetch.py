@@ -1,0 +1,478 @@
+"""ShareFetch: records of partitions for members of share groups, each for one of them (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+import trio
+
+from kbroker.cluster import Topic
+from kbroker.coordination.share_partitions import LedShare, Outcome
+from kbroker.coordinator import Acquired, LogBatch, ShareDelivery, Taker, acquire, without_aborted
+from kbroker.node.share_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    ShareSession,
+    ShareTarget,
+    TargetKey,
+)
+from kbroker.partitions.waiters import FetchWait, Waiting
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
+from kbroker.protocol.records import BatchHeader, read_records
+from kbroker.security.acls import AclOperation
+from kbroker.storage.errors import StorageError
+from kbroker.storage.lookups import aborted_transactions
+from kbroker.storage.segment import Slice
+from kbroker.storage.slice_batches import part_of, slice_headers
+
+from .context import Context
+from .current_leader import TELLING, tell_leaders
+from .registry import handles
+from .share_acknowledgements import (
+    FIRST_VERSION_WITH_RENEWAL,
+    acknowledge,
+    check_member,
+)
+
+BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
+"""How a member wants records (KIP-1206)."""
+NOTHING = Slice(b"", -1, -1, 0)
+
+Row: TypeAlias = ShareFetchResponse.Partition
+Answer: TypeAlias = ShareFetchResponse | Waiting[ShareFetchResponse]
+
+
+@handles(ApiKey.SHARE_FETCH, versions="1-2")
+async def share_fetch(ctx: Context, request: ShareFetchRequest) -> Answer:
+    """Behaviour: what the member says of records that it has counts first, as in ShareAcknowledge.
+    Then it is given records that no other member has, for a while; it waits for `min_bytes` until
+    `max_wait_ms`. It gets whole batches, and is told which of their records are its own.
+
+    Versions: 2 asks for more time with records (KIP-1222), and may want an exact number of records
+    (KIP-1206).
+
+    Differs from Kafka: a fetch that waits is answered when leadership goes. Where the log begins
+    later by now, the fetch goes on there at once.
+    """
+    try:
+        work = _ShareFetch(ctx, request)
+        await work.look()
+        work.open_session()
+    except KafkaError as error:
+        refusal = ShareFetchResponse(error_code=error.code)
+        if error.code == ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+            return Waiting(lambda: _later(request.max_wait_ms, refusal))
+        return refusal
+    await work.acknowledge()
+    if work.is_final or work.is_renewal:
+        return await work.answer_without_records()
+    return Waiting(work.park)
+
+
+async def _later(wait_ms: int, refusal: ShareFetchResponse) -> ShareFetchResponse:
+    """Refuse, so late that the member does not ask again at once."""
+    await trio.sleep(max(wait_ms, 0) / 1000)
+    return refusal
+
+
+class _Found(NamedTuple):
+    """A partition that a member may get records of."""
+
+    target: ShareTarget
+    led: LedShare
+
+
+class _Read(NamedTuple):
+    """What lies from the first record on that a member can have. `error` is why nothing is read."""
+
+    found: _Found
+    delivery: ShareDelivery
+    offset: int
+    slice: Slice
+    error: KafkaError | None = None
+
+
+class _Part(NamedTuple):
+    """A row of the answer."""
+
+    target: ShareTarget
+    row: Row
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        return self.target.key
+
+
+class _ShareFetch:
+    """One ShareFetch request."""
+
+    def __init__(self, ctx: Context, request: ShareFetchRequest) -> None:
+        self.ctx = ctx
+        self.node = ctx.node
+        self.request = request
+        self.group_id, self.member_id = check_member(ctx, request)
+        self.epoch = request.share_session_epoch
+        self.is_final = self.epoch == FINAL_EPOCH
+        self.is_renewal = ctx.version >= FIRST_VERSION_WITH_RENEWAL and request.is_renew_ack
+        self.settings = self.node.share_partitions.settings(self.group_id)
+        self.max_bytes = min(request.max_bytes, self.node.config.fetch_max_bytes)
+        self.min_bytes = request.min_bytes
+        self.deadline = trio.current_time() + request.max_wait_ms / 1000
+        self.session: ShareSession
+        self.told_epoch = -1
+        """What the session has to be at when the answer goes out."""
+        self.targets: list[ShareTarget] = []
+        self.forgotten: list[TargetKey] = []
+        self.has_acknowledgements = False
+        self.outcomes: dict[TargetKey, Outcome] = {}
+        self._check()
+        if ctx.toll is not None:
+            bytes_max = ctx.toll.fetch_bytes_max()
+            if bytes_max is not None:
+                self.max_bytes = min(self.max_bytes, int(bytes_max))
+        self.min_bytes = min(self.min_bytes, self.max_bytes)
+
+    def _check(self) -> None:
+        """Raise KafkaError INVALID_REQUEST for a renewal that wants records."""
+        wanted = self.request
+        if self.is_renewal and (
+            wanted.max_bytes or wanted.min_bytes or wanted.max_records or wanted.max_wait_ms
+        ):
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+
+    # -- the session
+
+    async def look(self) -> None:
+        """Go over what the request names."""
+        known = self.node.cluster.topics_by_id
+        for topic in self.request.topics:
+            async for row in self.ctx.turn.each(topic.partitions):
+                key = topic.topic_id, row.partition_index
+                target = ShareTarget(key, is_known=topic.topic_id in known)
+                target.must_tell = self.epoch != INITIAL_EPOCH
+                self.targets.append(target)
+                if row.acknowledgement_batches:
+                    self.has_acknowledgements = True
+        for gone in self.request.forgotten_topics_data:
+            async for index in self.ctx.turn.each(gone.partitions):
+                self.forgotten.append((gone.topic_id, index))
+
+    def open_session(self) -> None:
+        """Raises KafkaError."""
+        sessions = self.node.share_sessions
+        if self.is_final:
+            self.session = sessions.find(self.group_id, self.member_id)
+            return
+        if self.epoch == INITIAL_EPOCH:
+            if self.has_acknowledgements:
+                raise KafkaError(ErrorCode.INVALID_REQUEST)
+            self.session = sessions.open(self.group_id, self.member_id, self.targets, self.ctx.peer)
+        else:
+            self.session = sessions.go_on(
+                self.group_id, self.member_id, self.epoch, self.targets, self.forgotten
+            )
+        self.told_epoch = self.session.epoch
+
+    def _check_session(self) -> None:
+        """Raise INVALID_SHARE_SESSION_EPOCH where the session went on without this request."""
+        is_current = self.node.share_sessions.is_current(self.session)
+        if not is_current or self.session.epoch != self.told_epoch:
+            raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+
+    async def acknowledge(self) -> None:
+        """Let what the member says of records count, before anything else is looked at."""
+        if self.has_acknowledgements:
+            self.outcomes = await acknowledge(self.ctx, self.request)
+
+    async def answer_without_records(self) -> ShareFetchResponse:
+        response = await self._respond(())
+        sessions = self.node.share_sessions
+        if self.is_final and sessions.is_current(self.session):
+            self.node.release_share_session(self.session)
+            sessions.end(self.session)
+        return response
+
+    # -- records
+
+    async def park(self) -> ShareFetchResponse:
+        """Wait for records, or the deadline, and answer."""
+        refused: list[_Part] = []
+        found: list[_Found] = []
+        wants_records = self.request.max_records > 0 and self.max_bytes > 0
+        async for target in self.ctx.turn.each(self._rotated()):
+            try:
+                topic = self._topic(target)
+                if wants_records:
+                    led = self.node.share_partitions.led(topic, target.key[1], self.group_id)
+                    found.append(_Found(target, led))
+            except KafkaError as error:
+                refused.append(_Part(target, _refusal(target, error)))
+        try:
+            given = await self._wait_for_records(found, refused) if found else []
+        except KafkaError as error:
+            return ShareFetchResponse(error_code=error.code)
+        return await self._respond([*given, *refused])
+
+    def _rotated(self) -> list[ShareTarget]:
+        """The partitions of the session, another one first each time."""
+        targets = list(self.session.targets.values())
+        begin = self.epoch % len(targets) if targets and self.epoch > 0 else 0
+        return targets[begin:] + targets[:begin]
+
+    def _topic(self, target: ShareTarget) -> Topic:
+        """The topic of a partition that there is. Raises KafkaError."""
+        topic_id, index = target.key
+        topic = self.node.cluster.topics_by_id.get(topic_id)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if target.is_known
+                else ErrorCode.UNKNOWN_TOPIC_ID
+            )
+        self.ctx.require_topic(AclOperation.READ, topic.name)
+        if not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return topic
+
+    async def _wait_for_records(self, found: Sequence[_Found], refused: list[_Part]) -> list[_Part]:
+        """Rows with records; `refused` gets those of partitions that are here no longer.
+
+        Raises KafkaError when the session is over.
+        """
+        while True:
+            wait = FetchWait(max(self.min_bytes, 1), self.deadline)
+            try:
+                reads = await self._read_all(found, wait)
+                size = sum(read.slice.size for read in reads)
+                if self._is_enough(found, reads, size):
+                    break
+                wait.grow(size)
+                await wait.wait()
+            finally:
+                for each in found:
+                    each.led.waits.pop(wait, None)
+                    each.led.replica.unpark(wait)
+        self._check_session()
+        refused += (_Part(each.target, _refusal(each.target, e)) for each, e in _lost(found))
+        return await self._give(reads)
+
+    def _is_enough(self, found: Sequence[_Found], reads: Sequence[_Read], size: int) -> bool:
+        if trio.current_time() >= self.deadline or self.node.stopping:
+            return True
+        if any(each.led.closed and each.led.failure is None for each in found):
+            return True  # it is led elsewhere
+        return any(read.error for read in reads) or (bool(reads) and size >= self.min_bytes)
+
+    async def _read_all(self, found: Sequence[_Found], wait: FetchWait) -> list[_Read]:
+        """What can be had now. `wait` hears of what comes while others have their turn."""
+        ready: list[_Found] = []
+        turn = self.ctx.turn
+        turn.begin()  # what was waited for is not counted
+        async for each in turn.each(found):
+            each.led.waits[wait] = None
+            if _is_ready(each.led):
+                each.led.replica.park(wait)
+                ready.append(each)
+        reads: list[_Read] = []
+        anything = False
+        async for each in turn.each(ready):
+            read = self._read(each, self.max_bytes // len(ready), at_least_one=not anything)
+            if read is not None:
+                anything = anything or read.slice.size > 0
+                reads.append(read)
+        return reads
+
+    def _read(self, found: _Found, max_bytes: int, *, at_least_one: bool) -> _Read | None:
+        led = found.led
+        delivery = led.delivery
+        if delivery is None or not _is_ready(led):
+            return None
+        log = led.replica.log
+        delivery.log_starts_at(log.log_start_offset)
+        offset = delivery.next_offset()
+        limit = log.last_stable_offset if self.settings.commits_only else log.high_watermark
+        try:
+            read = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
+        except KafkaError as error:
+            if isinstance(error, StorageError) and not led.replica.closed:
+                self.node.partitions.report_storage_error(
+                    led.replica.topic, led.replica.index, error
+                )
+            is_beyond = error.code == ErrorCode.OFFSET_OUT_OF_RANGE  # the log was cut
+            return _Read(found, delivery, offset, NOTHING, None if is_beyond else error)
+        return _Read(found, delivery, offset, read)
+
+    async def _give(self, reads: Iterable[_Read]) -> list[_Part]:
+        """Give the member records of each partition, until it has as many as it wants."""
+        toll = self.ctx.toll
+        if toll is not None and not toll.takes_records(0):
+            return []
+        parts = []
+        left = self.request.max_records
+        async for read in self.ctx.turn.each(reads):
+            target, led = read.found
+            row = Row(partition_index=led.share.partition)
+            if read.error is not None:
+                row.error_code = read.error.code
+            elif led.closed:
+                continue
+            elif left > 0 and self.node.share_sessions.is_current(self.session):
+                left -= self._give_some(read, row, left)
+            parts.append(_Part(target, row))
+        if toll is not None:
+            toll.gives_records(sum(len(part.row.records) for part in parts))
+        return parts
+
+    def _give_some(self, read: _Read, row: Row, left: int) -> int:
+        """Returns how many records the member gets."""
+        led, delivery = read.found.led, read.delivery
+        if delivery.next_offset() != read.offset:  # another member was quicker
+            again = self._read(read.found, max(read.slice.size, 1), at_least_one=True)
+            if again is None or again.error is not None:
+                return 0
+            read = again
+        exactly = self.request.share_acquire_mode == RECORD_LIMIT
+        taker = Taker(self.member_id, left, self.request.batch_size, exactly)
+        headers = self._headers(read, left)
+        batches = [LogBatch(header.base_offset, header.last_offset) for _, header in headers]
+        now_ms = self.node.clock.coordinator_ms()
+        acquired = acquire(delivery, taker, read.offset, batches, now_ms)
+        if acquired and self.settings.commits_only:
+            acquired = without_aborted(delivery, acquired, list(_aborted(led, read, headers)))
+        self.node.share_partitions.arm(led)
+        if not acquired:
+            return 0
+        row.records = _part(read.slice, headers, acquired)
+        row.acquired_records = [
+            ShareFetchResponse.AcquiredRecords(
+                first_offset=each.first, last_offset=each.last, delivery_count=each.deliveries
+            )
+            for each in acquired
+        ]
+        return sum(each.last - each.first + 1 for each in acquired)
+
+    def _headers(self, read: _Read, left: int) -> list[tuple[int, BatchHeader]]:
+        """The batches of what was read, as far as the member could have their records."""
+        most = min(left, self.settings.delivery.locks_max)
+        end = max(read.delivery.end_offset, read.offset) + most
+        headers = []
+        for position, header in slice_headers(read.slice):
+            headers.append((position, header))
+            if header.base_offset > end:
+                break
+        return headers
+
+    # -- the answer
+
+    async def _respond(self, parts: Iterable[_Part]) -> ShareFetchResponse:
+        outcomes = self.outcomes
+        response = ShareFetchResponse(acquisition_lock_timeout_ms=self.settings.delivery.lock_ms)
+        topics: dict[UUID, ShareFetchResponse.Topic] = {}
+        refused: list[tuple[UUID, int, Row]] = []
+
+        def add(topic_id: UUID, row: Row) -> None:
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = ShareFetchResponse.Topic(topic_id=topic_id)
+                response.responses.append(topic)
+            topic.partitions.append(row)
+
+        async for part in self.ctx.turn.each(parts):
+            if not self._must_tell(part):
+                continue
+            outcome = outcomes.pop(part.key, None)
+            if outcome is not None:
+                part.row.acknowledge_error_code = outcome.code
+                part.row.acknowledge_error_message = outcome.message
+            add(part.key[0], part.row)
+            if part.row.error_code in TELLING:
+                refused.append((*part.key, part.row))
+        async for (topic_id, index), outcome in self.ctx.turn.each(outcomes.items()):
+            row = Row(
+                partition_index=index,
+                acknowledge_error_code=outcome.code,
+                acknowledge_error_message=outcome.message,
+            )
+            add(topic_id, row)
+        tell_leaders(self.ctx, response, refused)
+        return response
+
+    def _must_tell(self, part: _Part) -> bool:
+        """Whether an answer within a session has a row; the first one has all."""
+        target, row = part
+        has_records = len(row.records) > 0
+        if has_records and self.epoch != INITIAL_EPOCH:
+            self.session.move_back(target)
+        if self.epoch == INITIAL_EPOCH:
+            return True
+        told = has_records or target.must_tell or bool(row.error_code)
+        target.must_tell = bool(row.error_code)
+        return told
+
+
+def _is_ready(led: LedShare) -> bool:
+    """Whether a member could have records of it, if there are any."""
+    return not led.closed and led.delivery is not None and led.delivery.can_acquire()
+
+
+def _lost(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:
+    """The partitions that are not here any more, or whose state could not be had."""
+    for each in found:
+        if each.led.closed:
+            yield each, each.led.failure or KafkaError(each.led.replica.failure())
+
+
+def _refusal(target: ShareTarget, error: KafkaError) -> Row:
+    return Row(partition_index=target.key[1], error_code=error.code)
+
+
+def _aborted(
+    led: LedShare, read: _Read, headers: Sequence[tuple[int, BatchHeader]]
+) -> Iterator[LogBatch]:
+    """The batches of transactions that were aborted."""
+    end = headers[-1][1].next_offset
+    starts = sorted(
+        aborted_transactions(led.replica.log, read.slice.first_offset, end), key=lambda it: it[1]
+    )
+    aborted: set[int] = set()
+    waiting = iter(starts)
+    following = next(waiting, None)
+    for position, header in headers:
+        while following is not None and following[1] <= header.last_offset:
+            aborted.add(following[0])
+            following = next(waiting, None)
+        if header.is_control:
+            if _is_abort(read.slice, position, header):
+                aborted.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in aborted:
+            yield LogBatch(header.base_offset, header.last_offset)
+
+
+def _is_abort(found: Slice, position: int, header: BatchHeader) -> bool:
+    """Whether a control batch is the end of a transaction that was aborted."""
+    data = part_of(found.records, position, header.size)
+    batch = memoryview(data if isinstance(data, bytes) else data.read())
+    record = next(iter(islice(read_records(batch), 1)), None)
+    return record is not None and record.key is not None and bytes(record.key[2:4]) == b"\0\0"
+
+
+def _part(
+    found: Slice, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]
+) -> Any:
+    """The bytes of those batches which have records that the member got."""
+    first, last = acquired[0].first, acquired[-1].last
+    start, end = 0, headers[0][1].size
+    for position, header in headers:
+        if header.base_offset <= first:
+            start = position
+        elif header.base_offset > last:
+            break
+        end = position + header.size
+    if not start and end == found.size:
+        return found.records
+    return part_of(found.records, start, end - start)

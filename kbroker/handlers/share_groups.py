@@ -1,0 +1,141 @@
+"""ShareGroupHeartbeat and ShareGroupDescribe (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from kbroker.cluster.features import SHARE_VERSION
+from kbroker.coordination.shards import ShardPending
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_groups import (
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+from kbroker.security.acls import AclOperation, Resource
+
+from .context import GROUP, TOPIC, Context
+from .groups import Part, together
+from .named import distinct
+from .registry import handles
+
+MEMBER_ID_LENGTH_MAX = 36
+"""Members call themselves by UUIDs."""
+
+HeartbeatAnswer = ShareGroupHeartbeatResponse | ShardPending | None
+
+
+@handles(ApiKey.SHARE_GROUP_HEARTBEAT, versions="1")
+def share_group_heartbeat(
+    ctx: Context, request: ShareGroupHeartbeatRequest
+) -> HeartbeatAnswer | Coroutine[Any, Any, HeartbeatAnswer]:
+    """Behaviour: a member of a share group joins, lives or leaves; the answer has its epoch and, where
+    that changed, its assignment. See `kbroker.coordinator.share_groups`.
+
+    Differs from Kafka: INVALID_REQUEST for names of more than 1,000 characters or more than 10,000
+    topics. A group asks for the states of 2,000 partitions at a time.
+    """
+    try:
+        require_share_groups(ctx)
+        ctx.require_group(AclOperation.READ, request.group_id)
+        if not 0 < len(request.member_id) <= MEMBER_ID_LENGTH_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
+    except KafkaError as error:
+        return _refused(error)
+    if ctx.node.authorizer is not None and request.subscribed_topic_names:
+        return _permitted_heartbeat(ctx, request)
+    return _heartbeat(ctx, request)
+
+
+async def _permitted_heartbeat(
+    ctx: Context, request: ShareGroupHeartbeatRequest
+) -> HeartbeatAnswer:
+    """A heartbeat that names topics: the client must be allowed to know of all of them."""
+    try:
+        async for name in ctx.turn.each(distinct(request.subscribed_topic_names or ())):
+            ctx.require_topic(AclOperation.DESCRIBE, name)
+    except KafkaError as error:
+        return _refused(error)
+    return _heartbeat(ctx, request)
+
+
+def _heartbeat(ctx: Context, request: ShareGroupHeartbeatRequest) -> HeartbeatAnswer:
+    groups = ctx.node.groups
+    try:
+        shard = groups.shard(request.group_id)
+    except KafkaError as error:
+        return _refused(error)
+    client = ctx.client_info()
+    return groups.run(shard, shard.coordinator.share_heartbeat(request, client, groups.now()))
+
+
+def require_share_groups(ctx: Context) -> None:
+    """Raise KafkaError UNSUPPORTED_VERSION where a node may still not know share groups."""
+    if not ctx.node.cluster.features.get(SHARE_VERSION):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "The cluster runs share.version 0; when all nodes are up to date: kafka-features upgrade "
+            "--feature share.version=1",
+        )
+
+
+def _refused(error: KafkaError) -> ShareGroupHeartbeatResponse:
+    return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+
+
+@handles(ApiKey.SHARE_GROUP_DESCRIBE, versions="1")
+async def share_group_describe(
+    ctx: Context, request: ShareGroupDescribeRequest
+) -> ShareGroupDescribeResponse:
+    """Behaviour: state, epochs and members of each group, once they are committed. A client that may
+    not know of one of the topics that members have is told nothing of the group.
+
+    Differs from Kafka: one row for a group that is named several times.
+    """
+    groups = ctx.node.groups
+    parts: list[Part[ShareGroupDescribeResponse.Group]] = []
+    async for group_id in ctx.turn.each(distinct(request.group_ids)):
+        lost = ShareGroupDescribeResponse.Group(
+            group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR
+        )
+        try:
+            require_share_groups(ctx)
+            ctx.require_group(AclOperation.DESCRIBE, group_id)
+            if not group_id:
+                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+            shard = groups.shard(group_id)
+        except KafkaError as error:
+            lost.error_code, lost.error_message = error.code, error.message
+            parts.append((None, [lost]))
+            continue
+        row = shard.coordinator.describe_share_group(group_id)
+        if request.include_authorized_operations and not row.error_code:
+            row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
+        row = await _visible(ctx, row)
+        if groups.serves(shard):
+            parts.append((groups.release(shard, [row]), [lost]))
+        else:
+            parts.append((None, [lost]))
+    return ShareGroupDescribeResponse(groups=await together(ctx.turn, parts))
+
+
+async def _visible(
+    ctx: Context, row: ShareGroupDescribeResponse.Group
+) -> ShareGroupDescribeResponse.Group:
+    """The row, or one that says nothing of a group that has topics which the client may not know."""
+    if ctx.node.authorizer is None:
+        return row
+    names: dict[str, None] = {}
+    async for member in ctx.turn.each(row.members):
+        names |= dict.fromkeys(topic.topic_name for topic in member.assignment.topic_partitions)
+    async for name in ctx.turn.each(names):
+        if not ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=True):
+            return ShareGroupDescribeResponse.Group(
+                group_id=row.group_id,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message="The group uses topics that the client may not describe.",
+            )
+    return row

@@ -1,0 +1,213 @@
+"""The records that keep share groups of KIP-932 in `__consumer_offsets`.
+
+As with `consumer_group_metadata`, the int16 in front of a key says what kind of record it is:
+
+    10  one member: who it is and what it subscribes to
+    11  the group: its epoch
+    12  the target assignment: of which epoch it is
+    13  the target of one member
+    14  what one member has now
+    15  the partitions of which the group has a state with the share coordinator, or is to have one
+
+A null value (tombstone) takes the entry away. Values are written as Kafka 4.3 writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from .primitives import Buffer
+from .schema import ZERO_UUID, Int8, Int32, Int64, Uuid, message, wire
+from .schema import struct as nested
+from .versioned import decode_versioned, encode_versioned, version_of
+
+VALUE_VERSION = 0
+
+
+@message(versions="10-10")
+class ShareGroupMemberMetadataKey:
+    """The member that a `ShareGroupMemberMetadataValue` is about."""
+
+    group_id: str
+    member_id: str
+
+
+@message(versions="0-0", flexible="0+")
+class ShareGroupMemberMetadataValue:
+    """What a member said of itself."""
+
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+
+
+@message(versions="11-11")
+class ShareGroupMetadataKey:
+    """The group that a `ShareGroupMetadataValue` is about."""
+
+    group_id: str
+
+
+@message(versions="0-0", flexible="0+")
+class ShareGroupMetadataValue:
+    """The epoch of a group, which rises whenever partitions are to be given out anew."""
+
+    epoch: Int32
+    metadata_hash: Int64
+    """Of the topics that the group reads; who computes another one gives partitions out anew."""
+
+
+@message(versions="12-12")
+class ShareGroupTargetAssignmentMetadataKey:
+    """The group that a `ShareGroupTargetAssignmentMetadataValue` is about."""
+
+    group_id: str
+
+
+@message(versions="0-0", flexible="0+")
+class ShareGroupTargetAssignmentMetadataValue:
+    """For which epoch of the group the targets are, and when they were made (ms, 0 if not known)."""
+
+    assignment_epoch: Int32
+    assignment_timestamp: Int64 = wire(tag=0, default=0)
+
+
+@message(versions="13-13")
+class ShareGroupTargetAssignmentMemberKey:
+    """The member that a `ShareGroupTargetAssignmentMemberValue` is about."""
+
+    group_id: str
+    member_id: str
+
+
+@message(versions="0-0", flexible="0+")
+class ShareGroupTargetAssignmentMemberValue:
+    """What a member shall have in the end."""
+
+    @nested
+    class TopicPartition:
+        """Partitions of one topic."""
+
+        topic_id: Uuid
+        partitions: list[Int32]
+
+    topic_partitions: list[TopicPartition]
+
+
+@message(versions="14-14")
+class ShareGroupCurrentMemberAssignmentKey:
+    """The member that a `ShareGroupCurrentMemberAssignmentValue` is about."""
+
+    group_id: str
+    member_id: str
+
+
+@message(versions="0-0", flexible="0+")
+class ShareGroupCurrentMemberAssignmentValue:
+    """What a member has now."""
+
+    @nested
+    class TopicPartitions:
+        """Partitions of one topic."""
+
+        topic_id: Uuid
+        partitions: list[Int32]
+
+    member_epoch: Int32
+    previous_member_epoch: Int32
+    state: Int8
+    """0: members of share groups have nothing to give back before they get what is new."""
+    assigned_partitions: list[TopicPartitions]
+
+
+@message(versions="15-15")
+class ShareGroupStatePartitionMetadataKey:
+    """The group that a `ShareGroupStatePartitionMetadataValue` is about."""
+
+    group_id: str
+
+
+@message(versions="0-0", flexible="0+")
+class ShareGroupStatePartitionMetadataValue:
+    """How far a group is with the state of its share partitions."""
+
+    @nested
+    class TopicPartitions:
+        """Partitions of one topic."""
+
+        topic_id: Uuid = ZERO_UUID
+        topic_name: str = ""
+        partitions: list[Int32] = wire()
+
+    @nested
+    class Topic:
+        """All partitions of one topic."""
+
+        topic_id: Uuid = ZERO_UUID
+        topic_name: str = ""
+
+    initializing_topics: list[TopicPartitions]
+    """The share coordinator is being asked to make their state."""
+    initialized_topics: list[TopicPartitions]
+    """Their state is there: members may have them."""
+    deleting_topics: list[Topic]
+    """The share coordinator is being asked to take their state away."""
+
+
+_KEYS: Mapping[int, type[Any]] = MappingProxyType(
+    {
+        10: ShareGroupMemberMetadataKey,
+        11: ShareGroupMetadataKey,
+        12: ShareGroupTargetAssignmentMetadataKey,
+        13: ShareGroupTargetAssignmentMemberKey,
+        14: ShareGroupCurrentMemberAssignmentKey,
+        15: ShareGroupStatePartitionMetadataKey,
+    }
+)
+_KINDS: Mapping[type[Any], int] = MappingProxyType({cls: kind for kind, cls in _KEYS.items()})
+_VALUES: Mapping[type[Any], type[Any]] = MappingProxyType(
+    {
+        ShareGroupMemberMetadataKey: ShareGroupMemberMetadataValue,
+        ShareGroupMetadataKey: ShareGroupMetadataValue,
+        ShareGroupTargetAssignmentMetadataKey: ShareGroupTargetAssignmentMetadataValue,
+        ShareGroupTargetAssignmentMemberKey: ShareGroupTargetAssignmentMemberValue,
+        ShareGroupCurrentMemberAssignmentKey: ShareGroupCurrentMemberAssignmentValue,
+        ShareGroupStatePartitionMetadataKey: ShareGroupStatePartitionMetadataValue,
+    }
+)
+
+
+def encode_key(key: Any) -> bytes:
+    """The key of a record, with its kind in front.
+
+    Raises:
+        EncodeError: a name has more than 32767 bytes.
+    """
+    return encode_versioned(key, _KINDS[type(key)])
+
+
+def encode_value(value: Any) -> bytes:
+    """The value of a record, with its version in front. Raises EncodeError."""
+    return encode_versioned(value, VALUE_VERSION)
+
+
+def decode_key(buffer: Buffer) -> Any:
+    """The key of a record; None for a kind of record that this module does not know.
+
+    Raises:
+        DecodeError: the bytes are no key.
+    """
+    cls = _KEYS.get(version_of(buffer))
+    return None if cls is None else decode_versioned(cls, buffer)
+
+
+def decode_value(key: Any, buffer: Buffer) -> Any:
+    """The value under a key.
+
+    Raises:
+        DecodeError: the bytes are no value of that kind, or of an unknown version.
+    """
+    return decode_versioned(_VALUES[type(key)], buffer)

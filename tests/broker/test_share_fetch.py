@@ -1,0 +1,581 @@
+"""ShareFetch and ShareAcknowledge: records for members of share groups (KIP-932)."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker, open_broker
+from kbroker.cluster import ResourceType
+from kbroker.config import BrokerConfig
+from kbroker.handlers import share_fetch
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.share_state import (
+    ReadShareGroupStateRequest,
+    WriteShareGroupStateRequest,
+)
+from kbroker.protocol.messages.topics import DeleteRecordsRequest
+from kbroker.protocol.records import Record, encode_batch
+from kbroker.protocol.share_state_log import SharePartition
+from kbroker.testing.clock import MovableClock
+
+from ..brokers import LOOPBACK, started
+from ..sharing import (
+    ACCEPT,
+    FETCH,
+    GAP,
+    GROUP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    ShareMember,
+    initialize,
+    is_stored,
+    row_of,
+    shared_topic,
+)
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    produce,
+    request,
+    until,
+    values_of,
+)
+from .test_consumer_groups import set_config
+
+WRONG_STATE, INVALID = ErrorCode.INVALID_RECORD_STATE, ErrorCode.INVALID_REQUEST
+NOT_FOUND, WRONG_EPOCH = (
+    ErrorCode.SHARE_SESSION_NOT_FOUND,
+    ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+)
+
+
+async def filled(broker: Broker, wire: Wire, batches: int = 1, records: int = 10) -> Topic:
+    """A topic with records, of which a share group has none yet."""
+    topic = await shared_topic(broker, wire)
+    for _ in range(batches):
+        await produce(wire, topic, batch([b"%d" % number for number in range(records)]))
+    return topic
+
+
+# -- records
+
+
+async def test_records_are_given_to_one_member() -> None:
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+    ):
+        topic = await filled(broker, wire)
+        first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
+        answer = await first.fetch()
+        row = row_of(answer)
+        assert values_of(row) == [b"%d" % number for number in range(10)]
+        assert [
+            (r.first_offset, r.last_offset, r.delivery_count) for r in row.acquired_records
+        ] == [(0, 9, 1)]
+        assert answer.acquisition_lock_timeout_ms == 30_000
+        assert await second.take(max_wait_ms=0) == []
+        assert not (await first.say((0, 4, ACCEPT), (5, 9, RELEASE))).error_code
+        assert await second.take() == [(5, 9, 2)]
+
+
+async def test_what_was_acknowledged_survives(tmp_path: Path) -> None:
+    async with started(data_dir=tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire, 2)
+        member = ShareMember(wire, topic)
+        assert await member.take() == [(0, 19, 1)]
+        row = await member.say((0, 2, [ACCEPT, REJECT, GAP]), (3, 9, ACCEPT), (12, 12, ACCEPT))
+        assert not row.error_code
+        row = await member.say((11, 11, RELEASE))
+        assert not row.error_code
+    async with started(data_dir=tmp_path) as broker, connected(broker.endpoint) as wire:
+        member = ShareMember(wire, topic)
+        assert await member.take() == [(10, 10, 1), (11, 11, 2), (13, 19, 1)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_only_batches_with_records_of_the_member_are_sent(version: int) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire, 4)
+        member = ShareMember(wire, topic, version=version)
+        row = row_of(await member.fetch(max_records=15))
+        assert len(values_of(row)) == 20
+        assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(0, 19)]
+
+
+async def test_a_member_may_want_no_more_than_so_many() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire)
+        member = ShareMember(wire, topic)
+        row = row_of(await member.fetch(max_records=3, share_acquire_mode=1))
+        assert len(values_of(row)) == 10, "the batch is sent whole"
+        assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(0, 2)]
+
+
+async def test_a_fetch_waits_for_records() -> None:
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+    ):
+        topic = await shared_topic(broker, wire)
+        member = ShareMember(wire, topic)
+        await member.begin()
+        await member.send_fetch()
+        (led,) = broker.node.share_partitions
+        await until(lambda: led.waits)
+        await produce(other, topic, batch())
+        assert len(row_of(await wire.receive()).acquired_records) == 1
+        assert not led.waits
+
+
+async def test_a_fetch_waits_for_what_others_release() -> None:
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+    ):
+        topic = await filled(broker, wire)
+        first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
+        await first.take()
+        await second.begin()
+        await second.send_fetch()
+        (led,) = broker.node.share_partitions
+        await until(lambda: led.waits)
+        await first.say((2, 3, RELEASE))
+        (range_,) = row_of(await other.receive()).acquired_records
+        assert (range_.first_offset, range_.last_offset) == (2, 3)
+
+
+async def test_locks_run_out() -> None:
+    clock = MovableClock()
+    clock.coordinator.freeze()
+    async with (
+        open_broker(
+            BrokerConfig.load(), data_dir=None, listeners=[LOOPBACK], clock=clock
+        ) as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+    ):
+        topic = await filled(broker, wire)
+        first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
+        await first.take()
+        clock.coordinator.add(20_000)
+        row = await first.say((0, 4, RENEW), is_renew_ack=True)
+        assert not row.error_code
+        await second.begin()
+        await second.send_fetch()
+        clock.coordinator.add(15_000)
+        broker.node.share_partitions.clock_moved()
+        (range_,) = row_of(await other.receive()).acquired_records
+        assert (range_.first_offset, range_.last_offset, range_.delivery_count) == (5, 9, 2)
+        assert (await first.say((5, 9, ACCEPT))).error_code == WRONG_STATE
+        assert not (await first.say((0, 4, ACCEPT))).error_code
+
+
+async def test_partitions_take_turns() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire, 3)
+        for index in range(3):
+            await produce(wire, topic, batch([b"x"] * 10), partition=index)
+        member = ShareMember(wire, topic)
+        await member.begin(0, 1, 2)
+        order = []
+        for _ in range(3):
+            answer = await member.fetch((), max_records=10)
+            order += [
+                row.partition_index
+                for each in answer.responses
+                for row in each.partitions
+                if row.acquired_records
+            ]
+        assert sorted(order) == [0, 1, 2]
+
+
+async def test_the_log_begins_later() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire, 3)
+        row = DeleteRecordsRequest.Partition(partition_index=0, offset=15)
+        deletion = DeleteRecordsRequest(
+            topics=[DeleteRecordsRequest.Topic(name=topic.name, partitions=[row])], timeout_ms=5000
+        )
+        member = ShareMember(wire, topic)
+        await member.begin()
+        await wire.ask(ApiKey.DELETE_RECORDS, 2, deletion)
+        assert await member.take(()) == [(15, 29, 1)]
+
+
+async def transaction(wire: Wire, topic: Topic, name: str, now_ms: int) -> Any:
+    """Four records in a transaction; what InitProducerId answered."""
+    coordinator = request(ApiKey.FIND_COORDINATOR, key_type=1, coordinator_keys=[name])
+    await wire.ask(ApiKey.FIND_COORDINATOR, 4, coordinator)
+    begin = request(ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=60_000)
+    begin.producer_id = begin.producer_epoch = -1
+    made = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, begin)
+    data = encode_batch(
+        [Record(b"k", b"v", now_ms)] * 4,
+        producer_id=made.producer_id,
+        producer_epoch=made.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    ask: Any = request(ApiKey.PRODUCE, transactional_id=name, acks=-1, timeout_ms=5000)
+    row = type(ask).Partition(index=0, records=data)
+    ask.topic_data = [type(ask).Topic(name=topic.name, partition_data=[row])]
+    answer = await wire.ask(ApiKey.PRODUCE, 12, ask)
+    assert not answer.responses[0].partition_responses[0].error_code
+    return made
+
+
+async def end(wire: Wire, name: str, made: Any, *, commit: bool) -> None:
+    ask = request(ApiKey.END_TXN, transactional_id=name, committed=commit)
+    ask.producer_id, ask.producer_epoch = made.producer_id, made.producer_epoch
+    assert not (await wire.ask(ApiKey.END_TXN, 5, ask)).error_code
+
+
+async def test_records_of_transactions_that_are_committed() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        await set_config(wire, ResourceType.GROUP, GROUP, "share.isolation.level", "read_committed")
+        member = ShareMember(wire, topic)
+        await member.begin()
+        now_ms = broker.node.clock.log_ms()
+        first = await transaction(wire, topic, "first", now_ms)
+        assert await member.fetch((), max_wait_ms=0)
+        second = await transaction(wire, topic, "second", now_ms)
+        await end(wire, "first", first, commit=False)
+        await end(wire, "second", second, commit=True)
+        assert await member.take(()) == [(4, 9, 1)]
+        assert not (await member.say((4, 9, ACCEPT))).error_code
+        (led,) = broker.node.share_partitions
+        assert led.delivery is not None
+        assert led.delivery.start_offset == 10
+
+
+@pytest.mark.parametrize(
+    ("begins", "offset"), [("earliest", 0), ("latest", 2), ("by_duration:PT1H", 1)]
+)
+async def test_where_a_group_begins(begins: str, offset: int) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire, start=-1)
+        await set_config(wire, ResourceType.GROUP, GROUP, "share.auto.offset.reset", begins)
+        now_ms = broker.node.clock.log_ms()
+        for at_ms in (now_ms - 2 * 3_600_000, now_ms):
+            await produce(wire, topic, batch([Record(None, b"x", at_ms)]))
+        member = ShareMember(wire, topic)
+        await member.begin()
+        await until(lambda: all(led.delivery for led in broker.node.share_partitions))
+        (led,) = broker.node.share_partitions
+        assert led.delivery is not None
+        assert led.delivery.start_offset == offset
+
+
+async def test_no_record_is_as_new_as_that() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire, start=-1)
+        await set_config(
+            wire, ResourceType.GROUP, GROUP, "share.auto.offset.reset", "by_duration:PT1S"
+        )
+        row = row_of(await ShareMember(wire, topic).fetch(max_wait_ms=10))
+        assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+# -- sessions
+
+
+async def test_sessions_have_epochs() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire, 2)
+        member = ShareMember(wire, topic)
+        for epoch in (1, -1, -2):
+            assert (await member.fetch(share_session_epoch=epoch)).error_code == NOT_FOUND
+            answer = await member.acknowledge({}, share_session_epoch=epoch)
+            assert answer.error_code == NOT_FOUND
+        assert (await member.acknowledge({})).error_code == WRONG_EPOCH
+        await member.begin()
+        for epoch in (2, -2):
+            assert (await member.fetch(share_session_epoch=epoch)).error_code == WRONG_EPOCH
+            answer = await member.acknowledge({}, share_session_epoch=epoch)
+            assert answer.error_code == WRONG_EPOCH
+        assert not (await member.fetch((1,), max_wait_ms=0)).error_code
+        assert not (await member.acknowledge({0: []})).error_code
+        assert not (await member.close()).error_code
+        assert (await member.close()).error_code == NOT_FOUND
+
+
+async def test_a_first_fetch_acknowledges_nothing() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        answer = await ShareMember(wire, topic).fetch((0,), {0: [(0, 0, ACCEPT)]})
+        assert answer.error_code == INVALID
+
+
+async def test_partitions_come_and_go() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire, 2)
+        for index in range(2):
+            await produce(wire, topic, batch(), partition=index)
+        member = ShareMember(wire, topic)
+        await member.begin(0)
+        answer = await member.fetch((1,), forget=(0,))
+        assert row_of(answer, 1).acquired_records
+        assert len(answer.responses[0].partitions) == 1
+
+
+async def test_a_session_ends_with_its_connection() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire)
+        async with connected(broker.endpoint) as leaver:
+            assert await ShareMember(leaver, topic).take() == [(0, 9, 1)]
+            assert len(broker.node.share_sessions) == 1
+        await until(lambda: not len(broker.node.share_sessions))
+        assert await ShareMember(wire, topic, "b").take() == [(0, 9, 2)]
+
+
+async def test_what_a_group_has_is_forgotten_with_its_last_connection() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire)
+        async with connected(broker.endpoint) as leaver:
+            member = ShareMember(leaver, topic)
+            await member.take()
+            await member.close()
+            assert len(broker.node.share_partitions) == 1
+        await until(lambda: not len(broker.node.share_partitions))
+
+
+async def test_a_member_that_closes_releases_its_records() -> None:
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+    ):
+        topic = await filled(broker, wire)
+        first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
+        await first.take()
+        message = first.fetch_request((), {0: [(0, 2, ACCEPT)]}, share_session_epoch=-1)
+        row = row_of(await wire.ask(FETCH, 2, message))
+        assert (row.error_code, row.acknowledge_error_code) == (0, 0)
+        assert await second.take() == [(3, 9, 2)]
+        await second.acknowledge({0: [(3, 3, ACCEPT)]}, share_session_epoch=-1)
+        first.epoch = 0
+        assert await first.take() == [(4, 9, 3)]
+
+
+async def test_only_so_many_sessions() -> None:
+    async with (
+        started(group_share_max_share_sessions=1, group_share_max_size=1) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await shared_topic(broker, wire)
+        first, second = ShareMember(wire, topic), ShareMember(wire, topic, "b")
+        await first.begin()
+        answer = await second.fetch(max_wait_ms=1)
+        assert answer.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        first.epoch = 0
+        await first.begin()
+        await first.close()
+        await second.begin()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"group_id": None},
+        {"member_id": None},
+        {"member_id": ""},
+        {"member_id": "x" * 37},
+        {"is_renew_ack": True, "max_bytes": 0, "min_bytes": 0, "max_records": 0, "max_wait_ms": 1},
+        {"is_renew_ack": True},
+    ],
+)
+async def test_requests_that_make_no_sense(fields: dict[str, Any]) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        member = ShareMember(wire, topic)
+        answer = await member.fetch(**fields)
+        assert (answer.error_code, answer.responses) == (INVALID, [])
+        named = {name: fields[name] for name in fields if name.endswith("_id")}
+        if named:
+            assert (await member.acknowledge({}, **named)).error_code == INVALID
+
+
+# -- acknowledgements
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ([(1, 0, ACCEPT)], INVALID),
+        ([(0, 0, [])], INVALID),
+        ([(0, 2, [ACCEPT, ACCEPT])], INVALID),
+        ([(0, 0, 5)], INVALID),
+        ([(0, 0, -1)], INVALID),
+        ([(0, 0, RENEW)], INVALID),
+        ([(5, 6, ACCEPT), (4, 4, ACCEPT)], INVALID),
+        ([(0, 99, ACCEPT)], INVALID),
+        ([(0, 3, ACCEPT), (3, 4, ACCEPT)], WRONG_STATE),
+        ([], 0),
+    ],
+)
+async def test_acknowledgements_that_make_no_sense(said: list[Any], code: int) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire)
+        member = ShareMember(wire, topic)
+        await member.take()
+        answer = await member.acknowledge({0: said})
+        codes = [row.error_code for each in answer.responses for row in each.partitions]
+        assert codes == ([code] if said else [])
+        row = row_of(await member.fetch((), {0: said, 5: [(0, 0, ACCEPT)]}, max_records=0), 5)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (row.error_code, row.acknowledge_error_code) == (unknown, unknown)
+        assert not (await member.say((0, 9, ACCEPT))).error_code, "nothing of it counts"
+
+
+async def test_acknowledgements_of_what_is_not_there() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire)
+        member = ShareMember(wire, topic)
+        await member.take()
+        unknown = Topic("u", uuid.uuid4())
+        stranger = ShareMember(wire, unknown)
+        stranger.epoch = member.epoch
+        assert (await stranger.say((0, 0, ACCEPT))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        member.epoch = stranger.epoch
+        row = await member.say((0, 0, ACCEPT), partition=1)
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_acknowledgements_go_with_a_fetch() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire, 2)
+        member = ShareMember(wire, topic)
+        assert await member.take(max_records=5) == [(0, 9, 1)]
+        row = row_of(await member.fetch((), {0: [(0, 9, ACCEPT)]}))
+        assert (row.error_code, row.acknowledge_error_code) == (0, 0)
+        assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(10, 19)]
+        await is_stored(broker.node)
+        await member.say((10, 19, ACCEPT))
+        assert broker.node.share_partitions.known(SharePartition(GROUP, topic.id, 0))
+
+
+# -- states
+
+
+async def test_a_group_that_has_no_state() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        row = row_of(await ShareMember(wire, topic).fetch(max_wait_ms=10))
+        assert row.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert not len(broker.node.share_partitions)
+
+
+async def test_a_later_life_of_the_group_fences_this_one() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire)
+        member = ShareMember(wire, topic)
+        await member.take()
+        await initialize(broker.node, topic, start=3, epoch=1)
+        answer = await member.acknowledge({0: [(0, 9, ACCEPT)]})
+        row = row_of(answer)
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert row.current_leader.leader_id == broker.node.id
+        assert answer.node_endpoints[0].node_id == broker.node.id
+        assert await member.take(()) == [(3, 9, 1)]
+
+
+async def test_a_later_leader_fences_this_one() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire)
+        member = ShareMember(wire, topic)
+        await member.take()
+        share = SharePartition(GROUP, topic.id, 0)
+        await broker.node.share_persister.read(
+            {share: ReadShareGroupStateRequest.Partition(leader_epoch=100)}
+        )
+        row = await member.say((0, 9, ACCEPT))
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_many_changes_are_stored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire, 5)
+        member = ShareMember(wire, topic)
+        await member.take()
+        written: list[WriteShareGroupStateRequest.Partition] = []
+        persister = broker.node.share_persister
+        real = persister.write
+
+        async def write(rows: Any) -> Any:
+            written.extend(rows.values())
+            return await real(rows)
+
+        monkeypatch.setattr(persister, "write", write)
+        for number in range(5):
+            message = member.fetch_request((), {0: [(number, number, ACCEPT)]}, max_records=0)
+            await member.wire.send(FETCH, 2, message)
+            member.epoch += 1
+        for _ in range(5):
+            assert not row_of(await wire.receive()).acknowledge_error_code
+        assert sum(len(each.state_batches) for each in written) <= 5
+
+
+async def test_a_topic_that_goes() -> None:
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+    ):
+        topic = await filled(broker, wire)
+        member = ShareMember(other, topic)
+        await member.take()
+        await member.send_fetch(())
+        (led,) = broker.node.share_partitions
+        await until(lambda: led.waits)
+        await delete_topic(wire, "t")
+        row = row_of(await other.receive())
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not len(broker.node.share_partitions)
+        row = row_of(await member.fetch((), max_wait_ms=0))
+        assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_fetches_that_wait_are_answered_when_the_node_stops() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        member = ShareMember(wire, topic)
+        await member.begin()
+        await member.send_fetch(())
+        (led,) = broker.node.share_partitions
+        await until(lambda: led.waits)
+        await broker.node.release_waits()
+        assert not (await wire.receive()).error_code
+
+
+async def test_small_batches_are_looked_at_as_far_as_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = 0
+    real = vars(share_fetch)["slice_headers"]
+
+    def headers(found: Any) -> Any:
+        nonlocal looked
+        for each in real(found):
+            looked += 1
+            yield each
+
+    monkeypatch.setattr(share_fetch, "slice_headers", headers)
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await filled(broker, wire, 100, 1)
+        assert await ShareMember(wire, topic).take(max_records=3) == [(0, 2, 1)]
+        assert looked <= 6

@@ -1,0 +1,270 @@
+"""Share groups of KIP-932 through a node: on the wire, with settings that change, and restarts.
+
+What a coordinator decides is tested in tests/coordinator, what members fetch in test_share_fetch.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.cluster import ResourceType
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages import request_class
+from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
+from kbroker.testing.clock import MovableClock
+
+from ..brokers import started
+from ..sharing import ShareMember, row_of
+from ..wire import (
+    ANSWER_SECONDS,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    produce,
+    request,
+)
+from .test_consumer_groups import find, given, set_config
+
+OFFSETS = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
+
+
+async def beat(
+    wire: Wire, member: str, epoch: int, *, group: str = "g", topics: list[str] | None = None
+) -> Any:
+    """A heartbeat; a join reads "t" unless told otherwise."""
+    if epoch == 0 and topics is None:
+        topics = ["t"]
+    ask = request(
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        group_id=group,
+        member_id=member,
+        member_epoch=epoch,
+        subscribed_topic_names=topics,
+    )
+    return await wire.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, ask)
+
+
+async def joined(wire: Wire, member: str = "a", *, partitions: int, group: str = "g") -> Any:
+    """Send heartbeats until a member has so many partitions; returns the last answer."""
+    answer = await beat(wire, member, 0, group=group)
+    with trio.fail_after(ANSWER_SECONDS):
+        while len(given(answer) or ()) != partitions:
+            await trio.sleep(0.01)
+            answer = await beat(wire, member, answer.member_epoch, group=group, topics=["t"])
+    return answer
+
+
+async def describe(wire: Wire, group: str = "g") -> Any:
+    ask = request(ApiKey.SHARE_GROUP_DESCRIBE, group_ids=[group])
+    return (await wire.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ask)).groups[0]
+
+
+async def begins(wire: Wire, group: str = "g") -> dict[tuple[str, int], tuple[int, int]]:
+    """Start offset and lag of all partitions that have a state."""
+    cls: Any = request_class(OFFSETS)
+    ask = cls(groups=[cls.Group(group_id=group, topics=None)])
+    (row,) = (await wire.ask(OFFSETS, 1, ask)).groups
+    assert not row.error_code, row
+    return {
+        (topic.topic_name, each.partition_index): (each.start_offset, each.lag)
+        for topic in row.topics
+        for each in topic.partitions
+    }
+
+
+async def alter(wire: Wire, offsets: dict[int, int], *, group: str = "g", topic: str = "t") -> Any:
+    cls: Any = request_class(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
+    rows = [
+        cls.Partition(partition_index=index, start_offset=offset)
+        for index, offset in offsets.items()
+    ]
+    ask = cls(group_id=group, topics=[cls.Topic(topic_name=topic, partitions=rows)])
+    return await wire.ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, ask)
+
+
+async def forget(wire: Wire, *topics: str, group: str = "g") -> Any:
+    cls: Any = request_class(ApiKey.DELETE_SHARE_GROUP_OFFSETS)
+    ask = cls(group_id=group, topics=[cls.Topic(topic_name=name) for name in topics])
+    return await wire.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, ask)
+
+
+async def delete(wire: Wire, group: str = "g") -> int:
+    ask = request(ApiKey.DELETE_GROUPS, groups_names=[group])
+    return int((await wire.ask(ApiKey.DELETE_GROUPS, 2, ask)).results[0].error_code)
+
+
+async def test_a_group_lives_on_the_wire(wire: Wire, broker: Broker) -> None:
+    topic = await create_topic(wire, "t", 4)
+    await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
+    await find(wire)
+    first = await joined(wire, partitions=4)
+    assert given(await beat(wire, "b", 0)) is not None
+    row = await describe(wire)
+    assert (row.group_state, row.assignor_name) == ("Stable", "simple")
+    assert row.members[0].assignment.topic_partitions[0].topic_id == topic.id
+    assert len(given(await beat(wire, "a", first.member_epoch)) or ()) == 2
+    (listed,) = (await wire.ask(ApiKey.LIST_GROUPS, 5, request(ApiKey.LIST_GROUPS))).groups
+    assert (listed.group_type, listed.protocol_type) == ("share", "share")
+    assert (await beat(wire, "a", -1)).member_epoch == -1
+    assert await delete(wire) == ErrorCode.NON_EMPTY_GROUP
+    assert (await beat(wire, "b", -1)).member_epoch == -1
+    assert await delete(wire) == 0
+    assert (await describe(wire)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    states = [shard.coordinator.states for shard in broker.node.share_states.shards()]
+    assert not any(states), "share coordinators have forgotten it too"
+
+
+async def test_members_read_what_the_group_has_not_done_with(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    await set_config(wire, ResourceType.GROUP, "g", "share.auto.offset.reset", "earliest")
+    await produce(wire, topic, batch([b"a", b"b", b"c"]))
+    await find(wire)
+    await joined(wire, partitions=1)
+    assert await begins(wire) == {("t", 0): (-1, -1)}
+    member = ShareMember(wire, topic, group="g")
+    assert row_of(await member.fetch()).acquired_records[0].last_offset == 2
+    assert not (await member.say((0, 1, 1))).error_code
+    assert (await begins(wire))["t", 0] == (0, 1), "it begins there, and two are done with"
+    await beat(wire, "a", -1)
+    assert not (await alter(wire, {0: 1})).error_code
+    assert await begins(wire) == {("t", 0): (1, 2)}
+
+
+async def test_a_group_survives_a_restart(tmp_path: Path) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", 4)
+        await find(wire)
+        await joined(wire, partitions=4)
+        await alter(wire, {1: 0}, group="empty")
+        before = [await describe(wire, group) for group in ("g", "empty")]
+        begun = [await begins(wire, group) for group in ("g", "empty")]
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert [await describe(wire, group) for group in ("g", "empty")] == before
+        assert [await begins(wire, group) for group in ("g", "empty")] == begun
+        epoch = before[0].members[0].member_epoch
+        answer = await beat(wire, "a", epoch)
+        assert (answer.member_epoch, given(answer)) == (epoch, None)
+
+
+async def test_settings_of_a_group_and_of_the_broker_hold_at_once() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        clock = MovableClock()
+        clock.coordinator.freeze()
+        broker.node.partitions.clock = clock
+        await create_topic(wire, "t", 2)
+        await find(wire)
+        assert (await beat(wire, "a", 0)).heartbeat_interval_ms == 5_000
+        name = "share.heartbeat.interval.ms"
+        assert await set_config(wire, ResourceType.GROUP, "g", name, "7000") == 0
+        assert (await beat(wire, "a", 2)).heartbeat_interval_ms == 7_000
+        name = "share.session.timeout.ms"
+        assert await set_config(wire, ResourceType.GROUP, "g", name, "50000") == 0
+        answer = await beat(wire, "a", 0)
+        clock.coordinator.add(49_000)
+        broker.node.groups.clock_moved()
+        assert len((await describe(wire)).members) == 1
+        clock.coordinator.add(1_000)
+        broker.node.groups.clock_moved()
+        assert (await describe(wire)).group_state == "Empty"
+        answer = await beat(wire, "a", answer.member_epoch)
+        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_group_has_as_many_members_as_the_broker_lets_it() -> None:
+    async with (
+        started(group_share_max_size=1) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await create_topic(wire, "t")
+        await find(wire)
+        assert not (await beat(wire, "a", 0)).error_code
+        assert (await beat(wire, "b", 0)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+async def test_a_cluster_may_do_without_share_groups(wire: Wire) -> None:
+    cls = UpdateFeaturesRequest
+    row = cls.Feature(feature="share.version", max_version_level=0, upgrade_type=2)
+    answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
+    assert not answer.error_code, answer
+    await find(wire)
+    answer = await beat(wire, "a", 0)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "share.version=1" in answer.error_message
+    assert (await describe(wire)).error_code == ErrorCode.UNSUPPORTED_VERSION
+    for refused in (await alter(wire, {0: 0}), await forget(wire, "t")):
+        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+    offsets: Any = request_class(OFFSETS)
+    ask = offsets(groups=[offsets.Group(group_id="g", topics=[])])
+    (group,) = (await wire.ask(OFFSETS, 1, ask)).groups
+    assert group.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_topics_that_go_take_their_states_with_them(wire: Wire) -> None:
+    await create_topic(wire, "t", 2)
+    await find(wire)
+    await joined(wire, partitions=2)
+    await delete_topic(wire, "t")
+    assert await begins(wire) == {}
+    await create_topic(wire, "t", 1)
+    assert given(await joined(wire, partitions=1)) == [0]
+
+
+async def test_where_a_group_begins_is_refused_where_it_cannot_be_set(wire: Wire) -> None:
+    await create_topic(wire, "t", 2)
+    await find(wire)
+    answer = await alter(wire, {0: 5, 2: 5, -1: 5})
+    rows = {row.partition_index: row.error_code for row in answer.responses[0].partitions}
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert rows == {0: 0, 2: unknown, -1: unknown}
+    assert await begins(wire) == {("t", 0): (5, -5)}
+    assert (await alter(wire, {0: 5}, topic="u")).responses[0].partitions[0].error_code == unknown
+    assert (await alter(wire, {0: 5}, group="")).error_code == ErrorCode.INVALID_GROUP_ID
+    codes = {row.topic_name: row.error_code for row in (await forget(wire, "t", "u")).responses}
+    assert codes == {"t": 0, "u": unknown}
+    (row,) = (await forget(wire, "t")).responses
+    assert row.error_code == unknown, "it is forgotten already"
+    answer = await forget(wire, "t", group="nobodys")
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    await beat(wire, "a", 0)
+    assert (await alter(wire, {0: 5})).error_code == ErrorCode.NON_EMPTY_GROUP
+    assert (await forget(wire, "t")).error_code == ErrorCode.NON_EMPTY_GROUP
+
+
+async def test_states_that_cannot_be_made_are_asked_for_again(
+    wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create_topic(wire, "t", 2)
+    await find(wire)
+    persister = broker.node.share_persister
+    initialize = persister.initialize
+    refused: list[int] = []
+
+    async def fails(rows: Any) -> Any:
+        answers = await initialize(rows)
+        if len(refused) < 2:
+            refused.append(len(rows))
+            for row in answers.values():
+                row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return answers
+
+    monkeypatch.setattr(persister, "initialize", fails)
+    await joined(wire, partitions=2)
+    assert refused == [2, 2]
+    said = [each.getMessage() for each in caplog.records if "not made" in each.getMessage()]
+    assert len([each for each in said if "share group g: 2 states" in each]) == 1, said
+
+
+async def test_a_large_group_is_shared_beside_clients(wire: Wire) -> None:
+    await create_topic(wire, "t", 2_500)
+    await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
+    await find(wire)
+    await joined(wire, partitions=2_500)
+    assert len(await begins(wire)) == 2_500

@@ -1,0 +1,347 @@
+"""A share partition in a simulation: members that take records and say what became of them, a store
+that fails, leaders that come and go (KIP-932). Every record has an end, and each step is right."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from kbroker.coordinator import (
+    Acknowledgement,
+    Acquired,
+    Change,
+    DeliverySettings,
+    LogBatch,
+    ShareDelivery,
+    StateBatch,
+    StateBatches,
+    Taker,
+    acquire,
+    without_aborted,
+)
+from kbroker.coordinator.share_delivery import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from kbroker.protocol.errors import KafkaError
+
+LOCK_MS = 1000
+MEMBERS = ("a", "b", "c")
+AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
+
+
+@dataclass(slots=True)
+class Fate:
+    """What is known of one record; `deliveries` as far as the leader of now knows."""
+
+    deliveries: int = 0
+    holder: str | None = None
+    until: int = 0
+    ended: str | None = None
+    is_pending: bool = False
+    stored: tuple[int, int] | None = None
+    """State and deliveries at the share coordinator."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A change that is being stored."""
+
+    change: Change | None
+    states: list[StateBatch]
+    said: dict[int, int] = field(default_factory=dict)
+    """Type by offset; of an end of a session or a time-out, RELEASE."""
+
+
+class ShareWorld:
+    """One share partition. `step` does something by chance, `drain` brings all records to an end."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.settings = DeliverySettings(
+            lock_ms=LOCK_MS,
+            deliveries_max=self.random.choice((2, 3, 5)),
+            locks_max=self.random.choice((10, 30, 100)),
+        )
+        self.now = 0
+        self.log: list[LogBatch] = []
+        self.aborted: set[LogBatch] = set()
+        self.next = self.random.choice((0, 7))
+        self.fates: dict[int, Fate] = {}
+        self.real: set[int] = set()
+        """Offsets that have a record, of no transaction that was aborted."""
+        self.stored_start = self.next
+        self.stored = StateBatches()
+        self.pending: list[Pending] = []
+        self.delivery = self._elected()
+
+    def _elected(self) -> ShareDelivery:
+        return ShareDelivery(self.stored_start, list(self.stored), lambda: self.settings)
+
+    # -- what happens
+
+    def step(self) -> None:
+        do = self.random.choices(
+            (
+                self.append,
+                self.take,
+                self.say,
+                self.settle,
+                self.pass_time,
+                self.leave,
+                self.move_leader,
+            ),
+            (6, 12, 12, 10, 3, 1, 1),
+        )[0]
+        do()
+        self.check()
+
+    def append(self) -> None:
+        """One batch; a few records of it, or some before it, are not there (compaction)."""
+        first = self.next + self.random.choice((0, 0, 0, 0, 2))
+        last = first + self.random.choice((0, 0, 1, 3, 7, 15))
+        batch = LogBatch(first, last)
+        self.log.append(batch)
+        if self.random.random() < 0.1:
+            self.aborted.add(batch)
+        else:
+            self.real.update(range(first, last + 1))
+            self.fates.update((offset, Fate()) for offset in range(first, last + 1))
+        self.next = last + 1
+
+    def take(self, member: str | None = None) -> int:
+        """A member fetches; returns how many records it got."""
+        delivery = self.delivery
+        offset = delivery.next_offset()
+        read = [batch for batch in self.log if batch.last >= offset]
+        read = read[: self.random.choice((1, 3, 100))]
+        if not read or not delivery.can_acquire():
+            return 0
+        member = member or self.random.choice(MEMBERS)
+        taker = Taker(
+            member,
+            self.random.choice((1, 2, 5, 50)),
+            self.random.choice((1, 4, 50)),
+            self.random.random() < 0.4,
+        )
+        got = acquire(delivery, taker, offset, read, self.now)
+        aborted = [batch for batch in read if batch in self.aborted]
+        got = without_aborted(delivery, got, aborted)
+        self._note_taken(member, got)
+        if taker.is_exact:
+            assert sum(each.last - each.first + 1 for each in got) <= taker.records_max
+        return len(got)
+
+    def _note_taken(self, member: str, got: list[Acquired]) -> None:
+        before = -1
+        for each in got:
+            assert before < each.first <= each.last
+            before = each.last
+            for offset in range(each.first, each.last + 1):
+                fate = self.fates.setdefault(offset, Fate())  # it may be one that is not there
+                assert fate.ended is None, f"{offset} is given out again after its end"
+                assert fate.holder is None, f"{offset} has two holders"
+                assert not fate.is_pending, f"{offset} is given out before it is stored"
+                fate.deliveries += 1
+                assert each.deliveries == fate.deliveries, f"{offset} is counted wrongly"
+                assert fate.deliveries <= self.settings.deliveries_max, f"{offset} too often"
+                fate.holder, fate.until = member, self.now + LOCK_MS
+
+    def _held(self, member: str) -> list[int]:
+        return [o for o, f in self.fates.items() if f.holder == member and not f.is_pending]
+
+    def say(self) -> None:
+        """A member acknowledges some of its records, and sometimes what is not its own."""
+        member = self.random.choice(MEMBERS)
+        mine = sorted(self._held(member))
+        if not mine or self.random.random() < 0.05:
+            self._say_nonsense(member)
+            return
+        rows, said = [], {}
+        last = -1
+        for _ in range(self.random.randrange(1, 4)):
+            rest = [offset for offset in mine if offset > last]
+            if not rest:
+                break
+            first = last = self.random.choice(rest)
+            while last + 1 in rest and self.random.random() < 0.8:
+                last += 1
+            count = 1 if self.random.random() < 0.5 else last - first + 1
+            types = self.random.choices(
+                (GAP, ACCEPT, RELEASE, REJECT, RENEW), (1, 10, 5, 2, 2), k=count
+            )
+            rows.append(Acknowledgement(first, last, types))
+            for number, offset in enumerate(range(first, last + 1)):
+                said[offset] = types[0] if count == 1 else types[number]
+        change = self.delivery.acknowledge(member, rows, self.now)
+        self._note_said(change, said)
+
+    def _say_nonsense(self, member: str) -> None:
+        """All or nothing: what is before the row that is wrong does not count."""
+        mine = sorted(self._held(member))
+        others = [o for o, f in self.fates.items() if f.holder != member or f.is_pending]
+        wrong = [o for o in others if o >= self.delivery.start_offset]
+        if not wrong:
+            return
+        bad = self.random.choice(wrong)
+        rows = [Acknowledgement(offset, offset, [ACCEPT]) for offset in mine[:2] if offset < bad]
+        rows.append(Acknowledgement(bad, bad, [ACCEPT]))
+        try:
+            self.delivery.acknowledge(member, rows, self.now)
+        except KafkaError:
+            return
+        raise AssertionError(f"{member} may say something of {bad}")
+
+    def _note_said(self, change: Change, said: dict[int, int]) -> None:
+        for offset, type_ in said.items():
+            fate = self.fates[offset]
+            if type_ == RENEW:
+                fate.until = self.now + LOCK_MS
+            else:
+                fate.is_pending = True
+        ended = {offset: type_ for offset, type_ in said.items() if type_ != RENEW}
+        if change.states:
+            self.pending.append(Pending(change, change.states, ended))
+        else:
+            assert not ended
+
+    def settle(self) -> None:
+        """The oldest change is stored, or is not."""
+        if self.pending:
+            self._settle(self.pending.pop(0), is_stored=self.random.random() < 0.8)
+
+    def _settle(self, pending: Pending, *, is_stored: bool) -> None:
+        start, count = self.delivery.start_offset, self.delivery.complete_count
+        assert count == sum(
+            1
+            for batch in self.delivery.batches
+            for run in batch.runs
+            for offset in range(run.first, run.last + 1)
+            if run.state.is_final and offset >= start
+        )
+        if is_stored:
+            self._keep(start, pending.states)
+        if pending.change is None:
+            self.delivery.move_start()
+        elif is_stored:
+            self.delivery.stored(pending.change)
+        else:
+            self.delivery.not_stored(pending.change, self.now)
+        for offset, type_ in pending.said.items():
+            self._end(offset, type_, is_stored=is_stored)
+
+    def _keep(self, start: int, states: list[StateBatch]) -> None:
+        self.stored_start = max(start, self.stored_start)
+        self.stored.add(states)
+        self.stored.forget_before(self.stored_start)
+        for each in states:
+            for offset in range(each.first, each.last + 1):
+                if offset in self.fates:
+                    self.fates[offset].stored = each.state, each.deliveries
+
+    def _end(self, offset: int, type_: int, *, is_stored: bool) -> None:
+        fate = self.fates[offset]
+        fate.is_pending = False
+        is_worn = fate.deliveries >= self.settings.deliveries_max
+        if not is_stored:
+            if fate.until <= self.now:
+                fate.holder = None
+                fate.ended = "worn" if is_worn else None
+            return
+        fate.holder = None
+        if type_ == ACCEPT:
+            fate.ended = "accepted"
+        elif type_ in (GAP, REJECT):
+            fate.ended = "rejected"
+        elif is_worn:
+            fate.ended = "worn"
+
+    def pass_time(self) -> None:
+        """Locks run out."""
+        self.now += self.random.choice((10, LOCK_MS // 2, LOCK_MS))
+        states = self.delivery.expire(self.now)
+        over = [
+            o
+            for o, f in self.fates.items()
+            if f.holder and not f.is_pending and f.until <= self.now
+        ]
+        told = {offset for each in states for offset in range(each.first, each.last + 1)}
+        assert told == set(over), "locks run out when their time is over"
+        for offset in over:
+            fate = self.fates[offset]
+            fate.holder = None
+            if fate.deliveries >= self.settings.deliveries_max:
+                fate.ended = "worn"
+        if states:
+            self.pending.append(Pending(None, states))
+        wake_at = self.delivery.wake_at
+        held = [f.until for f in self.fates.values() if f.holder and not f.is_pending]
+        assert wake_at is None or wake_at <= min(held, default=wake_at)
+        assert wake_at is not None or not held
+
+    def leave(self) -> None:
+        """The session of a member ends."""
+        member = self.random.choice(MEMBERS)
+        change = self.delivery.release(member)
+        self._note_said(change, dict.fromkeys(self._held(member), RELEASE))
+
+    def move_leader(self) -> None:
+        """Another leader reads what is stored; what is being stored may be, or not."""
+        for each in self.pending:
+            if self.random.random() < 0.5:
+                self._keep(self.delivery.start_offset, each.states)
+        self.pending.clear()
+        self.delivery = self._elected()
+        for offset, fate in self.fates.items():
+            if offset < self.stored_start:
+                fate.holder, fate.is_pending = None, False
+                continue
+            state, deliveries = fate.stored or (AVAILABLE, 0)
+            fate.holder, fate.is_pending, fate.deliveries = None, False, deliveries
+            if state == AVAILABLE:
+                fate.ended = None  # nobody was told that it has ended
+            elif fate.ended is None:
+                fate.ended = "accepted" if state == ACKNOWLEDGED else "rejected"
+
+    # -- what holds
+
+    def check(self) -> None:
+        delivery = self.delivery
+        for offset, fate in self.fates.items():
+            if offset < delivery.start_offset and offset in self.real:
+                assert fate.ended is not None, f"{offset} is passed over"
+        before = -1
+        for batch in delivery.batches:
+            for run in batch.runs:
+                assert before < run.first <= run.last <= batch.last
+                before = run.last
+            assert batch.runs[0].first == batch.first
+            assert batch.runs[-1].last == batch.last
+
+    def drain(self) -> None:
+        """Members take and accept all that there is."""
+        quiet = 0
+        while quiet < 3:
+            while self.pending:
+                self._settle(self.pending.pop(0), is_stored=True)
+            before = self.delivery.next_offset()
+            got = self.take("a")
+            mine = self._held("a")
+            if mine:
+                rows = [Acknowledgement(offset, offset, [ACCEPT]) for offset in sorted(mine)]
+                change = self.delivery.acknowledge("a", rows, self.now)
+                self._note_said(change, dict.fromkeys(mine, ACCEPT))
+            if not got and self.delivery.next_offset() == before:  # else they were aborted
+                quiet += 1
+                self.now += 2 * LOCK_MS
+                self.pass_time()
+            else:
+                quiet = 0
+            self.check()
+        left = [offset for offset in sorted(self.real) if self.fates[offset].ended is None]
+        assert not left, f"{left[:5]} have no end"
+
+
+def play(seed: int, steps: int = 250) -> None:
+    """A whole simulation."""
+    world = ShareWorld(seed)
+    for _ in range(steps):
+        world.step()
+    world.drain()

@@ -1,0 +1,323 @@
+"""What a share group has of a partition: what members get, what they may say, and what holds by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator import (
+    Acknowledgement,
+    Acquired,
+    DeliverySettings,
+    LogBatch,
+    RecordState,
+    ShareDelivery,
+    StateBatch,
+    Taker,
+    acquire,
+    share_acquiring,
+    without_aborted,
+)
+from kbroker.coordinator.in_flight import InFlightBatch, Run
+from kbroker.coordinator.share_delivery import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from .share_world import play
+
+AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
+LOCK_MS = 1000
+
+
+class Leader:
+    """A delivery, and a log of which members get records."""
+
+    def __init__(self, start: int = 0, *states: StateBatch, **settings: Any) -> None:
+        self.settings = DeliverySettings(**{"lock_ms": LOCK_MS} | settings)
+        self.delivery = ShareDelivery(start, states, lambda: self.settings)
+        self.now = 0
+
+    def take(
+        self,
+        *log: tuple[int, int],
+        member: str = "a",
+        records_max: int = 500,
+        batch_size: int = 500,
+        is_exact: bool = False,
+    ) -> list[tuple[int, int, int]]:
+        taker = Taker(member, records_max, batch_size, is_exact)
+        offset = self.delivery.next_offset()
+        read = [LogBatch(*each) for each in log if each[1] >= offset]
+        got = acquire(self.delivery, taker, offset, read, self.now)
+        return [(each.first, each.last, each.deliveries) for each in got]
+
+    def say(self, *rows: tuple[int, int, int | list[int]], member: str = "a") -> None:
+        """Acknowledgements that are stored."""
+        said = [Acknowledgement(f, l, [t] if isinstance(t, int) else t) for f, l, t in rows]
+        change = self.delivery.acknowledge(member, said, self.now)
+        self.delivery.stored(change)
+
+    def refused(self, *rows: tuple[int, int, int | list[int]], member: str = "a") -> ErrorCode:
+        before = self.shown()
+        with pytest.raises(KafkaError) as refusal:
+            self.say(*rows, member=member)
+        assert self.shown() == before, "all of them or none"
+        return refusal.value.code
+
+    def shown(self) -> list[tuple[int, int, int, int, str]]:
+        found: list[tuple[int, int, int, int, str]] = []
+        for batch in self.delivery.batches:
+            for run in batch.runs:
+                same = (int(run.state), run.deliveries, run.member_id)
+                if found and found[-1][2:] == same and found[-1][1] + 1 == run.first:
+                    found[-1] = (found[-1][0], run.last, *same)
+                else:
+                    found.append((run.first, run.last, *same))
+        return found
+
+
+def test_whole_batches_are_given_out() -> None:
+    leader = Leader()
+    log = (0, 9), (10, 19), (20, 29)
+    assert leader.take(*log, records_max=5) == [(0, 9, 1)]
+    assert leader.take(*log, records_max=15, batch_size=10) == [(10, 19, 1), (20, 29, 1)]
+    assert leader.take(*log) == []
+
+
+def test_no_more_records_than_wanted() -> None:
+    leader = Leader()
+    assert leader.take((0, 9), records_max=3, is_exact=True) == [(0, 2, 1)]
+    assert leader.take((0, 9), records_max=3, is_exact=True, member="b") == [(3, 5, 1)]
+    assert leader.take((0, 9), records_max=300, is_exact=True) == [(6, 9, 1)]
+
+
+def test_released_records_are_given_out_again() -> None:
+    leader = Leader()
+    leader.take((0, 9))
+    leader.say((0, 4, ACCEPT), (5, 9, [RELEASE, REJECT, RELEASE, GAP, ACCEPT]))
+    assert leader.take((0, 9), member="b") == [(5, 5, 2), (7, 7, 2)]
+    assert leader.delivery.start_offset == 5
+
+
+def test_what_is_being_stored_is_nobodys() -> None:
+    leader = Leader()
+    leader.take((0, 9))
+    change = leader.delivery.acknowledge("a", [Acknowledgement(0, 9, [RELEASE])], 0)
+    assert leader.take((0, 9), member="b") == []
+    leader.delivery.not_stored(change, 0)
+    assert leader.shown() == [(0, 9, 1, 1, "a")]
+    leader.say((0, 9, ACCEPT))
+    assert leader.delivery.start_offset == 10
+
+
+def test_a_lock_that_ran_out_while_it_was_stored() -> None:
+    leader = Leader()
+    leader.take((0, 9))
+    change = leader.delivery.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])], 0)
+    assert leader.delivery.expire(LOCK_MS) == [StateBatch(5, 9, AVAILABLE, 1)]
+    leader.delivery.not_stored(change, LOCK_MS)
+    assert leader.take((0, 9), member="b") == [(0, 9, 2)]
+
+
+def test_records_that_fail_are_given_up() -> None:
+    leader = Leader(deliveries_max=2)
+    for deliveries in (1, 2):
+        assert leader.take((0, 0)) == [(0, 0, deliveries)]
+        leader.say((0, 0, RELEASE))
+    assert leader.take((0, 0)) == []
+    assert leader.delivery.start_offset == 1
+
+
+def test_records_that_failed_often_are_given_out_in_small_numbers() -> None:
+    leader = Leader(0, StateBatch(0, 15, AVAILABLE, 3), deliveries_max=5)
+    assert leader.take((0, 15)) == [(0, 7, 4)]
+    leader.say((0, 7, RELEASE))
+    assert leader.take((0, 15)) == [(0, 0, 5)], "alone when it is the last time"
+    assert leader.take((0, 15)) == [(1, 1, 5)]
+
+
+def test_more_time() -> None:
+    leader = Leader()
+    leader.take((0, 9))
+    leader.now = LOCK_MS // 2
+    leader.say((0, 4, RENEW))
+    assert leader.delivery.expire(LOCK_MS) == [StateBatch(5, 9, AVAILABLE, 1)]
+    assert leader.delivery.wake_at == leader.now + LOCK_MS
+    leader.settings = DeliverySettings(renews=False)
+    assert leader.refused((0, 4, RENEW)) == ErrorCode.INVALID_RECORD_STATE
+
+
+@pytest.mark.parametrize(
+    ("rows", "member", "code"),
+    [
+        ([(0, 9, ACCEPT)], "b", ErrorCode.INVALID_RECORD_STATE),
+        ([(0, 9, ACCEPT), (5, 5, ACCEPT)], "a", ErrorCode.INVALID_RECORD_STATE),
+        ([(0, 0, ACCEPT), (10, 12, ACCEPT)], "a", ErrorCode.INVALID_REQUEST),
+        ([(0, 10, ACCEPT)], "a", ErrorCode.INVALID_REQUEST),
+        ([(0, 3, ACCEPT), (2, 4, [ACCEPT] * 3)], "a", ErrorCode.INVALID_RECORD_STATE),
+    ],
+)
+def test_what_members_may_not_say(
+    rows: Sequence[tuple[int, int, int | list[int]]], member: str, code: ErrorCode
+) -> None:
+    leader = Leader()
+    leader.take((0, 9))
+    assert leader.refused(*rows, member=member) == code
+
+
+def test_no_records_at_all() -> None:
+    assert Leader().refused((0, 0, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
+    assert Leader(5).delivery.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])], 0).states == []
+
+
+def test_only_so_many_are_under_way() -> None:
+    leader = Leader(locks_max=10)
+    assert leader.take((0, 9), (10, 19)) == [(0, 9, 1)]
+    assert not leader.delivery.can_acquire()
+    leader.say((3, 3, RELEASE))
+    assert leader.take((0, 9), (10, 19)) == [(3, 3, 2)]
+    leader.say((0, 9, ACCEPT))
+    assert leader.take((0, 9), (10, 19)) == [(10, 19, 1)]
+
+
+def test_another_leader_goes_on() -> None:
+    states = StateBatch(2, 3, ACKNOWLEDGED, 1), StateBatch(6, 9, AVAILABLE, 1)
+    leader = Leader(0, *states)
+    assert leader.delivery.complete_count == 2
+    assert leader.take((0, 15)) == [(0, 1, 1), (4, 5, 1), (6, 9, 2), (10, 15, 1)]
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [StateBatch(3, 4, AVAILABLE, 1)],
+        [StateBatch(6, 5, AVAILABLE, 1)],
+        [StateBatch(5, 7, AVAILABLE, 1), StateBatch(7, 9, AVAILABLE, 1)],
+    ],
+)
+def test_states_that_cannot_be(states: list[StateBatch]) -> None:
+    with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
+        Leader(5, *states)
+
+
+def test_the_log_begins_later() -> None:
+    leader = Leader()
+    leader.take((0, 9))
+    leader.say((4, 9, RELEASE))
+    leader.delivery.log_starts_at(6)
+    assert leader.take((0, 9), (10, 19)) == [(6, 9, 2), (10, 19, 1)]
+    leader.say((6, 19, ACCEPT))
+    assert leader.delivery.expire(LOCK_MS) == [StateBatch(0, 3, ARCHIVED, 1)]
+    leader.delivery.move_start()
+    assert leader.delivery.start_offset == 20
+
+
+def test_what_compaction_took() -> None:
+    leader = Leader(0, StateBatch(0, 9, AVAILABLE, 1))
+    assert leader.take((5, 7), (12, 19)) == [(5, 9, 2), (10, 19, 1)]
+    leader.say((5, 19, ACCEPT))
+    assert leader.delivery.start_offset == 20
+
+
+def test_transactions_that_were_aborted() -> None:
+    leader = Leader()
+    got = [Acquired(*each) for each in leader.take((0, 4), (5, 9), (10, 10))]
+    left = without_aborted(leader.delivery, got, [LogBatch(5, 9)])
+    assert left == [Acquired(0, 4, 1), Acquired(10, 10, 1)]
+    leader.say((0, 4, ACCEPT), (10, 10, GAP))
+    assert leader.delivery.start_offset == 11
+
+
+def test_a_member_that_goes() -> None:
+    leader = Leader()
+    leader.take((0, 4))
+    leader.take((5, 9), member="b")
+    leader.delivery.stored(leader.delivery.release("a"))
+    assert leader.shown() == [(0, 4, 0, 1, ""), (5, 9, 1, 1, "b")]
+    assert leader.delivery.release("c").states == []
+
+
+# -- by chance
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_record_has_an_end(seed: int) -> None:
+    play(seed, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 1400, 100))
+def test_every_record_has_an_end_in_long_runs(first: int) -> None:
+    for seed in range(first, first + 100):
+        play(seed)
+
+
+def forgets_to_count(patch: pytest.MonkeyPatch) -> None:
+    def acquire_uncounted(self: Run, member_id: str, lock_until: int) -> None:
+        real(self, member_id, lock_until)
+        self.deliveries -= 1
+
+    real = Run.acquire
+    patch.setattr(Run, "acquire", acquire_uncounted)
+
+
+def keeps_what_was_not_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShareDelivery, "not_stored", lambda self, change, now: self.stored(change))
+
+
+def knows_no_gaps(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShareDelivery, "gap_start", property(lambda self: None))
+
+
+def gives_nothing_up(patch: pytest.MonkeyPatch) -> None:
+    def release(self: Run, deliveries_max: int, *, is_past: bool) -> None:
+        real(self, 1000, is_past=is_past)
+
+    real = Run.release
+    patch.setattr(Run, "release", release)
+
+
+def does_not_wait_for_the_store(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "is_free", property(lambda self: self.state is RecordState.AVAILABLE))
+
+
+def cuts_too_late(patch: pytest.MonkeyPatch) -> None:
+    def between(self: InFlightBatch, first: int, last: int) -> Iterator[Run]:
+        return real(self, first, last + 1)
+
+    real = InFlightBatch.between
+    patch.setattr(InFlightBatch, "between", between)
+
+
+def forgets_a_record_of_each_batch(patch: pytest.MonkeyPatch) -> None:
+    def divided(self: Any, first: int, last: int) -> Iterator[tuple[int, int]]:
+        yield from real(self, first, max(first, last - 1))
+
+    real = share_acquiring._Acquiring._divided
+    patch.setattr(share_acquiring._Acquiring, "_divided", divided)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        forgets_to_count,
+        keeps_what_was_not_stored,
+        knows_no_gaps,
+        gives_nothing_up,
+        does_not_wait_for_the_store,
+        cuts_too_late,
+        forgets_a_record_of_each_batch,
+    ],
+)
+def test_the_simulation_finds_defects(
+    monkeypatch: pytest.MonkeyPatch, defect: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    defect(monkeypatch)
+    with pytest.raises((AssertionError, KafkaError)):
+        play_some()
+
+
+def play_some() -> None:
+    for seed in range(30):
+        play(seed, 100)

@@ -1,0 +1,169 @@
+"""Share partitions of three nodes: they are where their partition is led, and move with it (KIP-932)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+
+from ..brokers import started
+from ..sharing import ACCEPT, RELEASE, ShareMember, initialize, row_of
+from ..wire import (
+    ANSWER_SECONDS,
+    ConnectionClosed,
+    Topic,
+    batch,
+    connected,
+    create_topic,
+    produce_request,
+    request,
+    until,
+    values_of,
+)
+from .routed import all_in_sync, leader, others, routed
+
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+RECORDS = 40
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with started(
+        nodes=3,
+        default_replication_factor=3,
+        auto_leader_rebalance_enable=False,
+        share_coordinator_state_topic_num_partitions=3,
+    ) as broker:
+        yield broker
+
+
+async def filled(broker: Broker, records: int = RECORDS) -> Topic:
+    """A topic with records, each in a batch, and the state of a group."""
+    async with routed(broker) as wire:
+        topic = await create_topic(wire, "t")
+        await initialize(broker.running(), topic)
+        await all_in_sync(broker)
+        for number in range(records):
+            message = produce_request(topic, batch([b"%d" % number]), acks=-1)
+            answer = await wire.ask(ApiKey.PRODUCE, 9, message)
+            assert not answer.responses[0].partition_responses[0].error_code
+    return topic
+
+
+async def test_what_was_acknowledged_moves_with_the_leader(broker: Broker) -> None:
+    topic = await filled(broker, 10)
+    first = await leader(broker, "t", 0)
+    async with connected(broker.local_node(first).endpoint) as wire:
+        member = ShareMember(wire, topic)
+        assert await member.take() == [(0, 9, 1)]
+        assert not (await member.say((0, 4, ACCEPT), (5, 6, RELEASE))).error_code
+    await broker.local_node(first).crash()
+    second = await leader(broker, "t", 0)
+    async with connected(broker.local_node(second).endpoint) as wire:
+        member = ShareMember(wire, topic, "b")
+        assert await member.take() == [(5, 6, 2), (7, 9, 1)]
+
+
+async def test_other_nodes_name_the_leader(broker: Broker) -> None:
+    topic = await filled(broker, 1)
+    first = await leader(broker, "t", 0)
+    other = others(broker, first)[0]
+    async with connected(other.endpoint) as wire:
+        answer = await ShareMember(wire, topic).fetch()
+        row = row_of(answer)
+        assert (row.error_code, row.current_leader.leader_id) == (NOT_LEADER, first)
+        assert [each.node_id for each in answer.node_endpoints] == [first]
+
+
+async def test_a_fetch_that_waits_hears_that_leadership_goes(broker: Broker) -> None:
+    topic = await filled(broker, 0)
+    preferred = await leader(broker, "t", 0)
+    await broker.local_node(preferred).crash()
+    local = broker.local_node(await leader(broker, "t", 0))
+    await broker.local_node(preferred).start()
+    await all_in_sync(broker)
+    async with connected(local.endpoint) as wire, connected(local.endpoint) as admin:
+        member = ShareMember(wire, topic)
+        await member.begin()
+        await member.send_fetch(())
+        await until(lambda: any(led.waits for led in local.node.share_partitions))
+        back = request(ApiKey.ELECT_LEADERS, election_type=0, topic_partitions=None)
+        back.timeout_ms = 10_000
+        assert not (await admin.ask(ApiKey.ELECT_LEADERS, 2, back)).error_code
+        row = row_of(await wire.receive())
+        assert (row.error_code, row.current_leader.leader_id) == (NOT_LEADER, preferred)
+        assert not len(local.node.share_partitions)
+
+
+class Worker:
+    """A member that goes where the leader is, and accepts what it gets."""
+
+    def __init__(self, broker: Broker, topic: Topic, name: str, accepted: Counter[bytes]) -> None:
+        self.broker = broker
+        self.topic = topic
+        self.name = name
+        self.accepted = accepted
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            local = self.broker.local_node(await leader(self.broker, "t", 0))
+            try:
+                async with connected(local.endpoint) as wire:
+                    await self._work(ShareMember(wire, self.topic, self.name))
+            except (OSError, ConnectionClosed, trio.BrokenResourceError):
+                await trio.sleep(0.01)
+
+    async def _work(self, member: ShareMember) -> None:
+        """Until another node leads."""
+        while True:
+            answer = await member.fetch(
+                (0,) if member.epoch == 0 else (), max_records=2, max_wait_ms=50
+            )
+            if answer.error_code:
+                return
+            for topic in answer.responses:
+                for row in topic.partitions:
+                    if row.error_code:
+                        await trio.sleep(0.01)
+                        return
+                    if row.acquired_records:
+                        await self._accept(member, row)
+
+    async def _accept(self, member: ShareMember, row: Any) -> None:
+        values = values_of(row)
+        for each in row.acquired_records:
+            said = await member.say((each.first_offset, each.last_offset, ACCEPT))
+            if not said.error_code:
+                for value in values[: each.last_offset - each.first_offset + 1]:
+                    self.accepted[bytes(value or b"")] += 1
+            values = values[each.last_offset - each.first_offset + 1 :]
+
+
+async def has_so_many(accepted: Counter[bytes], goal: int) -> None:
+    await until(lambda: len(accepted) >= goal, 3 * ANSWER_SECONDS)
+
+
+@pytest.mark.slow
+async def test_every_record_is_accepted_once_while_leaders_crash(broker: Broker) -> None:
+    topic = await filled(broker)
+    accepted: Counter[bytes] = Counter()
+    async with trio.open_nursery() as nursery:
+        for name in ("a", "b", "c"):
+            nursery.start_soon(Worker(broker, topic, name, accepted).run)
+        for goal in (RECORDS // 4, RECORDS // 2):
+            await has_so_many(accepted, goal)
+            local = broker.local_node(await leader(broker, "t", 0))
+            await local.crash()
+            await local.start()
+            await all_in_sync(broker)
+        await has_so_many(accepted, RECORDS)
+        nursery.cancel_scope.cancel()
+    assert set(accepted.values()) == {1}

@@ -1,0 +1,193 @@
+"""A member of a share group for tests, which speaks with the leaders of partitions only (KIP-932)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from kbroker.broker import Broker
+from kbroker.node.node import Node
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.share_groups import ShareAcknowledgeRequest, ShareFetchRequest
+from kbroker.protocol.messages.share_state import InitializeShareGroupStateRequest
+from kbroker.protocol.share_state_log import SharePartition
+
+from .wire import ANSWER_SECONDS, Topic, Wire, create_topic, until
+
+GROUP, MEMBER = "queue", "a"
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
+Said = tuple[int, int, int | list[int]]
+"""What became of records: first offset, last offset, one type or one for each."""
+
+
+async def shared_topic(
+    broker: Broker, wire: Wire, partitions: int = 1, *, start: int = 0, group: str = GROUP
+) -> Topic:
+    """A topic, and the state of a share group with it."""
+    topic = await create_topic(wire, "t", partitions)
+    await initialize(broker.node, topic, partitions, start=start, group=group)
+    return topic
+
+
+async def initialize(
+    node: Node,
+    topic: Topic,
+    partitions: int = 1,
+    *,
+    start: int = 0,
+    epoch: int = 0,
+    group: str = GROUP,
+) -> None:
+    """As the group coordinator does, when members subscribe."""
+    row = InitializeShareGroupStateRequest.Partition
+    made = await node.share_persister.initialize(
+        {
+            SharePartition(group, topic.id, index): row(start_offset=start, state_epoch=epoch)
+            for index in range(partitions)
+        }
+    )
+    assert {each.error_code for each in made.values()} == {0}
+
+
+class ShareMember:
+    """One member and its share session on one connection."""
+
+    def __init__(
+        self, wire: Wire, topic: Topic, name: str = MEMBER, *, group: str = GROUP, version: int = 2
+    ) -> None:
+        self.wire = wire
+        self.topic = topic
+        self.name = name
+        self.group = group
+        self.version = version
+        self.epoch = 0
+
+    def fetch_request(
+        self,
+        partitions: tuple[int, ...] = (0,),
+        said: dict[int, list[Said]] | None = None,
+        *,
+        forget: tuple[int, ...] = (),
+        topic_id: UUID | None = None,
+        **fields: Any,
+    ) -> ShareFetchRequest:
+        cls = ShareFetchRequest
+        rows = [
+            cls.Partition(
+                partition_index=index,
+                acknowledgement_batches=_batches(cls, (said or {}).get(index)),
+            )
+            for index in dict.fromkeys((*partitions, *(said or {})))
+        ]
+        topic_id = topic_id or self.topic.id
+        defaults: dict[str, Any] = {
+            "group_id": self.group,
+            "member_id": self.name,
+            "share_session_epoch": self.epoch,
+            "max_wait_ms": ANSWER_SECONDS * 1000,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 500,
+            "batch_size": 500,
+            "topics": [cls.Topic(topic_id=topic_id, partitions=rows)] if rows else [],
+            "forgotten_topics_data": [
+                cls.ForgottenTopic(topic_id=topic_id, partitions=list(forget))
+            ]
+            if forget
+            else [],
+        }
+        return cls(**defaults | fields)
+
+    async def send_fetch(self, *args: Any, **fields: Any) -> None:
+        await self.wire.send(FETCH, self.version, self.fetch_request(*args, **fields))
+        self.epoch = _next(self.epoch)
+
+    async def fetch(self, *args: Any, **fields: Any) -> Any:
+        """The answer to one fetch."""
+        answer = await self.wire.ask(FETCH, self.version, self.fetch_request(*args, **fields))
+        if not answer.error_code:
+            self.epoch = _next(self.epoch)
+        return answer
+
+    async def take(self, *args: Any, **fields: Any) -> list[tuple[int, int, int]]:
+        """What the member gets of partition 0, with how often it was delivered."""
+        answer = await self.fetch(*args, **fields)
+        assert not answer.error_code, answer
+        row = row_of(answer)
+        assert not row.error_code, row
+        return [
+            (each.first_offset, each.last_offset, each.delivery_count)
+            for each in row.acquired_records
+        ]
+
+    async def begin(self, *partitions: int) -> None:
+        """Open the session without waiting for records."""
+        await self.fetch(partitions or (0,), max_wait_ms=0)
+
+    async def say(self, *said: Said, partition: int = 0, **fields: Any) -> Any:
+        """The row of an answer to acknowledgements."""
+        answer = await self.acknowledge({partition: list(said)}, **fields)
+        assert not answer.error_code, answer
+        return row_of(answer, partition)
+
+    async def acknowledge(self, said: dict[int, list[Said]], **fields: Any) -> Any:
+        """The answer to acknowledgements."""
+        message = self.acknowledgement(said, **fields)
+        answer = await self.wire.ask(ACKNOWLEDGE, self.version, message)
+        if not answer.error_code:
+            self.epoch = _next(self.epoch)
+        return answer
+
+    def acknowledgement(
+        self, said: dict[int, list[Said]], **fields: Any
+    ) -> ShareAcknowledgeRequest:
+        cls = ShareAcknowledgeRequest
+        rows = [
+            cls.Partition(partition_index=index, acknowledgement_batches=_batches(cls, some))
+            for index, some in said.items()
+        ]
+        defaults: dict[str, Any] = {
+            "group_id": self.group,
+            "member_id": self.name,
+            "share_session_epoch": self.epoch,
+            "topics": [cls.Topic(topic_id=self.topic.id, partitions=rows)],
+        }
+        return cls(**defaults | fields)
+
+    async def close(self) -> Any:
+        """End the session."""
+        message = self.fetch_request((), share_session_epoch=-1)
+        self.epoch = 0
+        return await self.wire.ask(FETCH, self.version, message)
+
+
+def _next(epoch: int) -> int:
+    return epoch + 1
+
+
+def _batches(cls: Any, said: list[Said] | None) -> list[Any]:
+    return [
+        cls.AcknowledgementBatch(
+            first_offset=first,
+            last_offset=last,
+            acknowledge_types=[types] if isinstance(types, int) else types,
+        )
+        for first, last, types in said or ()
+    ]
+
+
+def row_of(answer: Any, partition: int = 0) -> Any:
+    """The row of one partition."""
+    (row,) = [
+        row
+        for topic in answer.responses
+        for row in topic.partitions
+        if row.partition_index == partition
+    ]
+    return row
+
+
+async def is_stored(node: Node) -> None:
+    """Wait until nothing is to be stored any more."""
+    await until(lambda: not any(led.is_busy for led in node.share_partitions))

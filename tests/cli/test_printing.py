@@ -110,6 +110,10 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
             for flag in ("--records", "--json")
         ]
         + [["--json", "--records", *offsets]],
+        "compat": [
+            ["kafka-consumer-groups", *words]
+            for words in (["--list"], ["--describe", "--all-groups", "--members"])
+        ],
         "audit": [["t", *form] for form in FORMS] + [["t", "--unique", "key"]],
         "replay": [["t", "--to-topic", "x" + EVIL, "--dry-run"]],
         "explain group": [[EVIL], [OTHER]],

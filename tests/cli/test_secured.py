@@ -26,8 +26,8 @@ ALONE = {
     *("cluster grow", "cluster shrink", "cluster node gone"),
 }
 """Commands that ask no broker that runs already."""
-ELSEWHERE = {"lake archive"}
-"""It needs Spark: tests/spark has it."""
+ELSEWHERE = {"lake archive", "compat"}
+"""The first needs Spark: tests/spark has it. The other takes a file, as Kafka's tools do, not a profile."""
 CALLS = [
     "health",
     "topic create a b copy --partitions 1",

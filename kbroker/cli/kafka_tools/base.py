@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from kbroker.cli.output import say
 from kbroker.cli.target import (
     BROKERS,
     CLIENT_ID,
+    ENVIRONMENT,
     SECURITY_SETTINGS,
     SIGNALLED,
     Target,
@@ -137,6 +139,7 @@ def target_of(parser: Parser, options: argparse.Namespace, settings: Mapping[str
     """The cluster that the options name. Ends the process when they name none."""
     if options.bootstrap_controller is not None:
         parser.refuse("--bootstrap-controller: there are no controllers apart from brokers")
+    options.bootstrap_server = options.bootstrap_server or os.environ.get(ENVIRONMENT)
     if options.bootstrap_server is None:
         parser.error("--bootstrap-server HOST:PORT is missing")
     known = {name: value for name, value in settings.items() if name in SECURITY_SETTINGS}
@@ -178,8 +181,6 @@ def run(
 
 
 def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
-    import os
-
     from kbroker.client.errors import CannotConnect, ClientError
     from kbroker.protocol.errors import KafkaError
     from kbroker.protocol.primitives import DecodeError

@@ -25,15 +25,20 @@ class Load:
 
     def add(self, nodes: Sequence[int]) -> None:
         """Count a partition."""
-        self.leaders.update(nodes[:1])
-        self.replicas.update(nodes)
-        self.successors.update(_behind(nodes))
+        self._count(nodes, 1)
 
     def remove(self, nodes: Sequence[int]) -> None:
         """Count a partition no more."""
-        self.leaders.subtract(nodes[:1])
-        self.replicas.subtract(nodes)
-        self.successors.subtract(_behind(nodes))
+        self._count(nodes, -1)
+
+    def _count(self, nodes: Sequence[int], times: int) -> None:
+        # `Counter.update` would take several times as long, for each partition of a large topic.
+        for leader in nodes[:1]:
+            self.leaders[leader] += times
+        for node_id in nodes:
+            self.replicas[node_id] += times
+        for pair in _behind(nodes):
+            self.successors[pair] += times
 
 
 def _behind(nodes: Sequence[int]) -> list[tuple[int, int]]:

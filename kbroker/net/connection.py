@@ -539,9 +539,10 @@ class Connection:
             self._pause_until(math.inf)
             return True
         first = self._replies[0][1]
-        if self._has_writer and isinstance(first, Pending) and first.is_given and not first.ready:
+        if isinstance(first, Pending) and first.is_given and not first.ready:
             first.on_ready = self._send_first
             self._pause_until(first.deadline)
+            self._have_writer()  # it sees to the deadline
             return True
         return False
 
@@ -560,9 +561,11 @@ class Connection:
 
     def _wake_writer(self) -> None:
         self._writer_idle = False
-        if self._has_writer:
-            self._more_replies.set()
-        else:
+        self._more_replies.set()
+        self._have_writer()
+
+    def _have_writer(self) -> None:
+        if not self._has_writer:
             self._has_writer = True
             self._tasks.start_soon(self._write_all)
 

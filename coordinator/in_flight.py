@@ -7,6 +7,8 @@ from enum import IntEnum
 
 from .state_batches import StateBatch
 
+DELIVERIES_MAX = 2**15 - 1
+"""As they are told and stored."""
 NOBODY = ""
 """Member id of records that no member holds."""
 
@@ -92,7 +94,7 @@ class Run:
 
     def acquire(self, member_id: str, lock_until: int) -> None:
         self.state = ACQUIRED
-        self.deliveries += 1
+        self.deliveries = min(self.deliveries + 1, DELIVERIES_MAX)
         self.member_id = member_id
         self.lock_until = lock_until
 

@@ -37,6 +37,9 @@ STATE_AFTER = {
     RELEASE: AVAILABLE,
     REJECT: ARCHIVED,
 }
+STORED_STATES = frozenset(STATE_AFTER.values())
+COUNT_MAX = 2**31 - 1
+"""As a count is stored."""
 NOT_ACQUIRED = "The batch cannot be acknowledged. The batch is not in the acquired state."
 
 
@@ -108,10 +111,10 @@ class ShareDelivery:
     def _take_stored(self, states: Iterable[StateBatch]) -> None:
         before, gap_start = self.start_offset - 1, None
         for each in states:
-            if not before < each.first <= each.last:
+            if not before < each.first <= each.last or each.state not in STORED_STATES:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"stored states that cannot be: {each.first} to {each.last} behind {before}",
+                    f"stored states that cannot be: {each} behind {before}",
                 )
             if gap_start is None and each.first > before + 1:
                 gap_start = before + 1
@@ -130,13 +133,14 @@ class ShareDelivery:
     def complete_count(self) -> int:
         """How many records from the start offset on the group is done with (KIP-1226)."""
         start = self.start_offset
-        return sum(
+        count = sum(
             run.last - max(run.first, start) + 1
             for batch in self.batches
             if batch.last >= start
             for run in batch.runs
             if run.state.is_final and run.last >= start
         )
+        return min(count, COUNT_MAX)
 
     @property
     def in_flight_count(self) -> int:

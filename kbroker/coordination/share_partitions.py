@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -66,6 +65,8 @@ TOLD = frozenset(
     }
 )
 """Errors of the share coordinator that clients are told as they are."""
+BACK_MS_MAX = 2**62
+MS_OF = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 _DURATION = re.compile(
     r"by_duration:P(?:(?P<days>\d+)D)?"
     r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -381,8 +382,8 @@ class SharePartitions:
             return log.high_watermark
         matched = _DURATION.fullmatch(begins)
         assert matched is not None, "settings are checked"
-        parts = {name: float(text) for name, text in matched.groupdict().items() if text}
-        since_ms = self._partitions.clock.log_ms() - int(timedelta(**parts).total_seconds() * 1000)
+        back_ms = sum(float(text) * MS_OF[name] for name, text in matched.groupdict("0").items())
+        since_ms = self._partitions.clock.log_ms() - int(min(back_ms, BACK_MS_MAX))
         found = offset_for_timestamp(log, since_ms, limit=log.high_watermark)
         if found is None:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)

@@ -264,7 +264,14 @@ async def test_records_of_transactions_that_are_committed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begins", "offset"), [("earliest", 0), ("latest", 2), ("by_duration:PT1H", 1)]
+    ("begins", "offset"),
+    [
+        ("earliest", 0),
+        ("latest", 2),
+        ("by_duration:PT1H", 1),
+        ("by_duration:P1DT1H1M1.5S", 0),
+        (f"by_duration:P{'9' * 400}D", 0),
+    ],
 )
 async def test_where_a_group_begins(begins: str, offset: int) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:

@@ -194,11 +194,25 @@ def test_another_leader_goes_on() -> None:
         [StateBatch(3, 4, AVAILABLE, 1)],
         [StateBatch(6, 5, AVAILABLE, 1)],
         [StateBatch(5, 7, AVAILABLE, 1), StateBatch(7, 9, AVAILABLE, 1)],
+        [StateBatch(5, 7, 1, 1)],
+        [StateBatch(5, 7, 77, 1)],
     ],
 )
 def test_states_that_cannot_be(states: list[StateBatch]) -> None:
     with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
         Leader(5, *states)
+
+
+def test_numbers_that_do_not_fit() -> None:
+    leader = Leader(
+        0, StateBatch(0, 2**40, ACKNOWLEDGED, 1), StateBatch(2**41, 2**41, 0, 2**15 - 1)
+    )
+    assert leader.delivery.complete_count == 0, "the start is behind them"
+    leader = Leader(
+        0, StateBatch(1, 2**40, ACKNOWLEDGED, 1), StateBatch(2**41, 2**41, 0, 2**15 - 1)
+    )
+    assert leader.delivery.complete_count == 2**31 - 1
+    assert leader.take((2**41, 2**41))[0][2] == 2**15 - 1
 
 
 def test_the_log_begins_later() -> None:

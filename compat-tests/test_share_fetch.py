@@ -646,6 +646,7 @@ def test_what_is_refused(sides: tuple[Side, Side]) -> None:
     pair.acknowledge("b", {0: [(begin + 8, begin + 8, [1])]})
     pair.acknowledge("b", {0: [(begin + 8, begin + 9, [1, 2])]})
     pair.same_states()
+    pair.fetch("a", [], share_acquire_mode=2)
 
 
 def test_renewals(sides: tuple[Side, Side]) -> None:

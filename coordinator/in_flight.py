@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from enum import IntEnum
 
@@ -156,19 +157,17 @@ class InFlightBatch:
 
         Each is cut when it is taken, and what is done with one does not disturb the next.
         """
-        number = 0
-        while number < len(self.runs):
-            run = self.runs[number]
-            if run.first > last:
-                return
-            if run.last >= first:
-                if run.first < first:
-                    self.runs.insert(number + 1, run.cut(first))
-                    number += 1
-                    run = self.runs[number]
-                if run.last > last:
-                    self.runs.insert(number + 1, run.cut(last + 1))
-                yield run
+        runs = self.runs
+        number = bisect_left(runs, first, key=_last_of)
+        while number < len(runs) and runs[number].first <= last:
+            run = runs[number]
+            if run.first < first:
+                number += 1
+                run = run.cut(first)
+                runs.insert(number, run)
+            if run.last > last:
+                runs.insert(number + 1, run.cut(last + 1))
+            yield run
             number += 1
 
     def join(self) -> None:
@@ -189,3 +188,7 @@ class InFlightBatch:
                 break
             last = run.last
         return last
+
+
+def _last_of(run: Run) -> int:
+    return run.last

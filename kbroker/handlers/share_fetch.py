@@ -71,6 +71,8 @@ async def share_fetch(ctx: Context, request: ShareFetchRequest) -> Answer:
     await work.acknowledge()
     if work.is_final or work.is_renewal:
         return await work.answer_without_records()
+    if request.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+        return ShareFetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
     return Waiting(work.park)
 
 

@@ -417,6 +417,13 @@ async def test_requests_that_make_no_sense(fields: dict[str, Any]) -> None:
             assert (await member.acknowledge({}, **named)).error_code == INVALID
 
 
+async def test_a_mode_that_there_is_not() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        answer = await ShareMember(wire, topic).fetch(share_acquire_mode=2)
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 # -- acknowledgements
 
 

@@ -60,7 +60,10 @@ def assign_ranges(group: Group, topics: Topics) -> Generator[None, None, Targets
     Parameters: `topics` has each topic that somebody subscribes to and that there is.
     """
     targets: Targets = {member_id: {} for member_id in group}
-    order = sorted(group, key=lambda each: (group[each].instance_id or "", each))
+    # Static members first, as in Kafka: who comes and goes moves them least.
+    order = sorted(
+        group, key=lambda each: (group[each].instance_id is None, group[each].instance_id or each)
+    )
     readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
     for member_id in order:
         for topic_id in group[member_id].topics:

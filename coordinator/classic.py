@@ -91,12 +91,16 @@ class ClassicGroups:
     def _refuse_join(self, group: Group | None, ask: _Ask) -> ErrorCode:
         if not ask.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        shortest_ms = self._settings.session_timeout_min_ms
-        if not shortest_ms <= ask.session_timeout_ms <= self._settings.session_timeout_max_ms:
+        if not self.has_fitting_session(ask):
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if group is None and ask.member_id:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
+
+    def has_fitting_session(self, ask: JoinGroupRequest | _Ask) -> bool:
+        """Whether its session timeout is one that members may ask for."""
+        shortest_ms = self._settings.session_timeout_min_ms
+        return shortest_ms <= ask.session_timeout_ms <= self._settings.session_timeout_max_ms
 
     def _has_room(self, group: Group, ask: _Ask) -> bool:
         """Whether `group.max.size` lets this member in.

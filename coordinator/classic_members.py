@@ -77,7 +77,9 @@ class ClassicMembers:
         try:
             return self._join(group, request, client, now, version)
         except KafkaError as error:
-            return _refused(error.code, request.member_id)
+            # Kafka names nobody, but where the request is wrong whatever the group is.
+            is_odd = error.code is ErrorCode.INVALID_SESSION_TIMEOUT
+            return _refused(error.code, request.member_id if is_odd else "")
 
     def _join(
         self,
@@ -88,9 +90,10 @@ class ClassicMembers:
         version: int,
     ) -> Result[JoinGroupResponse]:
         settings = self._settings(group.id)
-        said = self._check(group, request)
+        self._check_session(request)
         if len(group.members) >= settings.size_max and request.member_id not in group.members:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        said = self._check(group, request)
         member_id = request.member_id or f"{client.client_id[:255]}-{self._new_uuid()}"
         is_static = request.group_instance_id is not None
         if not (request.member_id or is_static) and version >= FIRST_VERSION_WITH_KNOWN_ID:
@@ -128,12 +131,15 @@ class ClassicMembers:
         undo(code, now)
         return _refused(append_error(code), member_id)
 
-    def _check(self, group: ConsumerGroup, request: JoinGroupRequest) -> MemberSubscription:
-        """What a member says of itself. Raises KafkaError."""
+    def _check_session(self, request: JoinGroupRequest) -> None:
+        """Raises KafkaError INVALID_SESSION_TIMEOUT."""
         settings = self._classic_settings
         shortest_ms, longest_ms = settings.session_timeout_min_ms, settings.session_timeout_max_ms
         if not shortest_ms <= request.session_timeout_ms <= longest_ms:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+
+    def _check(self, group: ConsumerGroup, request: JoinGroupRequest) -> MemberSubscription:
+        """What a member says of itself. Raises KafkaError."""
         offered = {row.name for row in request.protocols}
         for member in group.members.values():
             if member.classic is not None and member.id != request.member_id:
@@ -174,7 +180,7 @@ class ClassicMembers:
         cause = f"static member {step.member.instance_id} is back as {step.member.id}"
         members = step.members()
         self._conversion.to_classic_group(
-            group, members, step.epoch, cause if stale else None, now, result
+            group, members, group.epoch, cause if stale else None, now, result
         )
 
     # -- sync and heartbeat
@@ -202,7 +208,7 @@ class ClassicMembers:
             SyncGroupResponse(
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
-                assignment=self._conversion.assignment_of(member.assigned),
+                assignment=self._conversion.assignment_of(member.assigned, side.protocols[0][1]),
             )
         )
 

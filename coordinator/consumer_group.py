@@ -269,13 +269,13 @@ class ConsumerGroup:
         return topics
 
     def assignor_after(self, old: ConsumerMember | None, new: ConsumerMember | None) -> str | None:
-        """The assignor that most members ask for, the first of the alphabet among equals."""
+        """The assignor that most members ask for; of two, `uniform` among equals, as in Kafka."""
         counts = changed_counts(
             self.assignors,
             (old.assignor,) if old and old.assignor else (),
             (new.assignor,) if new and new.assignor else (),
         )
-        return min(counts, key=lambda name: (-counts[name], name), default=None)
+        return max(counts, key=lambda name: (counts[name], name), default=None)
 
     # -- what members have in common
 
@@ -346,4 +346,6 @@ def topics_of(member: ConsumerMember, resolved: Mapping[str, Resolved]) -> froze
 
 def same_partitions(one: Assigned, other: Assigned) -> bool:
     """Whether two members have the same partitions, whenever they got them."""
+    if one is other:
+        return True
     return one.keys() == other.keys() and all(one[key].keys() == other[key].keys() for key in one)

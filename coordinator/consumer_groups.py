@@ -41,7 +41,7 @@ from .consumer_records import current_record, member_record, member_tombstones, 
 from .consumer_topics import KnownTopics
 from .conversion import Conversion
 from .rebalance import printable, some_of
-from .reconciliation import Owned, UnknownMemberState, reconcile
+from .reconciliation import Holder, Owned, UnknownMemberState, reconcile
 from .result import ClientInfo, Event, Now, Result, append_error
 from .settings import ConsumerGroupSettings
 from .sharing import MayKnow, Sharing, Step
@@ -240,7 +240,9 @@ class ConsumerGroups:
             step.records.append(member_record(group.id, member))
             step.records.append(target_record(group.id, member.id, group.target_of(step.replaced)))
             step.records.append(current_record(group.id, member))
-        elif member != step.before or member.id not in group.members:
+        elif member.id not in group.members or (
+            member is not step.before and member != step.before
+        ):
             step.records.append(member_record(group.id, member))
 
     def reconcile(self, step: Step, epoch: int, target: Target, owned: Owned | None) -> None:
@@ -250,6 +252,9 @@ class ConsumerGroups:
         has_changed = step.member.topics != step.before.topics or (
             (step.member.pattern or "") != (step.before.pattern or "")
         )
+        is_known = replaced is None and step.member.id in group.members
+        if is_known and not has_changed and step.member.is_reconciled_to(epoch):
+            return  # as most heartbeats find it
         reads = topics_of(step.member, step.resolved)
         member = reconcile(
             step.member,
@@ -257,7 +262,7 @@ class ConsumerGroups:
             target,
             self._topics.ids_of(reads),
             owned,
-            group.holder,
+            group.holder if replaced is None else _freed(group, replaced.id),
             has_new_subscription=has_changed,
         )
         if member is not step.member:
@@ -279,6 +284,8 @@ class ConsumerGroups:
         self._wait_for_revocation(group.id, member, step.before, now)
         if step.work is not None:
             result.work = chain(result.work or (), step.work)
+        if not result.records:
+            return  # nothing has changed
         state = step.state()
         if step.replaced is not None:
             cause = f"static member {member.instance_id} is back as {member.id}"
@@ -464,6 +471,16 @@ class ConsumerGroups:
                 self.keep_alive(group, member, now, settings)
 
 
+def _freed(group: ConsumerGroup, replaced_id: str) -> Holder:
+    """Who has a partition, but for a member that is replaced: what it has is its successor's."""
+
+    def holder(topic_id: UUID, partition: int) -> str | None:
+        found = group.holder(topic_id, partition)
+        return None if found == replaced_id else found
+
+    return holder
+
+
 def is_away(member: ConsumerMember) -> bool:
     """Whether a static member has left for a while."""
     return member.epoch == LEAVES_FOR_A_WHILE
@@ -541,8 +558,19 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> Non
 def _updated(
     member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
 ) -> ConsumerMember:
-    """The member with what its heartbeat says; null and -1 say nothing."""
+    """The member with what its heartbeat says; null and -1 say nothing, as most of them do."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
+    says_nothing = (
+        names is None
+        and pattern is None
+        and request.rebalance_timeout_ms == -1
+        and request.rack_id is None
+        and request.server_assignor is None
+        and request.instance_id in (None, member.instance_id)
+    )
+    is_same_client = (client.client_id, client.host) == (member.client_id, member.client_host)
+    if says_nothing and is_same_client and member.classic is None:
+        return member
     timeout_ms = request.rebalance_timeout_ms
     return replace(
         member,

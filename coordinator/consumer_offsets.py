@@ -8,7 +8,7 @@ yet that its epoch rose.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode
@@ -16,8 +16,16 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRe
 
 from .consumer_group import ConsumerGroup, ConsumerMember
 
-Check: TypeAlias = Callable[[str, UUID, int], ErrorCode]
-"""Why an offset of a partition is not taken, by name and id of the topic; NONE when it is."""
+
+class Check(NamedTuple):
+    """Why offsets are not taken: all of them, or (where they are well-formed) that of a partition, by
+    name and id of its topic."""
+
+    of_all: ErrorCode
+    of_one: Callable[[str, UUID, int], ErrorCode] = lambda topic, topic_id, partition: (
+        ErrorCode.NONE
+    )
+
 
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 """Of OffsetCommit."""
@@ -25,7 +33,7 @@ FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 
 def always(code: ErrorCode) -> Check:
     """The same for every partition."""
-    return lambda topic, topic_id, partition: code
+    return Check(code)
 
 
 def committer_check(group: ConsumerGroup, request: OffsetCommitRequest, version: int) -> Check:
@@ -82,4 +90,4 @@ def _epoch_check(member: ConsumerMember, epoch: int, stale: ErrorCode) -> Check:
         got_in = member.got_in(topic_id, partition)
         return stale if got_in is None or epoch < got_in else ErrorCode.NONE
 
-    return check
+    return Check(ErrorCode.NONE, check)

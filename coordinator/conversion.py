@@ -174,6 +174,7 @@ class Conversion:
         self, group: ConsumerGroup, member: ConsumerMember, protocol: str
     ) -> GroupMetadataValue.Member:
         assert member.classic is not None
+        said = dict(member.classic.protocols)[protocol]
         return GroupMetadataValue.Member(
             member_id=member.id,
             group_instance_id=member.instance_id,
@@ -181,18 +182,21 @@ class Conversion:
             client_host=member.client_host,
             rebalance_timeout=member.rebalance_timeout_ms,
             session_timeout=member.classic.session_timeout_ms,
-            subscription=dict(member.classic.protocols)[protocol],
-            assignment=self.assignment_of(group.target_of(member)),
+            subscription=said,
+            assignment=self.assignment_of(group.target_of(member), said),
         )
 
-    def assignment_of(self, assigned: Assigned | Target) -> bytes:
-        """Partitions in the form in which consumers of the classic protocol read them."""
+    def assignment_of(self, assigned: Assigned | Target, said: bytes) -> bytes:
+        """Partitions in the form in which a consumer of the classic protocol reads them.
+
+        Parameters: `said` is what the member says of itself in a protocol that it offers.
+        """
         rows = []
         for topic_id, partitions in assigned.items():
             name = self._topics.name_of(topic_id)
             if name is not None:
                 rows += [(name, partition) for partition in sorted(partitions)]
-        return write_assignment(rows)
+        return write_assignment(rows, said)
 
     def _go_on(
         self, group_id: str, members: list[ConsumerMember], cause: str | None, now: Now

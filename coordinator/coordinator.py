@@ -235,13 +235,17 @@ class GroupCoordinator:
         """Whether there is a share group of that name."""
         return group_id in self._state.share_groups
 
-    def free_for_classic(self, group_id: str, now: Now) -> Result[JoinGroupResponse] | None:
+    def free_for_classic(
+        self, request: JoinGroupRequest, now: Now
+    ) -> Result[JoinGroupResponse] | None:
         """Before a JoinGroup: a newer group without members is one no more; its offsets stay.
 
-        None where there is no such group. Release the result only if it could not be stored.
+        None where there is no such group, or the request is refused anyway. Release the result only
+        if it could not be stored.
         """
+        group_id = request.group_id
         group = self._consumer_group(group_id) or self._state.streams_groups.get(group_id)
-        if group is None or group.members:
+        if group is None or group.members or not self._classic.has_fitting_session(request):
             return None
         self._streams.forget(group_id)
         result: Result[JoinGroupResponse] = Result()

@@ -54,7 +54,7 @@ def _row(group: ConsumerGroup, member: ConsumerMember, topics: KnownTopics) -> R
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.pattern,
+        subscribed_topic_regex=member.pattern or "",
         assignment=_assignment(has, topics),
         target_assignment=_assignment(group.targets.get(member.id, {}), topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,

@@ -218,18 +218,25 @@ class Offsets:
     def _records(
         self, request: OffsetCommitRequest, wanted: list[_Wanted], check: Check, now: Now
     ) -> list[CoordinatorRecord]:
-        """What is to be stored; rows that are refused, by `check` or for themselves, are told so."""
-        records = []
+        """What is to be stored; rows that are refused, by `check` or for themselves, are told so.
+
+        One that is of an epoch too old refuses them all, as Kafka does.
+        """
+        refusal = check.of_all
+        taken = []
         for item in wanted:
             metadata = item.partition.committed_metadata or ""
-            code = check(item.topic, item.topic_id, item.partition.partition_index)
-            if code:
-                item.row.error_code = code
-            elif len(metadata) > self._settings.offset_metadata_length_max:
+            if len(metadata) > self._settings.offset_metadata_length_max:
                 item.row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                records.append(self._record(request, item, metadata, now))
-        return records
+                taken.append((item, metadata))
+                code = check.of_one(item.topic, item.topic_id, item.partition.partition_index)
+                refusal = refusal or code
+        if refusal:
+            for item in wanted:
+                item.row.error_code = refusal
+            return []
+        return [self._record(request, item, metadata, now) for item, metadata in taken]
 
     def _record(
         self, request: OffsetCommitRequest, item: _Wanted, metadata: str, now: Now

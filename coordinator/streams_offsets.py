@@ -69,4 +69,4 @@ def _epoch_check(group: StreamsGroup, member: StreamsMember, epoch: int, stale: 
         got_in = None if subtopology is None else member.got_in(subtopology, partition)
         return stale if got_in is None or epoch < got_in else ErrorCode.NONE
 
-    return check
+    return Check(ErrorCode.NONE, check)

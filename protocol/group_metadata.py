@@ -198,14 +198,23 @@ def write_subscription(topics: Iterable[str]) -> bytes:
     return encode_versioned(Subscription(topics=list(topics), user_data=None), _FORM_FOR_ALL)
 
 
-def write_assignment(partitions: Iterable[tuple[str, int]]) -> bytes:
-    """What a leader gives to a member, in the form that every client reads."""
+def write_assignment(partitions: Iterable[tuple[str, int]], said: Buffer = b"") -> bytes:
+    """What a leader gives to a member, in the form that every client reads.
+
+    Parameters: `said` is the metadata of the member: the version of it is that of the answer, which
+    has been the same in all versions.
+    """
     indexes: dict[str, list[int]] = {}
     for topic, index in partitions:
         indexes.setdefault(topic, []).append(index)
     rows = [TopicPartitions(topic=name, partitions=found) for name, found in indexes.items()]
     assignment = Assignment(assigned_partitions=rows, user_data=None)
-    return encode_versioned(assignment, _FORM_FOR_ALL)
+    form = encode_versioned(assignment, _FORM_FOR_ALL)
+    try:
+        version = min(version_of(said), _NEWEST_SUBSCRIPTION)
+    except DecodeError:
+        return form
+    return version.to_bytes(VERSION_SIZE, "big") + form[VERSION_SIZE:]
 
 
 def read_subscription(metadata: Buffer) -> Subscription | None:

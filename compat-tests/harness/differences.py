@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kbroker.config import BROKER_PROPERTIES
 from kbroker.protocol.api_keys import ApiKey
 
@@ -36,6 +38,10 @@ LATER = "kbroker advertises what works, and no more."
 ELR = (
     "Kafka keeps this setting for the whole cluster where eligible leader replicas are on (KIP-966); "
     "kbroker does not have them."
+)
+LEADERS = (
+    "Where a leader goes, and where a group becomes a classic one, Kafka's next leader is the first "
+    "of a hash table; kbroker's is the member that came first."
 )
 QUORUM = "kbroker keeps metadata in one journal; offsets count its transactions."
 FLOOR = "kbroker goes on serving the versions that Kafka 4.0 dropped (KIP-896), for older clients."
@@ -396,12 +402,37 @@ NOT_ADMIN = {
 """APIs of producers and consumers, and where else they are held against Kafka."""
 
 
-def to_markdown() -> str:
-    """The table of docs/differences.md."""
+GROUP_DIFFERENCES = (
+    Rule(
+        "*",
+        "*error_message",
+        "both have a text",
+        "Texts are kbroker's own: they name the next action.",
+        texts,
+        may_be_equal=True,
+    ),
+    *(
+        Rule("JoinGroup", place, "another member may lead", LEADERS, unlike, may_be_equal=True)
+        for place in ("leader", "members*")
+    ),
+    Rule(
+        "JoinGroup",
+        "error_code",
+        "kbroker: 23; Kafka: -1",
+        "A member of a consumer group says nothing of itself: kbroker refuses what Kafka trips over.",
+        exactly(23, -1),
+        may_be_equal=True,
+    ),
+)
+"""In random histories of groups."""
+
+
+def to_markdown(rules: Iterable[Rule] = (*DIFFERENCES, *ACCESS_DIFFERENCES)) -> str:
+    """A table of docs/differences.md."""
     # Rows of one API, field and reason may be several rules.
     rows = ["| API | field | what is still equal | why |", "|---|---|---|---|"]
     seen = set()
-    for rule in (*DIFFERENCES, *ACCESS_DIFFERENCES):
+    for rule in rules:
         api = "all" if rule.api == "*" else rule.api
         row = f"| {api} | `{rule.place}` | {rule.how} | {rule.why} |"
         if row not in seen:

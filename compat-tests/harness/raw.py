@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from typing import Any
@@ -20,16 +21,29 @@ class NoAnswer(Exception):
 class RawConnection:
     """A connection to "host:port"; requests are answered one at a time."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, client_id: str = "differential") -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
         self._sent = 0
+        self.client_id = client_id
 
     def ask(self, key: ApiKey, version: int, message: Any) -> Any:
         """Send a request and return its response; raises NoAnswer."""
+        self.send(key, version, message)
+        return self.answer(key, version)
+
+    def send(self, key: ApiKey, version: int, message: Any) -> None:
+        """Send a request, and leave its answer to `answer`."""
         self._sent += 1
-        parts = encode_request(key, version, self._sent, "differential", message)
+        parts = encode_request(key, version, self._sent, self.client_id, message)
         self._socket.sendall(b"".join(bytes(part) for part in parts))
+
+    def is_answered(self, seconds: float) -> bool:
+        """Whether the answer begins to arrive in so long a time."""
+        return bool(select.select([self._socket], [], [], seconds)[0])
+
+    def answer(self, key: ApiKey, version: int) -> Any:
+        """The response to what was sent; raises NoAnswer."""
         (size,) = struct.unpack(">i", self._receive(4))
         correlation_id, response = decode_response(
             messages.response_class(key), self._receive(size), version

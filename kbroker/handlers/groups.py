@@ -138,7 +138,7 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | S
         is_denied = error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
         member_id = "" if is_denied else request.member_id  # as Kafka
         return JoinGroupResponse(error_code=error.code, member_id=member_id)
-    freed = shard.coordinator.free_for_classic(request.group_id, groups.now())
+    freed = shard.coordinator.free_for_classic(request, groups.now())
     if freed is not None and (failed := groups.store(shard, freed)) is not freed:
         return groups.release(shard, failed.response)
     return groups.run(

@@ -246,3 +246,11 @@ def test_no_piece_of_work_takes_long() -> None:
         # On average, so that the machine may rest in between.
         assert seconds / pieces < 0.005
         assert pieces >= 50
+
+
+def test_ranges_go_to_static_members_first() -> None:
+    group = {
+        "a": Subscriber(frozenset({A}), {}),
+        "z": Subscriber(frozenset({A}), {}, instance_id="z"),
+    }
+    assert shared(assign_ranges, group, {A: TopicShape(3)}) == {"z": {A: {0, 1}}, "a": {A: {2}}}

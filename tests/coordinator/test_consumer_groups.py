@@ -405,10 +405,11 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
     offsets = {("orders", index): 1 for index in range(4)}
     stale = ErrorCode.STALE_MEMBER_EPOCH
     assert h.commit(offsets, "a", 1) == [stale] * 4
-    assert h.commit(offsets, "a", 3) == [0, 0, stale, stale]
+    assert h.commit(offsets, "a", 3) == [stale] * 4  # one refuses them all, as in Kafka
+    assert h.commit({("orders", index): 1 for index in (0, 1)}, "a", 3) == [0, 0]
     assert h.commit(offsets, "a", 4) == [0, 0, 0, 0]
     again = h.restarted()
-    assert again.commit(offsets, "a", 3) == [0, 0, stale, stale]
+    assert again.commit(offsets, "a", 3) == [stale] * 4
 
 
 def test_fetches_are_fenced_when_they_name_a_member() -> None:
@@ -545,3 +546,32 @@ def test_a_group_says_how_it_stands() -> None:
         "group g is Reconciling in epoch 3: it has member a, member b; waits for member a, member b "
         "to have their shares; member a must give partitions back"
     )
+
+
+# -- as Apache Kafka 4.3 does, which random histories of both showed
+
+
+def test_one_offset_of_an_epoch_too_old_refuses_those_beside_it() -> None:
+    h = harness()
+    h.create_topic("audit", 2)
+    h.beat("a", 0, topics=["orders"])
+    h.beat("a", 2, topics=["orders", "audit"], owned=ALL)
+    assert members(h)["a"][0] == 3
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    assert h.commit({("orders", 0): 1, ("audit", 0): 1}, "a", 2) == [stale, stale]
+    assert h.coordinator.committed("g") == {}
+    assert h.commit({("orders", 0): 1}, "a", 2) == [0]
+
+
+def test_of_two_assignors_that_as_many_members_ask_for_uniform_counts() -> None:
+    h = harness(assignors=("range", "uniform"))
+    h.beat("a", 0, server_assignor="range")
+    h.beat("b", 0, server_assignor="uniform")
+    assert h.describe_consumer().assignor_name == "uniform"
+
+
+def test_a_member_without_a_pattern_is_described_with_an_empty_one() -> None:
+    h = harness()
+    h.beat("a", 0)
+    (row,) = h.describe_consumer().members
+    assert row.subscribed_topic_regex == ""

@@ -10,6 +10,7 @@ import pytest
 from kbroker.coordinator import ConsumerGroupSettings, MigrationPolicy
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import read_assignment, write_assignment
+from kbroker.protocol.messages.groups import JoinGroupRequest
 
 from .harness import SESSION_MS, Harness, subscription
 from .test_consumer_groups import AT_ONCE, given, harness, members
@@ -85,10 +86,10 @@ def test_an_empty_consumer_group_becomes_a_classic_one_with_its_offsets() -> Non
     h.beat("a", 0)
     h.commit({("orders", 0): 7}, "a", 2)
     h.beat("a", -1)
-    freed = h.coordinator.free_for_classic("g", h.now)
+    freed = h.coordinator.free_for_classic(joining(), h.now)
     assert freed is not None
     h.settle(freed)
-    assert h.coordinator.free_for_classic("g", h.now) is None
+    assert h.coordinator.free_for_classic(joining(), h.now) is None
     assert h.enter().response.generation_id == 1
     assert is_classic(h)
     assert h.coordinator.committed("g") == {("orders", 0): 7}
@@ -332,3 +333,73 @@ def test_classic_settings_hold_for_the_size_of_a_classic_group() -> None:
         h.join(h.new_id())
     h.beat("c", -1)
     assert not is_classic(h)
+
+
+# -- as Apache Kafka 4.3 does, which random histories of both showed
+
+
+def joining(session_ms: int = SESSION_MS) -> JoinGroupRequest:
+    return JoinGroupRequest(group_id="g", session_timeout_ms=session_ms)
+
+
+def test_a_join_that_is_refused_leaves_an_empty_consumer_group_as_it_is() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.beat("a", -1)
+    assert h.coordinator.free_for_classic(joining(session_ms=1), h.now) is None
+    assert h.coordinator.free_for_classic(joining(), h.now) is not None
+
+
+def test_who_takes_the_place_of_a_static_member_need_not_wait_for_what_that_had() -> None:
+    h = harness()
+    h.create_topic("audit", 2)
+    h.beat("a", 0, instance_id="i", topics=["orders"])
+    h.beat("b", 0, topics=["audit"])
+    h.beat("a", 2, instance_id="i", topics=["audit"])  # has to give "orders" back, and does not
+    down = h.join(instance="i", version=5).response
+    synced = h.sync(down.member_id, down.generation_id, instance="i").response
+    read = read_assignment(synced.assignment)
+    assert read is not None
+    assert [(row.topic, row.partitions) for row in read.assigned_partitions] == [
+        ("orders", [0, 1, 2, 3])
+    ]
+
+
+def test_an_assignment_has_the_version_of_what_its_member_said() -> None:
+    h = harness()
+    h.beat("a", 0)
+    member_id = h.new_id()
+    joined = h.join(member_id, protocols=owning(version=1)).response
+    synced = h.sync(member_id, joined.generation_id, protocol="cooperative").response
+    assert synced.assignment[:2] == b"\x00\x01"
+    h.beat("a", -1)
+    (row,) = h.coordinator._state.groups["g"].members.values()
+    assert row.assignment[:2] == b"\x00\x01"
+
+
+def test_the_generation_of_a_group_that_becomes_classic_is_the_epoch_that_its_members_know() -> (
+    None
+):
+    h = harness()
+    h.create_topic("audit", 2)
+    h.beat("a", 0, instance_id="i", topics=["audit"])
+    epoch = h.describe_consumer().group_epoch
+    h.join(instance="i", version=5)  # reads "orders": the target is stale
+    assert generation_of(h) == epoch
+
+
+def test_who_is_refused_by_a_consumer_group_is_told_no_member_id_but_the_reason_in_kafkas_order() -> (
+    None
+):
+    h = harness(size_max=1)
+    h.beat("a", 0)
+    refused = [
+        h.join("b", session_ms=1).response,
+        h.join("b", protocol_type="connect").response,
+        h.join("a", protocol_type="connect").response,
+    ]
+    assert [(each.error_code, each.member_id) for each in refused] == [
+        (ErrorCode.INVALID_SESSION_TIMEOUT, "b"),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, ""),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""),
+    ]

@@ -11,6 +11,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 
 from .harness import REBALANCE_MS, SESSION_MS, Harness, subtopology, topology
+from .test_conversion import joining
 
 NONE: dict[str, Any] = {"owned": {}}
 STATEFUL = topology(subtopology("0", "orders", changelogs=["log"]))
@@ -308,7 +309,9 @@ def test_offsets_of_members(h: Harness) -> None:
     h.streams_beat("a", 2)
     h.streams_beat("a", 2, owned={"0": [0, 1]})
     stale = ErrorCode.STALE_MEMBER_EPOCH
-    assert h.commit({place: 1, ("orders", 3): 1, ("audit", 0): 1}, "a", 2) == [0, stale, stale]
+    for other in (("orders", 3), ("audit", 0)):
+        assert h.commit({place: 1, other: 1}, "a", 2) == [stale] * 2  # one refuses them all
+    assert h.commit({place: 1}, "a", 2) == [0]
     assert h.commit({place: 1}, "a", 1) == [stale]
     for name in "ab":
         h.streams_beat(name, -1)
@@ -362,11 +365,11 @@ def test_offsets_expire_and_the_empty_group_with_them(h: Harness) -> None:
 
 def test_an_empty_group_becomes_another_kind_and_back(h: Harness) -> None:
     h.streams_beat("a", 0)
-    assert h.coordinator.free_for_classic("g", h.now) is None
+    assert h.coordinator.free_for_classic(joining(), h.now) is None
     h.commit({("orders", 0): 5}, "a", 2)
     h.streams_beat("a", -1)
     assert h.beat("c", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND, "not by itself"
-    freed = h.coordinator.free_for_classic("g", h.now)
+    freed = h.coordinator.free_for_classic(joining(), h.now)
     assert freed is not None
     h.settle(freed)
     assert h.coordinator.committed("g") == {("orders", 0): 5}

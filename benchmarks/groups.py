@@ -1,0 +1,339 @@
+"""What large groups cost: `python -m benchmarks.groups --members 1000 --rounds 5`
+
+One group of KIP-848 with a partition for each member, on kbroker and on Apache Kafka 4.3, which run at
+the same time and are asked one after the other in each round. Members are ours: they send heartbeats over
+a few connections as fast as they are answered, so that the load is the same for both. In each round
+
+* all members join, and send heartbeats until each has its share (`join`);
+* they send heartbeats that change nothing (`heartbeat`);
+* one member leaves, another one joins, and heartbeats go on until all is stable (`rebalance`);
+* as many members of the classic protocol as `--classic` says join a group of their own, each on a
+  connection of its own, until all have synced (`classic join`).
+
+Medians of the rounds after the first ones (`--warm-up`), in which a JVM compiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import struct
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import write_assignment, write_subscription
+from kbroker.protocol.headers import decode_response, encode_request
+
+from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker
+from .wire_client import Asking
+
+CONNECTIONS = 4
+PARTITIONS_OF_OFFSETS = "1"
+SETTLE_SECONDS = 120
+LONG_MS = 300_000
+STEADY_SWEEPS = 5
+BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
+TOPIC = "shared"
+
+
+class Line:
+    """A connection on which requests are sent before the answers to others have come."""
+
+    def __init__(self, broker: Broker, client_id: str = "benchmark") -> None:
+        self._client_id = client_id
+        host, port = "127.0.0.1", broker.ports[0]
+        self._asking = Asking((host, port), lambda: None, lambda answer: None)
+        self.socket = self._asking.socket
+        self.socket.settimeout(SETTLE_SECONDS)
+        self._sent = 0
+
+    def send(self, requests: Iterable[tuple[ApiKey, int, Any]]) -> None:
+        parts = []
+        for key, version, message in requests:
+            self._sent += 1
+            parts += encode_request(key, version, self._sent, self._client_id, message)
+        self.socket.sendall(b"".join(map(bytes, parts)))
+
+    def answer(self, key: ApiKey, version: int) -> Any:
+        (size,) = struct.unpack(">i", self._receive(4))
+        return decode_response(messages.response_class(key), self._receive(size), version)[1]
+
+    def ask(self, key: ApiKey, version: int, message: Any) -> Any:
+        self.send([(key, version, message)])
+        return self.answer(key, version)
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self.socket.recv(size - len(data))
+            if not more:
+                raise BenchmarkFailed("the broker has closed a connection of the benchmark")
+            data += more
+        return bytes(data)
+
+
+@dataclass
+class Member:
+    """A member of the group of KIP-848."""
+
+    id: str
+    epoch: int = 0
+    told: dict[UUID, list[int]] = field(default_factory=dict)
+    is_told: bool = False
+    """It was given something that it has not reported yet."""
+
+
+@dataclass
+class Cost:
+    """What one thing took: seconds, seconds of the broker's processors, and requests."""
+
+    seconds: float
+    cpu: float
+    requests: int
+
+
+@contextmanager
+def watched(broker: Broker, requests: list[int], into: list[Cost]) -> Iterator[None]:
+    """Measure a block; `requests` counts in its only element."""
+    cpu, began, before = broker.cpu_seconds(), time.perf_counter(), requests[0]
+    yield
+    seconds = time.perf_counter() - began
+    into.append(Cost(seconds, broker.cpu_seconds() - cpu, requests[0] - before))
+
+
+class NewGroup:
+    """Members of one group of KIP-848."""
+
+    def __init__(self, lines: Sequence[Line], name: str, count: int) -> None:
+        self._lines = lines
+        self._name = name
+        self._count = count
+        self._made = 0
+        self.sent = [0]
+        self.members = [self._member() for _ in range(count)]
+
+    def _member(self) -> Member:
+        self._made += 1
+        return Member(f"member-{self._made:05}")
+
+    def sweep(self) -> None:
+        """A heartbeat of each member."""
+        parts = [self.members[number :: len(self._lines)] for number in range(len(self._lines))]
+        for line, members in zip(self._lines, parts, strict=True):
+            line.send((BEAT, 1, self._heartbeat(member)) for member in members)
+        for line, members in zip(self._lines, parts, strict=True):
+            for member in members:
+                self._take(member, line.answer(BEAT, 1))
+        self.sent[0] += len(self.members)
+
+    def _heartbeat(self, member: Member) -> Any:
+        cls = messages.request_class(BEAT)
+        message = cls(group_id=self._name, member_id=member.id, member_epoch=member.epoch)
+        if member.epoch == 0:
+            message.rebalance_timeout_ms = LONG_MS
+            message.subscribed_topic_names = [TOPIC]
+            message.topic_partitions = []
+        elif member.is_told:
+            message.topic_partitions = [
+                cls.Topic(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in member.told.items()
+            ]
+            member.is_told = False
+        return message
+
+    def _take(self, member: Member, answer: Any) -> None:
+        if answer.error_code:
+            raise BenchmarkFailed(f"a heartbeat failed: {ErrorCode(answer.error_code).name}")
+        member.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            rows = answer.assignment.topic_partitions
+            member.told = {row.topic_id: row.partitions for row in rows}
+            member.is_told = True
+
+    def settle(self) -> None:
+        """Send heartbeats until each member has a partition of its own."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            self.sweep()
+            held = [
+                [index for part in each.told.values() for index in part] for each in self.members
+            ]
+            is_even = all(len(part) == 1 for part in held)
+            if is_even and len({part[0] for part in held}) == self._count:
+                return
+            if time.monotonic() > deadline:
+                raise BenchmarkFailed(f"{self._count} members do not come to rest")
+
+    def replace_one(self) -> None:
+        """One member leaves, another one joins."""
+        self.leave(1)
+        self.members.append(self._member())
+
+    def leave(self, count: int) -> None:
+        for _ in range(count):
+            gone = self.members.pop(0)
+            message = messages.request_class(BEAT)(
+                group_id=self._name, member_id=gone.id, member_epoch=-1
+            )
+            self._lines[0].ask(BEAT, 1, message)
+            self.sent[0] += 1
+
+
+def join_classic(broker: Broker, name: str, count: int) -> None:
+    """Members of a new classic group join and sync until all are of one generation."""
+    lines = [Line(broker, f"classic-{number}") for number in range(count)]
+    ids = [""] * count
+    generations = [0] * count
+    deadline = time.monotonic() + SETTLE_SECONDS
+    wants = set(range(count))
+    while wants:
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed(f"{count} members of the classic protocol do not come together")
+        _join_once(lines, name, ids, generations, wants)
+        newest = max(generations)
+        wants = {each for each in range(count) if generations[each] != newest}
+        if wants:
+            wants = set(range(count))
+    for line in lines:
+        line.socket.close()
+
+
+def _join_once(
+    lines: Sequence[Line], name: str, ids: list[str], generations: list[int], wants: set[int]
+) -> None:
+    join, sync = ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP
+    said = messages.request_class(join).Protocol(name="range", metadata=write_subscription([TOPIC]))
+    for number in wants:
+        message = messages.request_class(join)(
+            group_id=name,
+            session_timeout_ms=LONG_MS,
+            rebalance_timeout_ms=LONG_MS,
+            member_id=ids[number],
+            protocol_type="consumer",
+            protocols=[said],
+        )
+        lines[number].send([(join, 5, message)])
+    answers = {number: lines[number].answer(join, 5) for number in wants}
+    is_known = {number for number, answer in answers.items() if not answer.error_code}
+    for number, answer in answers.items():
+        ids[number] = answer.member_id
+        generations[number] = answer.generation_id if number in is_known else 0
+    for number in is_known:
+        shares = [
+            messages.request_class(sync).Assignment(
+                member_id=row.member_id, assignment=write_assignment([(TOPIC, index)])
+            )
+            for index, row in enumerate(answers[number].members)
+        ]
+        message = messages.request_class(sync)(
+            group_id=name,
+            generation_id=generations[number],
+            member_id=ids[number],
+            assignments=shares,
+        )
+        lines[number].send([(sync, 3, message)])
+    for number in is_known:
+        if lines[number].answer(sync, 3).error_code:
+            generations[number] = 0
+
+
+def prepare(broker: Broker, partitions: int) -> None:
+    """Make the topic, and the one in which groups are kept."""
+    line = Line(broker)
+    key = ApiKey.CREATE_TOPICS
+    cls = messages.request_class(key)
+    row = cls.Topic(name=TOPIC, num_partitions=partitions, replication_factor=1)
+    answer = line.ask(key, 5, cls(topics=[row], timeout_ms=60_000))
+    if answer.topics[0].error_code:
+        raise BenchmarkFailed(f"{broker.name}: no topic: {answer.topics[0].error_message}")
+    find = messages.request_class(ApiKey.FIND_COORDINATOR)(coordinator_keys=["any"])
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while line.ask(ApiKey.FIND_COORDINATOR, 4, find).coordinators[0].error_code:
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed(f"{broker.name} has no coordinator of groups")
+        time.sleep(0.1)
+    time.sleep(1)
+    line.socket.close()
+
+
+def one_round(broker: Broker, number: int, members: int, classic: int) -> dict[str, Cost]:
+    """Everything once, in groups of its own."""
+    lines = [Line(broker) for _ in range(CONNECTIONS)]
+    group = NewGroup(lines, f"group-{number}", members)
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    with watched(broker, group.sent, costs["join"]):
+        group.settle()
+    group.sweep()
+    with watched(broker, group.sent, costs["heartbeat"]):
+        for _ in range(STEADY_SWEEPS):
+            group.sweep()
+    with watched(broker, group.sent, costs["rebalance"]):
+        group.replace_one()
+        group.settle()
+    group.leave(len(group.members))
+    for line in lines:
+        line.socket.close()
+    with watched(broker, [classic], costs["classic join"]):
+        join_classic(broker, f"classic-{number}", classic)
+    return {name: found[0] for name, found in costs.items()}
+
+
+def report(rounds: dict[str, list[dict[str, Cost]]]) -> None:
+    """Medians, kbroker beside Kafka."""
+    for what in ("join", "heartbeat", "rebalance", "classic join"):
+        parts = []
+        for name, found in rounds.items():
+            costs = [each[what] for each in found]
+            seconds = statistics.median(each.seconds for each in costs)
+            cpu = statistics.median(each.cpu for each in costs)
+            text = f"{name} {seconds:.2f} s, {cpu:.2f} s of CPU"
+            requests = statistics.median(each.requests for each in costs)
+            if requests:
+                text += (
+                    f", {cpu / requests * 1e6:.0f} us of CPU for each of {requests:.0f} heartbeats"
+                )
+            parts.append(text)
+        print(f"figures: {what}: {'; '.join(parts)}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.groups",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--members", type=int, default=1000)
+    parser.add_argument("--classic", type=int, default=100, help="members of the classic group")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=3, help="rounds before those that count")
+    parser.add_argument("--alone", action="store_true", help="without Apache Kafka")
+    arguments = parser.parse_args()
+    settings = {"offsets.topic.num.partitions": PARTITIONS_OF_OFFSETS}
+    rounds: dict[str, list[dict[str, Cost]]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        brokers: list[Broker] = []
+        for kind in (Kbroker,) if arguments.alone else (Kbroker, Kafka):
+            broker = kind(Path(folder) / kind.__name__, durable=False, settings=settings)
+            stack.callback(broker.stop)
+            brokers.append(broker)
+            prepare(broker, arguments.members)
+        for number in range(arguments.warm_up + arguments.rounds):
+            for broker in brokers:
+                costs = one_round(broker, number, arguments.members, arguments.classic)
+                if number >= arguments.warm_up:
+                    rounds[broker.name].append(costs)
+        report(rounds)
+
+
+if __name__ == "__main__":
+    main()

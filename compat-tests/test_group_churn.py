@@ -1,0 +1,104 @@
+"""Groups of KIP-848 whose members come and go, or change their protocol, under load: what they read.
+
+Members commit what they give back before they do. Where no broker is killed, each record is read once:
+none is skipped, none is doubled. Where one is, what was read after the last acknowledged commit may be
+read again (at least once); what was committed is not, and nothing is skipped. The same holds for a classic member
+that is fenced while its group changes its protocol, as happens with Apache Kafka too: it may not commit any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clients.deliveries import Deliveries
+from harness.brokers import Broker
+from harness.clients import LIBRARIES
+from harness.places import CLIENTS, environment_python
+
+CLIENT = "confluent-kafka"
+IS_LONG = "KBROKER_COMPAT_CHURN" in os.environ
+MEMBERS, SECONDS, ROUNDS = (30, 30, 20) if IS_LONG else (4, 6, 1)
+PARTITIONS = 12
+MINUTES_MAX = 10
+
+
+def start(
+    broker: Broker, group: str, members: int, seconds: int, rounds: int
+) -> subprocess.Popen[str]:
+    """The members, which begin to come and go."""
+    numbers = [str(each) for each in (members, seconds, rounds)]
+    command = [str(environment_python("confluent-kafka")), str(CLIENTS / "churn.py")]
+    command += [broker.address, group, group, *numbers]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def result(process: subprocess.Popen[str], what: str) -> dict[str, Any]:
+    """What they read, when they are done."""
+    said, _ = process.communicate(timeout=MINUTES_MAX * 60)
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    print(f"\nfigures: {what}: {found}")
+    return found
+
+
+def topic(broker: Broker, name: str, spawn: object, tmp_path: Path) -> None:
+    worker = spawn(LIBRARIES["confluent-kafka"], broker.address)  # type: ignore[operator]
+    worker.admin("create_topic", name=name, partitions=PARTITIONS)
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_members_that_come_and_go_skip_nothing(
+    own_broker: Broker, spawn: object, tmp_path: Path, kills: int
+) -> None:
+    name = f"churn-{kills}"
+    topic(own_broker, name, spawn, tmp_path)
+    process = start(own_broker, name, MEMBERS, SECONDS, 0)
+    if kills:
+        time.sleep(SECONDS / 3)
+        own_broker.stop()
+        own_broker.start()
+        time.sleep(SECONDS / 3)
+        own_broker.kill()
+        own_broker.start()
+    found = result(process, f"{MEMBERS} members, one replaced each second, {kills} kills")
+    assert found["read"] == found["written"] > SECONDS * 10
+    assert not found["skipped"]
+    assert not found["again_after_commit"]
+    assert kills or not found["doubled"]
+
+
+def test_members_that_change_their_protocol_skip_nothing_and_double_nothing_that_was_committed(
+    own_broker: Broker, spawn: object, tmp_path: Path
+) -> None:
+    topic(own_broker, "convert", spawn, tmp_path)
+    process = start(own_broker, "convert", 4, 0, ROUNDS)
+    found = result(process, f"4 members from one protocol to the other and back, {ROUNDS} rounds")
+    assert found["read"] == found["written"]
+    assert not found["skipped"]
+    assert not found["again_after_commit"]
+    assert found["lost"] or not found["doubled"]
+
+
+@pytest.mark.parametrize(
+    ("events", "wrong"),
+    [
+        ("read 0, read 1, commit 2", {}),
+        ("read 0, read 1, commit 1, read 1", {"doubled": 1}),
+        ("read 0, read 1, commit 2, read 1", {"doubled": 1, "again_after_commit": 1}),
+        ("read 0, read 2, commit 3", {"skipped": 1}),
+    ],
+)
+def test_the_checker_sees_what_is_wrong(events: str, wrong: dict[str, int]) -> None:
+    seen = Deliveries()
+    for event in events.split(", "):
+        what, offset = event.split()
+        (seen.deliver if what == "read" else seen.commit)(0, int(offset))
+    found = seen.report()
+    kinds = ("doubled", "again_after_commit", "skipped")
+    assert {each: found[each] for each in kinds if found[each]} == wrong

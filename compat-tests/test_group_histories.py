@@ -1,0 +1,70 @@
+"""Random histories of groups on kbroker and on Apache Kafka 4.3 in step: every field of every answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from harness.brokers import FixedQuorumBroker, KbrokerBroker
+from harness.compare import Comparison
+from harness.differences import GROUP_DIFFERENCES, to_markdown
+from harness.group_histories import PROPERTIES, History
+from harness.places import ROOT
+from harness.twins import Differs, KafkaFailed, Twins
+
+CLIENT = "differential"
+IS_LONG = "KBROKER_COMPAT_GROUP_CALLS" in os.environ
+CALLS = int(os.environ.get("KBROKER_COMPAT_GROUP_CALLS", "250"))
+SEEDS = int(os.environ.get("KBROKER_COMPAT_GROUP_SEEDS", "1"))
+FIRST = int(os.environ.get("KBROKER_COMPAT_GROUP_FIRST", "1"))
+POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
+
+
+@pytest.fixture(params=POLICIES if IS_LONG else POLICIES[:1])
+def twins(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Twins]:
+    """Both brokers under one `group.consumer.migration.policy`."""
+    properties = PROPERTIES | {"group.consumer.migration.policy": request.param}
+    brokers = [
+        KbrokerBroker(tmp_path_factory.mktemp("kbroker"), properties),
+        FixedQuorumBroker(tmp_path_factory.mktemp("apache"), properties),
+    ]
+    try:
+        for broker in brokers:
+            broker.start()
+        twins = Twins(*(broker.address for broker in brokers), Comparison(GROUP_DIFFERENCES))
+        yield twins
+        twins.close()
+    finally:
+        for broker in brokers:
+            broker.kill()
+
+
+def test_groups_go_the_same_ways(twins: Twins, request: pytest.FixtureRequest) -> None:
+    """A history that Kafka ends by an error of its own (UNKNOWN_SERVER_ERROR) says nothing further."""
+    policy = request.node.callspec.params["twins"]
+    failures: list[str] = []
+    ended: list[str] = []
+    for seed in range(FIRST, FIRST + SEEDS):
+        twins.renew()
+        try:
+            History(seed, twins).run(CALLS)
+        except Differs as difference:
+            failures.append(f"{policy}, seed {seed}: {difference}")
+        except KafkaFailed as failure:
+            ended.append(f"seed {seed}: {failure}")
+    print(
+        f"\nfigures: {policy}: {SEEDS} histories, {twins.calls} calls, {twins.comparison.values} "
+        f"values compared, {len(failures)} differences, {len(ended)} ended by errors of Kafka's own"
+    )
+    assert not failures, "\n".join(failures)
+    assert len(ended) <= SEEDS / 2, ended
+
+
+def test_the_docs_show_the_table() -> None:
+    text = (ROOT / "docs" / "differences.md").read_text()
+    _, _, rest = text.partition("<!-- groups -->\n")
+    table, _, _ = rest.partition("<!-- /groups -->")
+    assert table == to_markdown(GROUP_DIFFERENCES)

@@ -1,0 +1,308 @@
+"""As `consumer_simulation`, with members of the classic protocol in the same group, and worse luck.
+
+A group goes from one protocol to the other and back as its members come and go. Requests are sent twice,
+consumers pause until they are fenced, and, where that is asked for, the coordinator moves at every step:
+another node builds it anew from the log, and whoever waits for an answer gets none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.coordinator.group import Group
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import (
+    read_assignment,
+    read_subscription,
+    write_assignment,
+    write_subscription,
+)
+from kbroker.protocol.messages.groups import JoinGroupRequest
+
+from .consumer_simulation import NAMES, Consumer, ConsumerSimulation, Place, must
+from .harness import REBALANCE_MS, SESSION_MS, Call
+
+TRY_AGAIN = (
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+@dataclass
+class OldConsumer:
+    """A consumer of the classic, eager protocol: it gives back all before it joins again."""
+
+    topics: list[str]
+    member_id: str = ""
+    generation: int = -1
+    wants: str = "join"
+    leads: dict[str, list[str]] | None = None
+    """The topics of each member, if it leads."""
+    owned: set[Place] = field(default_factory=set)
+    call: Call[Any] | None = None
+    alive: bool = True
+
+    def again(self, code: int) -> None:
+        """Something is wrong: join again, as somebody else where it is not known any more."""
+        self.wants, self.leads, self.owned = "join", None, set()
+        if code not in TRY_AGAIN and code != ErrorCode.ILLEGAL_GENERATION:
+            self.member_id, self.generation = "", -1
+
+
+class MixedSimulation(ConsumerSimulation):
+    """One run. With `moves_always` the coordinator moves after every step."""
+
+    def __init__(self, seed: int, *, moves_always: bool = False) -> None:
+        super().__init__(seed)
+        self.moves_always = moves_always
+        self.old: list[OldConsumer] = []
+        self._was_consumer_group = False
+        self._paused: dict[str, int] = {}
+        self._steps = 0
+
+    def run(self, steps: int) -> None:
+        moves = {
+            self.join: 3,
+            self.beat: 25,
+            self.beat_twice: 4,
+            self.leave: 1,
+            self.leave_all: 1,
+            self.die: 1,
+            self.away: 1,
+            self.pause: 1,
+            self.subscribe: 1,
+            self.change_topics: 1,
+            self.commit: 4,
+            self.old_joins: 2,
+            self.old_goes_on: 25,
+            self.old_leaves: 1,
+            self.old_dies: 1,
+            self.wait: 8,
+            self.restart: 1,
+        }
+        for self._steps in range(steps):
+            move = self.rng.choices(list(moves), list(moves.values()))[0]
+            if self.rng.random() < 0.05:
+                self.h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
+            move()
+            self.h.append_fails = None
+            if self.moves_always:
+                self.restart()
+            self.check()
+
+    # -- more that befalls the newer ones
+
+    def beat_twice(self) -> None:
+        """A client that has lost an answer sends the request again."""
+        consumer = self._some()
+        if consumer is not None:
+            epoch, told = consumer.epoch, set(consumer.told)
+            self._beat(consumer)
+            if epoch > 0 and not consumer.must_say_all:
+                consumer.epoch, consumer.told = epoch, told
+                consumer.owned &= told
+                consumer.must_say_all = True
+                self._beat(consumer)
+                self.work["twice"] += 1
+
+    def pause(self) -> None:
+        """It is silent until its session is over, and does not know it."""
+        consumer = self._some()
+        if consumer is not None:
+            self._paused[consumer.member_id] = self._steps + self.rng.choice((3, 10, 30))
+            self.work["paused"] += 1
+
+    def _beat(self, consumer: Consumer) -> None:
+        if self._paused.get(consumer.member_id, 0) <= self._steps:
+            super()._beat(consumer)
+
+    def leave_all(self) -> None:
+        for consumer in self.living:
+            if self.rng.random() < 0.7:
+                consumer.alive = False
+                self.h.beat(consumer.member_id, -1, instance_id=consumer.instance_id)
+                consumer.forget()
+
+    # -- members of the classic protocol
+
+    @property
+    def living_old(self) -> list[OldConsumer]:
+        return [each for each in self.old if each.alive]
+
+    def old_joins(self) -> None:
+        if len(self.living_old) < 4:
+            self.old.append(OldConsumer(self.rng.sample(NAMES, self.rng.choice((1, 2, 3)))))
+
+    def old_goes_on(self) -> None:
+        if self.living_old:
+            self._go_on(self.rng.choice(self.living_old))
+
+    def old_leaves(self) -> None:
+        if self.living_old:
+            consumer = self.rng.choice(self.living_old)
+            consumer.alive, consumer.owned = False, set()
+            if consumer.member_id:
+                self.h.leave((consumer.member_id, None))
+                self.work["old left"] += 1
+
+    def old_dies(self) -> None:
+        if self.living_old:
+            self.rng.choice(self.living_old).alive = False
+
+    def _go_on(self, consumer: OldConsumer) -> None:
+        """Its next step: a request, or the answer to one that waited."""
+        if consumer.call is None:
+            self._ask(consumer)
+        if consumer.call is not None and not consumer.call.is_parked:
+            answer, consumer.call = consumer.call.response, None
+            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                consumer.member_id = answer.member_id
+            elif answer.error_code:
+                consumer.again(answer.error_code)
+            elif consumer.wants == "join":
+                self._joined(consumer, answer)
+            else:
+                self._synced(consumer, answer)
+
+    def _ask(self, consumer: OldConsumer) -> None:
+        if consumer.wants == "join":
+            consumer.owned = set()
+            request = JoinGroupRequest(group_id="g", session_timeout_ms=SESSION_MS)
+            freed = self.h.coordinator.free_for_classic(request, self.h.now)
+            if freed is not None:
+                self.h.settle(freed)
+                if self.h.coordinator.free_for_classic(request, self.h.now) is not None:
+                    return  # it could not be stored
+            protocols = (("range", write_subscription(consumer.topics)),)
+            consumer.call = self.h.join(
+                consumer.member_id, protocols=protocols, rebalance_ms=REBALANCE_MS
+            )
+        elif consumer.wants == "sync":
+            shares = None if consumer.leads is None else self._shares(consumer.leads)
+            consumer.call = self.h.sync(consumer.member_id, consumer.generation, shares)
+        else:
+            code = self.h.heartbeat(consumer.member_id, consumer.generation)
+            if code:
+                consumer.again(code)
+
+    def _joined(self, consumer: OldConsumer, answer: Any) -> None:
+        must(answer.generation_id >= consumer.generation, "a generation of the past")
+        consumer.member_id, consumer.generation = answer.member_id, answer.generation_id
+        consumer.wants, consumer.leads = "sync", None
+        if answer.leader == answer.member_id:
+            said = {row.member_id: read_subscription(row.metadata) for row in answer.members}
+            consumer.leads = {each: list(what.topics) for each, what in said.items() if what}
+        self.work["old joined"] += 1
+
+    def _synced(self, consumer: OldConsumer, answer: Any) -> None:
+        assignment = read_assignment(answer.assignment)
+        must(assignment is not None, "an assignment that nobody can read")
+        assert assignment is not None
+        for row in assignment.assigned_partitions:
+            topic_id = self.h.topics.id_of(row.topic)
+            if topic_id is not None:
+                consumer.owned |= {(topic_id, index) for index in row.partitions}
+        consumer.wants = "beat"
+
+    def _shares(self, topics: dict[str, list[str]]) -> dict[str, bytes]:
+        shares: dict[str, list[tuple[str, int]]] = {member_id: [] for member_id in topics}
+        for name in NAMES:
+            readers = sorted(each for each in topics if name in topics[each])
+            known = self.h.topics.topics.get(name)
+            for index in range(known[1] if known and readers else 0):
+                shares[readers[index % len(readers)]].append((name, index))
+        return {member_id: write_assignment(rows) for member_id, rows in shares.items()}
+
+    def restart(self) -> None:
+        super().restart()
+        for consumer in self.old:
+            consumer.call = None  # the connection is closed
+
+    def wait(self) -> None:
+        super().wait()
+        for consumer in self.living_old:
+            if self.rng.random() < 0.9:
+                self._go_on(consumer)
+
+    # -- what must never be
+
+    def classic(self) -> Group | None:
+        return self.h.coordinator._state.groups.get("g")
+
+    def check(self) -> None:
+        classic = self.classic()
+        if self.group() is not None:
+            must(classic is None, "a group of both kinds")
+            self._was_consumer_group = True
+            super().check()
+        elif classic is not None and classic.members:
+            if self._was_consumer_group:
+                self.work["became classic"] += 1
+            self._was_consumer_group = False
+            self._epochs.clear()
+            must(classic.generation >= self._epoch, "the generation is older than the epoch was")
+            self._epoch = classic.generation
+        else:
+            self._was_consumer_group, self._epoch = False, 0
+            self._epochs.clear()
+        self._check_readers()
+
+    def _check_readers(self) -> None:
+        """Nobody reads what another member reads, as far as either may still commit."""
+        read: dict[Place, str] = {}
+        for consumer in self.living_old:
+            if not self._counts(consumer):
+                continue
+            for place in consumer.owned:
+                must(place not in read, f"{place} is read by two of the classic protocol")
+                read[place] = consumer.member_id
+        for newer in self.living:
+            if self._is_member(newer):
+                for place in newer.owned:
+                    must(place not in read, f"{place} is read by two, one of each protocol")
+
+    def _counts(self, consumer: OldConsumer) -> bool:
+        """Whether it is a member of its generation."""
+        classic, group = self.classic(), self.group()
+        if classic is not None:
+            is_member = consumer.member_id in classic.members
+            return is_member and classic.generation == consumer.generation
+        member = None if group is None else group.members.get(consumer.member_id)
+        return member is not None and member.classic is not None
+
+    def heal(self) -> None:
+        """No more bad luck: each partition is read by one."""
+        self.rng.random = lambda: 0.5  # type: ignore[method-assign]
+        self._paused.clear()
+        for _ in range(60):
+            self.h.sleep(3_000)
+            for consumer in self.living:
+                self._beat(consumer)
+                consumer.apply()
+            for old in self.living_old:
+                self._go_on(old)
+            self.check()
+        read: Counter[Place] = Counter()
+        for owned in [each.owned for each in self.living] + [
+            each.owned for each in self.living_old
+        ]:
+            read.update(owned)
+        must(read == Counter(self._wanted()), f"read {read}")
+
+    def _wanted(self) -> list[Place]:
+        group = self.group()
+        names = {name for old in self.living_old for name in old.topics}
+        if group is not None:
+            wanted = "Stable" if group.members else "Empty"
+            must(group.state.value == wanted, f"it is {group.state}")
+            names = set(group.topics_after(None, None, group.resolved))
+        known = self.h.topics.topics
+        return [
+            (known[name][0], index)
+            for name in names
+            if name in known
+            for index in range(known[name][1])
+        ]

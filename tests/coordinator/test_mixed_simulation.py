@@ -1,0 +1,148 @@
+"""Seeded runs of one group with members of both protocols, and defects that they must find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kbroker.coordinator import consumer_replay, reconciliation
+from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator.consumer_groups import ConsumerGroups
+from kbroker.coordinator.conversion import Conversion
+from kbroker.coordinator.sharing import Sharing, Step
+
+from .consumer_simulation import Violation
+from .mixed_simulation import MixedSimulation
+
+SEEDS = 40
+STEPS = 150
+
+
+def run(seed: int, *, moves_always: bool = False) -> Counter[str]:
+    simulation = MixedSimulation(seed, moves_always=moves_always)
+    try:
+        simulation.run(STEPS)
+        simulation.heal()
+    except Violation as error:
+        raise Violation(f"seed {seed}: {error}") from error
+    return simulation.work
+
+
+def run_all() -> None:
+    for seed in range(SEEDS):
+        run(seed)
+
+
+@pytest.mark.slow
+def test_no_partition_has_two_readers_whichever_protocol_they_speak() -> None:
+    work: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        work += run(seed)
+    for what in ("became classic", "old left", "paused", "twice", "restarted", "lost"):
+        assert work[what] > SEEDS / 4, work
+    assert work["old joined"] > SEEDS * 4, work
+
+
+@pytest.mark.slow
+def test_nor_where_the_coordinator_moves_at_every_step() -> None:
+    work: Counter[str] = Counter()
+    for seed in range(SEEDS // 2):
+        work += run(seed, moves_always=True)
+    assert work["restarted"] >= STEPS * SEEDS // 2
+    assert work["old joined"] > SEEDS, work
+
+
+# -- planted defects
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _nobody_holds_anything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumerGroup, "holder", lambda self, *place: None)
+
+
+def _nobody_waits_for_revocation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reconciliation, "_owns_any", lambda owned, revoking: False)
+
+
+def _epochs_stand_still(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is shared anew when a member goes."""
+
+    def take_out(self: Sharing, group: ConsumerGroup, members: Any) -> Any:
+        return [record for record in real(self, group, members) if record[1] is None]
+
+    real = Sharing.take_out
+    patch.setattr(Sharing, "take_out", take_out)
+
+
+def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """A group that becomes a classic one counts from the beginning."""
+
+    def to_classic_group(
+        self: Conversion, group: Any, members: Any, epoch: int, *more: Any
+    ) -> None:
+        real(self, group, members, 0, *more)
+
+    real = Conversion.to_classic_group
+    patch.setattr(Conversion, "to_classic_group", to_classic_group)
+
+
+def _revoking_is_not_kept(patch: pytest.MonkeyPatch) -> None:
+    """What is to be given back is forgotten by a coordinator that moves, and so by each replay."""
+
+    def put_current(group: ConsumerGroup, key: Any, value: Any) -> None:
+        value.partitions_pending_revocation = []
+        real(group, key, value)
+
+    real = consumer_replay._put_current
+    table = dict(consumer_replay._PUT)
+    table = {each: put_current if table[each] is real else table[each] for each in table}
+    patch.setattr(consumer_replay, "_PUT", table)
+
+
+def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConsumerGroups, "keep_alive", lambda self, group, member, now, settings: None)
+
+
+def _a_conversion_forgets_who_has_what(patch: pytest.MonkeyPatch) -> None:
+    def converted(self: Conversion, *arguments: Any) -> Any:
+        return replace(real(self, *arguments), assigned={})
+
+    real = Conversion._converted
+    patch.setattr(Conversion, "_converted", converted)
+
+
+def _a_target_is_shared_among_the_others_only(patch: pytest.MonkeyPatch) -> None:
+    """A member that is new gets nothing."""
+
+    def members(self: Step) -> Any:
+        return [each for each in real(self) if each is not self.member] or [self.member]
+
+    real = Step.members
+    patch.setattr(Step, "members", members)
+
+
+DEFECTS: dict[str, Plant] = {
+    each.__name__.strip("_"): each
+    for each in (
+        _nobody_holds_anything,
+        _nobody_waits_for_revocation,
+        _epochs_stand_still,
+        _generations_begin_anew,
+        _revoking_is_not_kept,
+        _sessions_never_end,
+        _a_conversion_forgets_who_has_what,
+        _a_target_is_shared_among_the_others_only,
+    )
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_planted_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    DEFECTS[defect](monkeypatch)
+    with pytest.raises((Violation, AssertionError, KeyError)):
+        run_all()

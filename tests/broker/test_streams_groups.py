@@ -176,6 +176,20 @@ async def test_settings_of_streams_groups_hold_at_once() -> None:
         assert (await describe_streams(wire))[0].group_state == "Empty"
 
 
+async def test_targets_are_as_far_apart_as_the_broker_says(wire: Wire) -> None:
+    await create_topic(wire, "t", 2)
+    await find(wire)
+    name = "streams.initial.rebalance.delay.ms"
+    assert await set_config(wire, ResourceType.GROUP, "g", name, "0") == 0
+    await streams_beat(wire, "a", 0)
+    answer = await streams_beat(wire, "b", 0)
+    assert (answer.member_epoch, 5 in statuses(answer)) == (2, True)
+    name = "group.streams.assignment.interval.ms"
+    assert await set_config(wire, ResourceType.BROKER, "1", name, "0") == 0
+    answer = await streams_beat(wire, "b", 2)
+    assert (answer.member_epoch, statuses(answer)) == (3, {})
+
+
 async def test_a_cluster_may_do_without_streams_groups(wire: Wire) -> None:
     cls = UpdateFeaturesRequest
     row = cls.Feature(feature="streams.version", max_version_level=0, upgrade_type=2)

@@ -268,3 +268,17 @@ async def test_a_large_group_is_shared_beside_clients(wire: Wire) -> None:
     await find(wire)
     await joined(wire, partitions=2_500)
     assert len(await begins(wire)) == 2_500
+
+
+async def test_members_that_come_one_after_the_other_wait_for_their_shares() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", 2)
+        await find(wire)
+        name = "group.share.assignment.interval.ms"
+        assert await set_config(wire, ResourceType.BROKER, "1", name, "15000") == 0
+        await joined(wire, partitions=2)
+        await beat(wire, "b", 0)
+        row = await describe(wire)
+        assert row.assignment_epoch < row.group_epoch
+        assert await set_config(wire, ResourceType.BROKER, "1", name, "0") == 0
+        await joined(wire, "b", partitions=1)

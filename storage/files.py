@@ -327,6 +327,9 @@ class OsFile:
         except OSError as error:
             self._cut_back(position)
             raise _write_error("append to", self.path, error) from error
+        except MemoryError:
+            self._cut_back(position)
+            raise
         self.size = position + total
         return position
 
@@ -536,7 +539,12 @@ class MemFile:
         for part in parts:
             total += len(part)
         self._owner.claim(total)
-        self.store(parts)
+        try:
+            self.store(parts)
+        except MemoryError:
+            self._owner.claim(-total)
+            self._cut(position)  # nobody has seen these bytes
+            raise
         return position
 
     def store(self, parts: Sequence[Buffer]) -> None:
@@ -593,15 +601,16 @@ class MemFile:
         if size > self.size:
             raise StorageError(f"{self.path} cannot grow by truncation")
         self._owner.claim(size - self.size)
+        self._cut(size)
+        if self._blocks:
+            # A copy, because views of the cut bytes may still be on their way to a client.
+            self._blocks[-1] = memoryview(bytearray(self._blocks[-1]))
+
+    def _cut(self, size: int) -> None:
         keep = bisect_right(self._starts, size - 1)
         del self._blocks[keep:], self._starts[keep:]
         self.size = size
-        self._room = 0
-        if keep:
-            # A copy, because views of the cut bytes may still be on their way to a client.
-            block = self._blocks[-1]
-            self._blocks[-1] = memoryview(bytearray(block))
-            self._room = len(block) - (size - self._starts[-1])
+        self._room = len(self._blocks[-1]) - (size - self._starts[-1]) if keep else 0
 
     def sync(self) -> None:
         pass

@@ -14,7 +14,7 @@ import pytest
 from kbroker.storage import files as files_module
 from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import StorageError, WriteRefusedError
-from kbroker.storage.files import Files, MemFiles, OsFiles
+from kbroker.storage.files import Files, MemFile, MemFiles, OsFiles
 
 Place = tuple[Files, str]
 
@@ -164,6 +164,30 @@ class TestMemory:
         assert files.used == 20
         files.rmtree("d")
         assert files.used == 0
+
+    def test_an_append_for_which_there_is_no_memory_leaves_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = MemFiles()
+        files.mkdir("d")
+        file = files.open("d/a", create=True)
+        file.append([b"x" * 5000])
+        grow, grown = MemFile._grow, []
+
+        def no_more(self: MemFile, needed: int) -> None:
+            grown.append(needed)
+            if len(grown) > 2:
+                raise MemoryError
+            grow(self, needed)
+
+        monkeypatch.setattr(MemFile, "_grow", no_more)
+        with pytest.raises(MemoryError):
+            file.append([b"y" * 3_000_000])
+        monkeypatch.undo()
+        assert len(grown) == 3, "a part of it was stored already"
+        assert (file.size, files.used) == (5000, 5000)
+        assert file.append([b"z" * 9000]) == 5000
+        assert file.read(4999, 9001) == b"x" + b"z" * 9000
 
     def test_a_view_keeps_what_truncation_overwrites(self) -> None:
         files = MemFiles()

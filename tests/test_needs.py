@@ -250,6 +250,7 @@ def test_an_environment_has_pip_where_python_brings_none(
     assert subprocess.check_output([python, "-m", "pip"], text=True) == "unpacked pip\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_an_environment_of_another_python_is_not_mixed(
     tmp_path: Path, tools: Path, is_gone: bool

@@ -412,14 +412,15 @@ class Cluster(ClusterView):
                 changes.append(self._elected(name, index, unclean=unclean))
                 outcomes.append(None)
             except KafkaError as error:
-                outcomes.append(error)
+                outcomes.append(error.with_traceback(None))  # or it would hold this list
         if not changes:
             return outcomes
         try:
             if await self.put_partitions(changes, fences={}, cause=cause) is not None:
                 return outcomes
         except KafkaError as error:
-            return [error if each is None else each for each in outcomes]
+            refused = error.with_traceback(None)
+            return [refused if each is None else each for each in outcomes]
         if len(places) == 1:
             return [_changed_meanwhile(*places[0])]
         alone = [await self.elect_leaders([each], unclean=unclean, cause=cause) for each in places]

@@ -353,6 +353,7 @@ class SharePartitions:
                 self._loaded(led, rows[led.share])
 
     def _loaded(self, led: LedShare, row: ReadShareGroupStateResponse.Partition) -> None:
+        settings = led.settings  # not through `led`, or the two would hold each other
         try:
             _check(row)
             start = row.start_offset
@@ -362,7 +363,7 @@ class SharePartitions:
                     StateBatch(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count)
                     for b in row.state_batches
                 ],
-                lambda: led.settings().delivery,
+                lambda: settings().delivery,
             )
             led.state_epoch = row.state_epoch
         except KafkaError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -171,23 +172,41 @@ def attributes() -> dict[str, str]:
     return {each.name: name for name, each in members if hasattr(each, "name")} | DERIVED
 
 
-def words_of_the_program() -> tuple[set[str], set[str]]:
-    """All attribute names and all string constants outside of the table itself."""
+def words_of_the_program() -> tuple[set[str], set[str], set[str]]:
+    """All attribute names and all string constants outside of the table itself, and what the names of
+    settings that are put together look like."""
     sources = [p for p in (ROOT / "kbroker").rglob("*.py") if "config" not in p.parts]
     nodes = [node for source in sources for node in ast.walk(ast.parse(source.read_text()))]
     names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     texts = {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
-    return names, texts
+    composed = {pattern_of(node) for node in nodes if isinstance(node, ast.JoinedStr)}
+    return names, texts, {each for each in composed if each.startswith(r"group\.")}
+
+
+def pattern_of(text: ast.JoinedStr) -> str:
+    """A regular expression for what an f-string may give."""
+    parts = [
+        re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"[\w.]+"
+        for part in text.values
+    ]
+    return "".join(parts)
+
+
+KINDS_OF_GROUPS = ("group.consumer.", "group.share.", "group.streams.")
+"""Their settings are read by names that are put together; that each has its effect is seen in
+test_config_effects.py."""
 
 
 @pytest.mark.slow
 def test_what_the_table_calls_applied_is_read_by_the_program() -> None:
-    names, texts = words_of_the_program()
+    names, texts, composed = words_of_the_program()
     attribute = attributes()
     read = {
         name
         for name in (*TOPIC_PROPERTIES, *BROKER_PROPERTIES)
-        if attribute.get(name) in names or name in texts
+        if attribute.get(name) in names
+        or name in texts
+        or (name.startswith(KINDS_OF_GROUPS) and any(re.fullmatch(p, name) for p in composed))
     }
     read |= {
         synonym

@@ -102,14 +102,25 @@ async def test_a_fetch_that_waits_hears_that_leadership_goes(broker: Broker) -> 
         assert not len(local.node.share_partitions)
 
 
+class Done:
+    """What members have accepted, and how often; `unsure` has what they were not answered about."""
+
+    def __init__(self) -> None:
+        self.accepted: Counter[bytes] = Counter()
+        self.unsure: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self.unsure.union(self.accepted))
+
+
 class Worker:
     """A member that goes where the leader is, and accepts what it gets."""
 
-    def __init__(self, broker: Broker, topic: Topic, name: str, accepted: Counter[bytes]) -> None:
+    def __init__(self, broker: Broker, topic: Topic, name: str, done: Done) -> None:
         self.broker = broker
         self.topic = topic
         self.name = name
-        self.accepted = accepted
+        self.done = done
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -138,32 +149,41 @@ class Worker:
                         await self._accept(member, row)
 
     async def _accept(self, member: ShareMember, row: Any) -> None:
-        values = values_of(row)
+        values = [bytes(value or b"") for value in values_of(row)]
         for each in row.acquired_records:
+            count = each.last_offset - each.first_offset + 1
+            these, values = values[:count], values[count:]
+            self.done.unsure.update(these)
             said = await member.say((each.first_offset, each.last_offset, ACCEPT))
+            self.done.unsure.difference_update(these)
             if not said.error_code:
-                for value in values[: each.last_offset - each.first_offset + 1]:
-                    self.accepted[bytes(value or b"")] += 1
-            values = values[each.last_offset - each.first_offset + 1 :]
+                self.done.accepted.update(these)
 
 
-async def has_so_many(accepted: Counter[bytes], goal: int) -> None:
-    await until(lambda: len(accepted) >= goal, 3 * ANSWER_SECONDS)
+def starts(broker: Broker) -> set[int]:
+    """The first offset that is not done with, as nodes know it that have led."""
+    shares = (share for node in broker.running_nodes for share in node.share_partitions)
+    return {share.delivery.start_offset for share in shares if share.delivery is not None}
+
+
+async def has_so_many(done: Done, goal: int) -> None:
+    await until(lambda: len(done) >= goal, 3 * ANSWER_SECONDS)
 
 
 @pytest.mark.slow
 async def test_every_record_is_accepted_once_while_leaders_crash(broker: Broker) -> None:
     topic = await filled(broker)
-    accepted: Counter[bytes] = Counter()
+    done = Done()
     async with trio.open_nursery() as nursery:
         for name in ("a", "b", "c"):
-            nursery.start_soon(Worker(broker, topic, name, accepted).run)
+            nursery.start_soon(Worker(broker, topic, name, done).run)
         for goal in (RECORDS // 4, RECORDS // 2):
-            await has_so_many(accepted, goal)
+            await has_so_many(done, goal)
             local = broker.local_node(await leader(broker, "t", 0))
             await local.crash()
             await local.start()
             await all_in_sync(broker)
-        await has_so_many(accepted, RECORDS)
+        await until(lambda: RECORDS in starts(broker), 3 * ANSWER_SECONDS)
         nursery.cancel_scope.cancel()
-    assert set(accepted.values()) == {1}
+    assert set(done.accepted.values()) == {1}
+    assert len(done) == RECORDS

@@ -35,7 +35,8 @@ PROPERTIES = {
 OURS = {"replication.factor.clamp": "true"}
 """One of the tests makes topics of three replicas, whatever the cluster."""
 SHARING = "0184"
-"""Recreates a topic under share groups, which are not there yet; when it fails, the run ends early."""
+"""Recreates a topic under share groups, of which there were none when it was last run; when it fails, the
+run ends early."""
 TOOLS = ("kafka-topics", "kafka-configs", "kafka-acls")
 
 

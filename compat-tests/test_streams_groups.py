@@ -17,7 +17,7 @@ import pytest
 from harness.admin_calls import of, request
 from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker
 from harness.raw import RawConnection
-from harness.tools import Tools
+from harness.tools import Tools, is_java
 
 from kbroker.protocol import streams_group_metadata
 from kbroker.protocol.api_keys import ApiKey
@@ -665,7 +665,8 @@ def spoken(side: Side, tools: Tools, arguments: str) -> list[str]:
     words = arguments.format(group=side.group).split()
     said = tools.run("kafka-streams-groups", "--bootstrap-server", side.broker.address, *words)
     text = f"{said.status}\n{said.stdout}\n{said.stderr}".replace(side.broker.address, "BROKER")
-    lines = [re.sub(r" +", " ", line).strip() for line in text.splitlines() if line.strip()]
+    kept = (line for line in text.splitlines() if line.strip() and not is_java(line))
+    lines = [re.sub(r" +", " ", line).strip() for line in kept]
     others = {script.__name__.replace("_", "-") for script in SCRIPTS}
     return sorted(line for line in lines if line.split()[0] not in others)
 

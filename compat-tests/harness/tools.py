@@ -226,7 +226,7 @@ class Shell:
     def _cleaned(self, text: str) -> list[str]:
         for name, value in self.variables.items():
             text = text.replace(value, f"${name}")
-        text = "\n".join(_in_order(line) for line in text.splitlines() if not _NOISE.match(line))
+        text = "\n".join(_in_order(line) for line in text.splitlines() if not is_java(line))
         for pattern, word in _VOLATILE:
             text = pattern.sub(word, text)
         lines = [" ".join(line.split()) for line in text.splitlines()]
@@ -234,6 +234,14 @@ class Shell:
 
 
 _NOISE = re.compile(r"\s+at [\w.$]+\S*\(|\s*\.\.\. \d+ (more|common)|\d\d:\d\d:\d\d\.\d{3} [A-Z]+ ")
+"""Traces, and log lines: clients that tools left behind in their JVM write some at any time."""
+
+
+def is_java(line: str) -> bool:
+    """Whether a line is one of a trace or of a log rather than what a tool says."""
+    return _NOISE.match(line) is not None
+
+
 _OF_ONE = re.compile(r"(?P<broker>apache|kbroker)> (?P<line>.*)")
 _VOLATILE = (
     (re.compile(r"\b1[6-9]\d{11}\b"), "TIME"),

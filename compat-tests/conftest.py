@@ -36,10 +36,14 @@ KILLED = {
     "broker.heartbeat.interval.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "5000",
     "log.cleaner.backoff.ms": "500",
+    "group.share.min.session.timeout.ms": "6000",
+    "group.share.session.timeout.ms": "6000",
+    "group.share.min.heartbeat.interval.ms": "1000",
+    "group.share.heartbeat.interval.ms": "1000",
 }
 """Apache Kafka is back soon after SIGKILL, and looks for transactions to abort only then: before,
 it would call some of them aborted without a marker, and their partitions would hang for ever.
-What is to be compacted is compacted soon."""
+What is to be compacted is compacted soon, and members of share groups are missed soon."""
 
 Spawn = Callable[[str], ClientProcess]
 

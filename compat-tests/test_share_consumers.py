@@ -19,7 +19,7 @@ from harness.tools import Tools
 CLIENT = "java tools"
 GROUPS = "kafka-share-groups"
 SECONDS = 90.0
-"""How long members may take: a lost one is missed after its session, of 45 s."""
+"""How long members may take."""
 
 Join = Callable[..., ScriptProcess]
 

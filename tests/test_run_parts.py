@@ -20,7 +20,7 @@ PARTS = {part["name"]: part for part in BUDGET["part"]}
 
 def test_the_parts_fit_the_budget() -> None:
     minutes = [part["minutes"] for part in BUDGET["part"] if not part.get("again")]
-    assert sum(minutes) <= 35 < BUDGET["limit_minutes"]
+    assert sum(minutes) <= 45 < BUDGET["limit_minutes"]
     assert PARTS["lint"]["minutes"] + PARTS["quick"]["minutes"] <= 3
 
 

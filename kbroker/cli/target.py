@@ -181,6 +181,18 @@ def run(
 
     The status is `failed`, or `TIMED_OUT`.
     """
+    return attempt(target, work, functools.partial(_end, failed=failed))
+
+
+def attempt(
+    target: Target,
+    work: Callable[[ClusterClient], Awaitable[Result]],
+    end: Callable[[BaseException], NoReturn],
+) -> Result:
+    """Do work on a cluster; where it fails `end` is called with the first error.
+
+    Who reads the output no more, and who interrupts, ends the process without a word.
+    """
     import trio
 
     from kbroker.client.errors import first_error
@@ -192,9 +204,16 @@ def run(
     try:
         return trio.run(main, strict_exception_groups=True)
     except BaseExceptionGroup as group:
-        _end(first_error(group), failed)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `_end` raises what is a bug
-        _end(error, failed)
+        failure = first_error(group)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `end` raises what is a bug
+        failure = error
+    if isinstance(failure, BrokenPipeError):
+        # What reads our output has seen enough; Python would complain about the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    if isinstance(failure, KeyboardInterrupt):
+        sys.exit(SIGNALLED + signal.SIGINT)
+    end(failure)
 
 
 def _end(error: BaseException, failed: int) -> NoReturn:
@@ -203,12 +222,6 @@ def _end(error: BaseException, failed: int) -> NoReturn:
     from kbroker.protocol.errors import KafkaError
     from kbroker.protocol.primitives import DecodeError
 
-    if isinstance(error, BrokenPipeError):
-        # What reads our output has seen enough; Python would complain about the rest at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    if isinstance(error, KeyboardInterrupt):
-        sys.exit(SIGNALLED + signal.SIGINT)
     if not isinstance(error, (ClientError, KafkaError, DecodeError, OSError)):
         raise error
     message = str(error)

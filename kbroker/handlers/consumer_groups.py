@@ -7,6 +7,7 @@ from typing import Any
 
 from kbroker.cluster.features import GROUP_VERSION
 from kbroker.coordination.shards import ShardPending
+from kbroker.coordinator import GroupCoordinator
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -15,11 +16,10 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kbroker.security.acls import AclOperation, Resource
+from kbroker.security.acls import AclOperation
 
-from .context import GROUP, TOPIC, Context
-from .groups import Part, together
-from .named import distinct
+from .context import Context
+from .newer_groups import describe_all, may_know_all, require_feature, require_known_topics
 from .registry import handles
 
 HeartbeatAnswer = ConsumerGroupHeartbeatResponse | ShardPending | None
@@ -53,8 +53,7 @@ async def _permitted_heartbeat(
 ) -> HeartbeatAnswer:
     """A heartbeat that names topics: the client must be allowed to know of all of them."""
     try:
-        async for name in ctx.turn.each(distinct(request.subscribed_topic_names or ())):
-            ctx.require_topic(AclOperation.DESCRIBE, name)
+        await require_known_topics(ctx, request.subscribed_topic_names or ())
     except KafkaError as error:
         return _refused(error)
     return _heartbeat(ctx, request)
@@ -63,7 +62,7 @@ async def _permitted_heartbeat(
 def _heartbeat(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> HeartbeatAnswer:
     groups = ctx.node.groups
     try:
-        require_consumer_groups(ctx)
+        require_feature(ctx, GROUP_VERSION)
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return _refused(error)
@@ -72,16 +71,6 @@ def _heartbeat(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> Heartbea
         request, ctx.client_info(), groups.now(), ctx.version, may_know
     )
     return groups.run(shard, result)
-
-
-def require_consumer_groups(ctx: Context) -> None:
-    """Raise KafkaError UNSUPPORTED_VERSION where nodes may run that do not know consumer groups."""
-    if not ctx.node.cluster.features.get(GROUP_VERSION):
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "The cluster runs group.version 0; when all nodes are up to date: kafka-features upgrade "
-            "--feature group.version=1",
-        )
 
 
 def _refused(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
@@ -99,43 +88,35 @@ async def consumer_group_describe(
 
     Differs from Kafka: one row for a group that is named several times.
     """
-    groups = ctx.node.groups
-    parts: list[Part[ConsumerGroupDescribeResponse.Group]] = []
-    async for group_id in ctx.turn.each(distinct(request.group_ids)):
-        lost = ConsumerGroupDescribeResponse.Group(
-            group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR
-        )
-        try:
-            ctx.require_group(AclOperation.DESCRIBE, group_id)
-            require_consumer_groups(ctx)
-            shard = groups.shard(group_id)
-        except KafkaError as error:
-            lost.error_code, lost.error_message = error.code, error.message
-            parts.append((None, [lost]))
-            continue
-        row = shard.coordinator.describe_consumer_group(group_id)
-        await _leave_out_denied(ctx, row)
-        if request.include_authorized_operations and not row.error_code:
-            row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
-        if groups.serves(shard):
-            parts.append((groups.release(shard, [row]), [lost]))
-        else:
-            parts.append((None, [lost]))
-    return ConsumerGroupDescribeResponse(groups=await together(ctx.turn, parts))
+
+    def check(group_id: str) -> None:
+        ctx.require_group(AclOperation.DESCRIBE, group_id)
+        require_feature(ctx, GROUP_VERSION)
+
+    rows = await describe_all(
+        ctx,
+        request,
+        ConsumerGroupDescribeResponse.Group,
+        check=check,
+        describe=GroupCoordinator.describe_consumer_group,
+        visible=_without_denied,
+    )
+    return ConsumerGroupDescribeResponse(groups=rows)
 
 
-async def _leave_out_denied(ctx: Context, row: ConsumerGroupDescribeResponse.Group) -> None:
+async def _without_denied(
+    ctx: Context, row: ConsumerGroupDescribeResponse.Group
+) -> ConsumerGroupDescribeResponse.Group:
     """Tell nothing of the members of a group that has topics which the client may not know."""
     if ctx.node.authorizer is None:
-        return
+        return row
     names: dict[str, None] = {}
     async for member in ctx.turn.each(row.members):
         names |= dict.fromkeys(member.subscribed_topic_names)
         for part in (member.assignment, member.target_assignment):
             names |= dict.fromkeys(topic.topic_name for topic in part.topic_partitions)
-    async for name in ctx.turn.each(names):
-        if not ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=True):
-            row.members = []
-            row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            row.error_message = "The group uses topics that the client may not describe."
-            return
+    if not await may_know_all(ctx, names):
+        row.members = []
+        row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        row.error_message = "The group uses topics that the client may not describe."
+    return row

@@ -7,6 +7,7 @@ from typing import Any
 
 from kbroker.cluster.features import SHARE_VERSION
 from kbroker.coordination.shards import ShardPending
+from kbroker.coordinator import GroupCoordinator
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
@@ -15,11 +16,10 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from kbroker.security.acls import AclOperation, Resource
+from kbroker.security.acls import AclOperation
 
-from .context import GROUP, TOPIC, Context
-from .groups import Part, together
-from .named import distinct
+from .context import Context
+from .newer_groups import describe_all, may_know_all, require_feature, require_known_topics
 from .registry import handles
 
 MEMBER_ID_LENGTH_MAX = 36
@@ -55,8 +55,7 @@ async def _permitted_heartbeat(
 ) -> HeartbeatAnswer:
     """A heartbeat that names topics: the client must be allowed to know of all of them."""
     try:
-        async for name in ctx.turn.each(distinct(request.subscribed_topic_names or ())):
-            ctx.require_topic(AclOperation.DESCRIBE, name)
+        await require_known_topics(ctx, request.subscribed_topic_names or ())
     except KafkaError as error:
         return _refused(error)
     return _heartbeat(ctx, request)
@@ -74,12 +73,7 @@ def _heartbeat(ctx: Context, request: ShareGroupHeartbeatRequest) -> HeartbeatAn
 
 def require_share_groups(ctx: Context) -> None:
     """Raise KafkaError UNSUPPORTED_VERSION where a node may still not know share groups."""
-    if not ctx.node.cluster.features.get(SHARE_VERSION):
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "The cluster runs share.version 0; when all nodes are up to date: kafka-features upgrade "
-            "--feature share.version=1",
-        )
+    require_feature(ctx, SHARE_VERSION)
 
 
 def _refused(error: KafkaError) -> ShareGroupHeartbeatResponse:
@@ -95,31 +89,22 @@ async def share_group_describe(
 
     Differs from Kafka: one row for a group that is named several times.
     """
-    groups = ctx.node.groups
-    parts: list[Part[ShareGroupDescribeResponse.Group]] = []
-    async for group_id in ctx.turn.each(distinct(request.group_ids)):
-        lost = ShareGroupDescribeResponse.Group(
-            group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR
-        )
-        try:
-            require_share_groups(ctx)
-            ctx.require_group(AclOperation.DESCRIBE, group_id)
-            if not group_id:
-                raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-            shard = groups.shard(group_id)
-        except KafkaError as error:
-            lost.error_code, lost.error_message = error.code, error.message
-            parts.append((None, [lost]))
-            continue
-        row = shard.coordinator.describe_share_group(group_id)
-        if request.include_authorized_operations and not row.error_code:
-            row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
-        row = await _visible(ctx, row)
-        if groups.serves(shard):
-            parts.append((groups.release(shard, [row]), [lost]))
-        else:
-            parts.append((None, [lost]))
-    return ShareGroupDescribeResponse(groups=await together(ctx.turn, parts))
+
+    def check(group_id: str) -> None:
+        require_share_groups(ctx)
+        ctx.require_group(AclOperation.DESCRIBE, group_id)
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+
+    rows = await describe_all(
+        ctx,
+        request,
+        ShareGroupDescribeResponse.Group,
+        check=check,
+        describe=GroupCoordinator.describe_share_group,
+        visible=_visible,
+    )
+    return ShareGroupDescribeResponse(groups=rows)
 
 
 async def _visible(
@@ -131,11 +116,10 @@ async def _visible(
     names: dict[str, None] = {}
     async for member in ctx.turn.each(row.members):
         names |= dict.fromkeys(topic.topic_name for topic in member.assignment.topic_partitions)
-    async for name in ctx.turn.each(names):
-        if not ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=True):
-            return ShareGroupDescribeResponse.Group(
-                group_id=row.group_id,
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message="The group uses topics that the client may not describe.",
-            )
-    return row
+    if await may_know_all(ctx, names):
+        return row
+    return ShareGroupDescribeResponse.Group(
+        group_id=row.group_id,
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        error_message="The group uses topics that the client may not describe.",
+    )

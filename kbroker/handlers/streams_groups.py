@@ -9,6 +9,7 @@ from kbroker.cluster.features import STREAMS_VERSION
 from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
 from kbroker.cluster.topics import DEFAULT, NewTopic, check_new_partitions, plan_topic
 from kbroker.coordination.shards import ShardPending, outcome_of
+from kbroker.coordinator import GroupCoordinator
 from kbroker.coordinator.streams_topics import MISSING_INTERNAL_TOPICS, InternalTopic
 from kbroker.coordinator.streams_topology import topics_named
 from kbroker.protocol.api_keys import ApiKey
@@ -21,9 +22,8 @@ from kbroker.protocol.messages.streams_groups import (
 )
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
-from .context import GROUP, TOPIC, Context
-from .groups import Part, together
-from .named import distinct
+from .context import TOPIC, Context
+from .newer_groups import describe_all, may_know_all, require_feature, require_known_topics
 from .registry import handles
 
 HeartbeatAnswer = StreamsGroupHeartbeatResponse | ShardPending | None
@@ -48,7 +48,7 @@ def streams_group_heartbeat(
     for groups of more tasks than that.
     """
     try:
-        require_streams_groups(ctx)
+        require_feature(ctx, STREAMS_VERSION)
         ctx.require_group(AclOperation.READ, request.group_id)
     except KafkaError as error:
         return _refused(error)
@@ -75,8 +75,7 @@ async def _heartbeat_with_topology(
                 ErrorCode.STREAMS_INVALID_TOPOLOGY,
                 f"Topic names {','.join(invalid)} are not valid topic names.",
             )
-        async for name in ctx.turn.each(names):
-            ctx.require_topic(AclOperation.DESCRIBE, name)
+        await require_known_topics(ctx, names)
     except KafkaError as error:
         return _refused(error)
     outcome = _heartbeat(ctx, request)
@@ -165,16 +164,6 @@ def _add(answer: StreamsGroupHeartbeatResponse, words: str) -> None:
             status.status_detail += f"; {words}"
 
 
-def require_streams_groups(ctx: Context) -> None:
-    """Raise KafkaError UNSUPPORTED_VERSION where nodes may run that do not know streams groups."""
-    if not ctx.node.cluster.features.get(STREAMS_VERSION):
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "The cluster runs streams.version 0; when all nodes are up to date: kafka-features upgrade "
-            "--feature streams.version=1",
-        )
-
-
 def _refused(error: KafkaError) -> StreamsGroupHeartbeatResponse:
     return StreamsGroupHeartbeatResponse(
         error_code=error.code, error_message=error.message, status=[]
@@ -190,29 +179,20 @@ async def streams_group_describe(
 
     Differs from Kafka: one row for a group that is named several times.
     """
-    groups = ctx.node.groups
-    parts: list[Part[StreamsGroupDescribeResponse.Group]] = []
-    async for group_id in ctx.turn.each(distinct(request.group_ids)):
-        lost = StreamsGroupDescribeResponse.Group(
-            group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR
-        )
-        try:
-            require_streams_groups(ctx)
-            ctx.require_group(AclOperation.DESCRIBE, group_id)
-            shard = groups.shard(group_id)
-        except KafkaError as error:
-            lost.error_code, lost.error_message = error.code, error.message
-            parts.append((None, [lost]))
-            continue
-        row = shard.coordinator.describe_streams_group(group_id)
-        row = await _unless_denied(ctx, row)
-        if request.include_authorized_operations and not row.error_code:
-            row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
-        if groups.serves(shard):
-            parts.append((groups.release(shard, [row]), [lost]))
-        else:
-            parts.append((None, [lost]))
-    return StreamsGroupDescribeResponse(groups=await together(ctx.turn, parts))
+
+    def check(group_id: str) -> None:
+        require_feature(ctx, STREAMS_VERSION)
+        ctx.require_group(AclOperation.DESCRIBE, group_id)
+
+    rows = await describe_all(
+        ctx,
+        request,
+        StreamsGroupDescribeResponse.Group,
+        check=check,
+        describe=GroupCoordinator.describe_streams_group,
+        visible=_unless_denied,
+    )
+    return StreamsGroupDescribeResponse(groups=rows)
 
 
 async def _unless_denied(
@@ -226,12 +206,10 @@ async def _unless_denied(
         names |= dict.fromkeys((*each.source_topics, *each.repartition_sink_topics))
         for topic in (*each.repartition_source_topics, *each.state_changelog_topics):
             names[topic.name] = None
-    async for name in ctx.turn.each(names):
-        if not ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=True):
-            return StreamsGroupDescribeResponse.Group(
-                group_id=row.group_id,
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message="The described group uses topics that the client is not authorized to "
-                "describe.",
-            )
-    return row
+    if await may_know_all(ctx, names):
+        return row
+    return StreamsGroupDescribeResponse.Group(
+        group_id=row.group_id,
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        error_message="The described group uses topics that the client is not authorized to describe.",
+    )

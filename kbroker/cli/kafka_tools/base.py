@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import sys
@@ -19,6 +20,7 @@ from kbroker.cli.target import (
     SECURITY_SETTINGS,
     SIGNALLED,
     Target,
+    attempt,
     parse_addresses,
     security_of,
 )
@@ -162,22 +164,8 @@ def run(
 
     Ends the process when it fails: `failed` prints what Kafka's tool says then.
     """
-    import trio
-
-    from kbroker.client.errors import first_error
-
     target = target_of(parser, options, settings_of(options) if settings is None else settings)
-
-    async def main() -> Result:
-        async with target.opened() as cluster:
-            return await work(cluster)
-
-    try:
-        return trio.run(main, strict_exception_groups=True)
-    except BaseExceptionGroup as group:
-        _end(first_error(group), failed)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `_end` raises what is a bug
-        _end(error, failed)
+    return attempt(target, work, functools.partial(_end, failed=failed))
 
 
 def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
@@ -185,11 +173,6 @@ def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
     from kbroker.protocol.errors import KafkaError
     from kbroker.protocol.primitives import DecodeError
 
-    if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    if isinstance(error, KeyboardInterrupt):
-        sys.exit(INTERRUPTED)
     if isinstance(error, KafkaError):
         failed(message_of(error.code, error.message))
     elif isinstance(error, CannotConnect):

@@ -204,7 +204,7 @@ class World:
 
     async def create(self, number: int) -> None:
         """Make one topic."""
-        placed = self.cluster.place_partitions(PARTITIONS_OF_TOPIC, FACTOR)
+        placed = [*self.cluster.place_partitions(PARTITIONS_OF_TOPIC, FACTOR)]
         await self.cluster.create_topic(f"topic-{number}", placed, {}, cause="benchmark")
 
 
@@ -235,7 +235,7 @@ async def _creation(world: World, partitions: int) -> list[Figure]:
 def _placing(world: World) -> list[Figure]:
     racks = dict.fromkeys(world.cluster.open_ids)
     began = time.process_time()
-    placed = place(racks, LARGE_TOPIC, FACTOR, load=world.cluster.load)
+    placed = [*place(racks, LARGE_TOPIC, FACTOR, load=world.cluster.load)]
     seconds = time.process_time() - began
     size = len(json.dumps(placed, separators=(",", ":")))
     return [Figure("place", seconds), Figure("document", size / 1000)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import NamedTuple
@@ -260,11 +260,11 @@ class Cluster(ClusterView):
 
     def place_partitions(
         self, count: int, replication_factor: int, topic: Topic | None = None
-    ) -> list[list[int]]:
+    ) -> Iterator[list[int]]:
         """Spread `count` new partitions over the nodes, of `topic` if there is one already.
 
         Nodes that are down are taken only when there are too few others, and do not lead. Raises
-        INVALID_REPLICATION_FACTOR.
+        INVALID_REPLICATION_FACTOR, at once; the nodes are chosen as they are asked for.
         """
         nodes = self.open_ids
         if not nodes:

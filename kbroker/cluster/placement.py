@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Racks = Mapping[int, str | None]
 """The rack of each node; None for one that has none."""
@@ -54,24 +54,23 @@ def place(
     load: Load | None = None,
     last: Iterable[int] = (),
     topic: Iterable[Sequence[int]] = (),
-) -> list[list[int]]:
+) -> Iterator[list[int]]:
     """Spread new partitions of a topic: the leaders go round, and so do the other replicas.
 
     Parameters: `racks` has the nodes to choose from, at least `factor`; a partition is in as many
     racks as there are. `load` is what the nodes have in all, to choose between equals; `last` are
     nodes that come only when there are no others (they are down), and never lead. `topic` is where
-    its other partitions are. Returns a list of node ids for each partition, its preferred leader
-    first.
+    its other partitions are. Gives a list of node ids for each partition, its preferred leader
+    first; each is chosen when it is asked for, because among many nodes that takes a while.
     """
     if len(racks) == 1:
-        return [list(racks) for _ in range(count)]
+        yield from (list(racks) for _ in range(count))
+        return
     load, own, shunned = load or Load(), Load(topic), set(last)
-    placed = []
     for _ in range(count):
         nodes = _place_one(racks, factor, own, load, shunned)
         own.add(nodes)
-        placed.append(nodes)
-    return placed
+        yield nodes
 
 
 def _place_one(racks: Racks, factor: int, own: Load, load: Load, shunned: set[int]) -> list[int]:

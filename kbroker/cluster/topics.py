@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kbroker.config import BrokerConfig, ConfigError, validate_topic_configs
@@ -48,10 +48,14 @@ class NewTopic:
 
 @dataclass(slots=True)
 class TopicPlan:
-    """A topic that passed every check: where its partitions go and what it overrides."""
+    """A topic that may be made: where its partitions go and what it overrides.
+
+    `assignments` gives the nodes of each partition as it is asked for, because of thousands that
+    takes a while. Raises INVALID_REPLICA_ASSIGNMENT for those that a client has chosen.
+    """
 
     name: str
-    assignments: list[list[int]]
+    assignments: Iterator[list[int]]
     configs: dict[str, str]
 
 
@@ -120,13 +124,13 @@ def _check_configs(configs: Mapping[str, str | None], broker: BrokerConfig) -> d
 
 def _check_assignments(
     cluster: Cluster, assignments: Mapping[int, Sequence[int]]
-) -> list[list[int]]:
+) -> Iterator[list[int]]:
     if sorted(assignments) != list(range(len(assignments))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must count from 0 without a gap"
         )
     factor = len(assignments[0])
-    return [check_replicas(cluster, assignments[i], factor) for i in range(len(assignments))]
+    return (check_replicas(cluster, assignments[i], factor) for i in range(len(assignments)))
 
 
 def check_replicas(cluster: Cluster, nodes: Sequence[int], factor: int) -> list[int]:
@@ -147,4 +151,4 @@ async def create_topic(
 ) -> Topic:
     """Create a topic; it is usable when this returns. Raises what `plan_topic` raises."""
     plan = plan_topic(cluster, config, new)
-    return await cluster.create_topic(plan.name, plan.assignments, plan.configs, cause=cause)
+    return await cluster.create_topic(plan.name, [*plan.assignments], plan.configs, cause=cause)

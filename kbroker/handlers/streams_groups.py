@@ -147,11 +147,10 @@ async def _create(ctx: Context, missing: Mapping[str, InternalTopic]) -> list[tu
         )
         try:
             plan = plan_topic(ctx.node.cluster, ctx.node.config, new)
-            ctx.change_partitions(len(plan.assignments), told_since=0)
+            placed = [nodes async for nodes in ctx.turn.each(plan.assignments)]
+            ctx.change_partitions(len(placed), told_since=0)
             cause = f"StreamsGroupHeartbeat by {ctx.client_id}"
-            await ctx.node.cluster.create_topic(
-                plan.name, plan.assignments, plan.configs, cause=cause
-            )
+            await ctx.node.cluster.create_topic(plan.name, placed, plan.configs, cause=cause)
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # another member was faster
                 failures.append((topic.name, error.message or error.code.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
@@ -94,14 +94,15 @@ async def _create_one(
     node = ctx.node
     new = _new_topic(row)
     plan = plan_topic(node.cluster, node.config, new)
+    placed = [nodes async for nodes in ctx.turn.each(plan.assignments)]
+    ctx.change_partitions(len(placed), told_since=6)
     topic_id = ZERO_UUID
-    ctx.change_partitions(len(plan.assignments), told_since=6)
     if not validate_only:
         topic = await node.cluster.create_topic(
-            plan.name, plan.assignments, plan.configs, cause=f"CreateTopics by {ctx.client_id}"
+            plan.name, placed, plan.configs, cause=f"CreateTopics by {ctx.client_id}"
         )
         topic_id = topic.id
-    return _created_row(ctx, plan, topic_id)
+    return _created_row(ctx, plan, placed, topic_id)
 
 
 def _new_topic(row: CreateTopicsRequest.Topic) -> NewTopic:
@@ -112,7 +113,9 @@ def _new_topic(row: CreateTopicsRequest.Topic) -> NewTopic:
     return NewTopic(row.name, row.num_partitions, row.replication_factor, assignments, configs)
 
 
-def _created_row(ctx: Context, plan: TopicPlan, topic_id: uuid.UUID) -> CreateTopicsResponse.Topic:
+def _created_row(
+    ctx: Context, plan: TopicPlan, placed: Sequence[Sequence[int]], topic_id: uuid.UUID
+) -> CreateTopicsResponse.Topic:
     if not ctx.allows(
         AclOperation.DESCRIBE_CONFIGS, Resource(TOPIC, plan.name), is_looked_for=True
     ):
@@ -126,8 +129,8 @@ def _created_row(ctx: Context, plan: TopicPlan, topic_id: uuid.UUID) -> CreateTo
     return CreateTopicsResponse.Topic(
         name=plan.name,
         topic_id=topic_id,
-        num_partitions=len(plan.assignments),
-        replication_factor=len(plan.assignments[0]),
+        num_partitions=len(placed),
+        replication_factor=len(placed[0]),
         configs=[
             CreateTopicsResponse.Config(
                 name=entry.name,
@@ -215,7 +218,7 @@ async def create_partitions(
             check_new_partitions(wanted)
             if name in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic '{name}' stands there twice")
-            added = _added_partitions(ctx, topic)
+            added = await _choose(ctx, topic)
             ctx.change_partitions(len(added), told_since=3)
             if not request.validate_only:
                 await ctx.node.cluster.add_partitions(
@@ -231,7 +234,17 @@ def _missing(ctx: Context, asked: CreatePartitionsRequest.Topic) -> int:
     return 0 if topic is None else max(asked.count - len(topic.partitions), 0)
 
 
-def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> list[list[int]]:
+async def _choose(ctx: Context, asked: CreatePartitionsRequest.Topic) -> list[Sequence[int]]:
+    """The nodes of each partition that is added; chosen anew where others have added some meanwhile."""
+    while True:
+        added = [nodes async for nodes in ctx.turn.each(_added_partitions(ctx, asked))]
+        if len(added) == _missing(ctx, asked):
+            return added
+
+
+def _added_partitions(
+    ctx: Context, asked: CreatePartitionsRequest.Topic
+) -> Iterator[Sequence[int]]:
     cluster = ctx.node.cluster
     topic = find_topic(cluster, asked.name, ZERO_UUID, by_id=False)
     current = len(topic.partitions)
@@ -248,10 +261,10 @@ def _added_partitions(ctx: Context, asked: CreatePartitionsRequest.Topic) -> lis
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{missing} partitions are new, {len(asked.assignments)} are assigned",
         )
-    return [
+    return (
         check_replicas(cluster, each.broker_ids, topic.replication_factor)
         for each in asked.assignments
-    ]
+    )
 
 
 @handles(ApiKey.DELETE_RECORDS, versions="0-2")

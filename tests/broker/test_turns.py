@@ -16,8 +16,11 @@ from kbroker.broker import Broker
 from kbroker.net.connection import ROW_BYTES, Connection
 from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
+from kbroker.runtime.slices import TurnQueue
 
 from ..brokers import hand_to, started
 from ..turns import TURN_SECONDS_MAX, longest_step
@@ -230,6 +233,59 @@ async def test_a_turn_ends_within_a_large_request() -> None:
                 await wire.send_bytes(data)
                 await wire.receive()
             assert step.seconds < TURN_SECONDS_MAX, str(step)
+
+
+async def passes_of(wire: Wire, monkeypatch: pytest.MonkeyPatch, key: ApiKey, asked: Any) -> int:
+    """How often others had their turn, where each ends as soon as it may."""
+    waits = 0
+    wait = TurnQueue.wait
+
+    async def counted(self: TurnQueue, *, again: bool) -> None:
+        nonlocal waits
+        waits += 1
+        await wait(self, again=again)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TurnQueue, "wait", counted)
+        patch.setattr("kbroker.runtime.slices.TURN_SECONDS", 0)
+        await wire.ask(key, 3, asked)
+    return waits
+
+
+async def test_a_turn_may_end_behind_each_partition_whose_nodes_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        create = CreateTopicsRequest(
+            topics=[CreateTopicsRequest.Topic(name="t", num_partitions=50, replication_factor=1)],
+            timeout_ms=1000,
+        )
+        grow = CreatePartitionsRequest(
+            topics=[CreatePartitionsRequest.Topic(name="t", count=100)], timeout_ms=1000
+        )
+        assert await passes_of(wire, monkeypatch, ApiKey.CREATE_TOPICS, create) >= 50
+        assert await passes_of(wire, monkeypatch, ApiKey.CREATE_PARTITIONS, grow) >= 50
+
+
+async def test_a_topic_grows_once_however_many_ask_for_it_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kbroker.runtime.slices.TURN_SECONDS", 0)
+    row = CreatePartitionsRequest.Topic(name="t", count=20)
+    ask = CreatePartitionsRequest(topics=[row], timeout_ms=1000)
+    codes = []
+
+    async def grow(wire: Wire) -> None:
+        answer = await wire.ask(ApiKey.CREATE_PARTITIONS, 3, ask)
+        codes.append(answer.results[0].error_code)
+
+    async with started() as broker, connected(broker.endpoint) as one:
+        await create_topic(one, "t", 2)
+        async with connected(broker.endpoint) as two, trio.open_nursery() as nursery:
+            nursery.start_soon(grow, one)
+            nursery.start_soon(grow, two)
+        assert len(broker.node.cluster.topics["t"].partitions) == 20
+    assert sorted(codes) == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS]
 
 
 @pytest.mark.slow

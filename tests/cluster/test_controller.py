@@ -362,7 +362,7 @@ async def test_a_cordoned_node_gets_no_new_partitions(autojump_clock: MockClock)
     async with members() as (one, two, _):
         two.membership.cordon(True)
         await settled()
-        placed = one.cluster.place_partitions(4, 2)
+        placed = [*one.cluster.place_partitions(4, 2)]
         assert {node for nodes in placed for node in nodes} == {1, 3}
         with pytest.raises(KafkaError):
             one.cluster.place_partitions(1, 3)

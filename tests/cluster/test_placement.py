@@ -18,7 +18,7 @@ def counts(placed: list[list[int]]) -> tuple[Counter[int], Counter[int]]:
 
 @pytest.mark.parametrize("factor", [1, 2, 3])
 def test_leaders_and_followers_go_round(factor: int) -> None:
-    placed = place(THREE, 9, factor)
+    placed = [*place(THREE, 9, factor)]
     leaders, replicas = counts(placed)
     assert leaders == {1: 3, 2: 3, 3: 3}
     assert replicas == {1: 3 * factor, 2: 3 * factor, 3: 3 * factor}
@@ -32,7 +32,7 @@ def test_what_one_node_led_does_not_all_go_to_the_same_next_one() -> None:
 
 
 def test_what_a_node_led_is_divided_among_all_others_also_where_each_has_everything() -> None:
-    placed = place(THREE, 12, 3)
+    placed = [*place(THREE, 12, 3)]
     for leader in THREE:
         seconds = Counter(nodes[1] for nodes in placed if nodes[0] == leader)
         assert sorted(seconds.values()) == [2, 2]
@@ -46,15 +46,15 @@ def test_topics_of_one_partition_spread_over_the_nodes() -> None:
 
 
 def test_added_partitions_go_on_where_the_topic_stopped() -> None:
-    first = place(THREE, 4, 2)
-    leaders, replicas = counts(first + place(THREE, 2, 2, topic=first))
+    first = [*place(THREE, 4, 2)]
+    leaders, replicas = counts([*first, *place(THREE, 2, 2, topic=first)])
     assert leaders == {1: 2, 2: 2, 3: 2}
     assert replicas == {1: 4, 2: 4, 3: 4}
 
 
 def test_a_partition_is_in_as_many_racks_as_there_are() -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
-    placed = place(racks, 12, 3)
+    placed = [*place(racks, 12, 3)]
     assert all({racks[each] for each in nodes} == {"a", "b", "c"} for nodes in placed)
     assert counts(placed) == (Counter(dict.fromkeys(racks, 2)), Counter(dict.fromkeys(racks, 6)))
 
@@ -65,8 +65,8 @@ def test_more_replicas_than_racks() -> None:
 
 
 def test_nodes_that_are_down_come_last_and_do_not_lead() -> None:
-    assert counts(place(THREE, 4, 2, last=[2]))[1] == {1: 4, 3: 4}
-    leaders, replicas = counts(place(THREE, 4, 3, last=[2]))
+    assert counts([*place(THREE, 4, 2, last=[2])])[1] == {1: 4, 3: 4}
+    leaders, replicas = counts([*place(THREE, 4, 3, last=[2])])
     assert leaders == {1: 2, 3: 2}
     assert replicas == {1: 4, 2: 4, 3: 4}
 

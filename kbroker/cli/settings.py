@@ -43,6 +43,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="HOST:PORT",
         help="Tell clients this address. Without it each client is told the one it dialled.",
     ),
+    option(
+        "--host-port",
+        type=click.IntRange(1, 65535),
+        help="Of a container: listen on this port too, and tell who comes by it localhost and this"
+        " port. For clients outside, where it is published under the same number.",
+    ),
     option("--http-host", help="Address for metrics and probes.  [default: 127.0.0.1]"),
     option(
         "--http-port",

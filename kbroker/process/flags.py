@@ -8,7 +8,10 @@ from pathlib import Path
 
 from kbroker.config import BrokerConfig, ConfigError, KafkaEnvironment, read_kafka_environment
 
-from .listeners import parse_endpoint, split_address
+from .listeners import parse_endpoint, protocol_of, split_address
+
+HOST_LISTENER = "HOST"
+"""The name of the listener of `--host-port`."""
 
 
 @dataclass(slots=True)
@@ -18,6 +21,7 @@ class SettingFlags:
     host: str | None = None
     port: int | None = None
     advertise: str | None = None
+    host_port: int | None = None
     http_host: str | None = None
     http_port: int | None = None
     data_dir: str | None = None
@@ -47,7 +51,7 @@ def load_settings(flags: SettingFlags, environ: Mapping[str, str]) -> BrokerConf
     )
     for origin, name, value in _settings_of_flags(flags, config):
         config = config.overlay({name: value}, origin=origin)
-    return config
+    return config if flags.host_port is None else _listen_for_host(config, flags.host_port)
 
 
 def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tuple[str, str, str]]:
@@ -78,3 +82,26 @@ def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tu
         ]
         told = f"{name}://{parse_endpoint(flags.advertise)}"
         yield "--advertise", "advertised.listeners", ",".join([told, *others])
+
+
+def _listen_for_host(config: BrokerConfig, port: int) -> BrokerConfig:
+    """With one more listener, for clients of the machine that a container is on.
+
+    It is like the first one, but for its port and for what its clients are told.
+    """
+    first, address = split_address(config.listeners[0], "listeners")
+    if HOST_LISTENER in {split_address(each, "listeners")[0] for each in config.listeners}:
+        raise ConfigError(
+            f"listeners has {HOST_LISTENER} already; leave out --host-port, or name it otherwise"
+        )
+    listener = f"{HOST_LISTENER}://{address._replace(port=port)}"
+    told = f"{HOST_LISTENER}://localhost:{port}"
+    protocols = config.text("listener.security.protocol.map")
+    values = {
+        "listeners": ",".join([*config.items("listeners"), listener]),
+        "advertised.listeners": ",".join([*config.items("advertised.listeners"), told]),
+        "listener.security.protocol.map": (
+            f"{protocols},{HOST_LISTENER}:{protocol_of(config, first)}"
+        ),
+    }
+    return config.overlay(values, origin="--host-port")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.client.endpoint import Endpoint
 from kbroker.config import ConfigError
 from kbroker.process.flags import SettingFlags, load_settings
+from kbroker.process.listeners import configured_listeners
 
 
 def test_the_order_of_places(tmp_path: Path) -> None:
@@ -50,6 +52,36 @@ def test_an_advertised_address_stands_beside_those_of_other_listeners() -> None:
     assert config.items("advertised.listeners") == ("A://[::1]:9", "B://b:2")
     with pytest.raises(ConfigError, match="nonsense"):
         load_settings(SettingFlags(advertise="nonsense"), {})
+
+
+def test_the_machine_of_a_container_has_a_listener_like_the_first_one() -> None:
+    settings = {
+        "listeners": "IN://:9092",
+        "advertised.listeners": "IN://kafka:9092",
+        "listener.security.protocol.map": "IN:PLAINTEXT",
+    }
+    config = load_settings(SettingFlags(host_port=29092, overrides=settings), {})
+    inside, outside = configured_listeners(config)
+    assert (inside.name, inside.port, inside.advertised) == ("IN", 9092, Endpoint("kafka", 9092))
+    assert (outside.name, outside.host) == ("HOST", inside.host)
+    assert (outside.port, outside.advertised) == (29092, Endpoint("localhost", 29092))
+    assert config.origin("listeners") == "--host-port"
+
+
+def test_the_listener_of_the_first_node_keeps_what_its_clients_are_told() -> None:
+    """That is the address that each came by, where nothing else is said."""
+    first, host = configured_listeners(load_settings(SettingFlags(host_port=29092), {}))
+    assert (first.port, first.advertised, host.advertised) == (
+        9092,
+        None,
+        Endpoint("localhost", 29092),
+    )
+
+
+def test_a_listener_of_that_name_is_not_taken_over() -> None:
+    settings = {"listeners": "HOST://:1", "listener.security.protocol.map": "HOST:PLAINTEXT"}
+    with pytest.raises(ConfigError, match="listeners has HOST already; leave out --host-port"):
+        load_settings(SettingFlags(host_port=2, overrides=settings), {})
 
 
 def test_the_data_folder_is_a_setting() -> None:

@@ -172,6 +172,14 @@ def test_listeners_of_a_compose_file_are_taken_as_they_are(start: Start) -> None
     assert "[KafkaServer id=7] started" in container.logged()
 
 
+def test_the_machine_has_a_port_of_its_own_beside_that_of_containers(start: Start) -> None:
+    container = start(environment={"KBROKER_HOST_PORT": "29092"})
+    for address in ("localhost:9092", "localhost:29092"):
+        versions = said(container, "kafka-broker-api-versions", "--bootstrap-server", address)
+        assert versions.startswith((f"{address} (id: 1 ", "127.0.0.1:9092 (id: 1 "))
+    assert "also advertised" not in container.logged()
+
+
 def test_it_starts_as_confluents_images_do(start: Start) -> None:
     container = start(
         ["/etc/confluent/docker/run"],

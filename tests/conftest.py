@@ -71,6 +71,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Rounds of tests/kill, transactions and replication (KBROKER_KILL_ROUNDS).",
     )
     group.addoption(
+        "--faults",
+        choices=["nodes", "networks", "etcd"],
+        help="Only those of tests/machines that happen to these; otherwise all.",
+    )
+    group.addoption(
         "--seed",
         type=int,
         default=int(os.environ.get("KBROKER_SEED") or random.SystemRandom().randrange(10**9)),

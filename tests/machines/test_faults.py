@@ -193,26 +193,33 @@ class Fault(NamedTuple):
     elects: bool = True
 
 
-FAULTS = {
-    "leader alone": Fault(LEADER, MachineRun.isolate),
+OF_NODES = {
     "leader": Fault(LEADER, MachineRun.kill),
     "leader paused": Fault(LEADER, MachineRun.pause, elects=False),
-    "quorum of etcd": Fault(NOBODY, MachineRun.kill_most_of_etcd, elects=False),
-    "leader without etcd": Fault(LEADER, MachineRun.cut_from_etcd),
-    "answers of etcd": Fault(LEADER, MachineRun.lose_answers, elects=False),
     "follower": Fault(FOLLOWER, MachineRun.kill_follower, elects=False),
     "controller": Fault(CONTROLLER, MachineRun.kill, elects=False),
     "all": Fault(EVERY, MachineRun.kill),
+    "disk": Fault(LEADER, MachineRun.lose_disk),
+}
+OF_NETWORKS = {
+    "leader alone": Fault(LEADER, MachineRun.isolate),
+    "leader without etcd": Fault(LEADER, MachineRun.cut_from_etcd),
     "leader with etcd": Fault(LEADER, MachineRun.isolate_others, elects=False),
     "one way": Fault(ANY, MachineRun.cut_one_way, elects=False),
     "between two": Fault(LEADER, MachineRun.cut_between_two, elects=False),
     "flapping": Fault(LEADER, MachineRun.flap, elects=False),
-    "disk": Fault(LEADER, MachineRun.lose_disk),
+}
+OF_ETCD = {
+    "quorum of etcd": Fault(NOBODY, MachineRun.kill_most_of_etcd, elects=False),
+    "answers of etcd": Fault(LEADER, MachineRun.lose_answers, elects=False),
     "leader of etcd": Fault(NOBODY, MachineRun.kill_etcd_leader, elects=False),
     "all of etcd": Fault(NOBODY, MachineRun.restart_etcd, elects=False),
     "etcd paused": Fault(NOBODY, MachineRun.pause_etcd, elects=False),
     "etcd full": Fault(NOBODY, MachineRun.fill_etcd, elects=False),
 }
+FAULTS = OF_NETWORKS | OF_NODES | OF_ETCD
+KINDS = {"nodes": OF_NODES, "networks": OF_NETWORKS, "etcd": OF_ETCD, None: FAULTS}
+"""By `--faults`."""
 
 
 def _sleep_until(moment: float) -> None:
@@ -226,4 +233,5 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureReq
         cluster = MachineCluster(tmp_path)
     except NoNetwork:
         pytest.skip("no networks can be made here")
-    crash_nodes(cluster, rounds, seed, tuple(FAULTS), MachineRun)
+    kinds = KINDS[request.config.getoption("faults")]
+    crash_nodes(cluster, rounds, seed, tuple(kinds), MachineRun)

@@ -27,6 +27,8 @@ WAIT_SECONDS = 120.0
 COMMIT_SECONDS = 0.5
 PAUSE_SECONDS = 0.01
 """Between two records of the load."""
+SETTLE_SECONDS = 1.5
+"""Longer than members are silent: what the way there has done to them is seen before the way back begins."""
 JAVA_EVERY = 4
 """Each fourth member is one of Java's client."""
 NEW, OLD = "consumer", "classic"
@@ -222,6 +224,7 @@ def convert(join: Join, count: int, rounds: int, seen: Deliveries) -> list[Leave
                 time.sleep(0.3)
                 members[position].close()
                 members[position] = join(protocol)
+            time.sleep(SETTLE_SECONDS)
     seen.phase = "afterwards: "
     return members
 

@@ -168,8 +168,10 @@ def test_a_killed_member_may_have_had_a_record_of_which_it_did_not_say() -> None
     checker = ShareChecker(limit=3)
     checker.got((0, 0), 1, "release")
     checker.settled((0, 0), 1, "release")
-    checker.kills += 1
+    checker.kills.append({0: 1})
     checker.got((0, 0), 3, "accept")
     checker.settled((0, 0), 3, "accept")
-    assert checker.ends({0: 1}) == {"accepted": 1}
-    assert not checker.wrong
+    checker.got((0, 1), 2, "accept")  # it was not there yet
+    checker.settled((0, 1), 2, "accept")
+    assert checker.ends({0: 2}) == {"accepted": 2}
+    assert checker.wrong == {"a count that is too high": 1}

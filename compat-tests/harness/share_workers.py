@@ -18,11 +18,14 @@ from typing import Self
 from .brokers import Broker
 from .java import command_line
 from .places import COMPAT
+from .traffic import Reader
 
 LEAVE_SECONDS = 30.0
 ACCEPT, REJECT, RELEASE = "accept", "reject", "release"
 NOT_HELD = "InvalidRecordStateException"
 """The member does not hold the record any more."""
+END = 2**63 - 1
+"""Beyond every offset."""
 Place = tuple[int, int]
 """Partition and offset."""
 
@@ -34,7 +37,7 @@ class _Fate:
     Attributes:
       floor: The deliveries that were stored: those of the last release that was taken.
       top: The most deliveries that a member was told of.
-      kills: How many members had been killed by then. Each may have had the record, and not have said so.
+      kills: How many members had been killed by then. Who is killed later may have the record, and not say so.
       settled: What was taken and lets nobody have it again.
       unsure: How many times it was accepted or rejected without an answer that says whether that was taken.
     """
@@ -48,19 +51,24 @@ class _Fate:
 
 @dataclass
 class ShareChecker:
-    """All that members say, in one order; `wrong` counts what must never be."""
+    """All that members say, in one order; `wrong` counts what must never be.
+
+    Attributes:
+      limit: How often a record is delivered at most.
+      kills: For each member that was killed, where the partitions ended then: it may have had what there was.
+    """
 
     limit: int
     fates: dict[Place, _Fate] = field(default_factory=dict)
     wrong: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
-    kills: int = 0
+    kills: list[dict[int, int]] = field(default_factory=list)
     first_wrong: str = ""
 
     def got(self, place: Place, deliveries: int, deed: str) -> None:
         """A member was given a record."""
-        fate = self.fates.setdefault(place, _Fate(kills=self.kills))
-        most = fate.top + 1 + self.kills - fate.kills
+        fate = self.fates.setdefault(place, _Fate())
+        most = fate.top + 1 + self._unseen(place, fate)
         if fate.settled:
             self._note(f"delivered after it was settled: {fate.settled}", place, deliveries)
         if deliveries <= fate.floor:
@@ -68,7 +76,7 @@ class ShareChecker:
         if deliveries > min(most, self.limit):
             self._note("a count that is too high", place, deliveries)
         self.done["redelivered"] += fate.top > 0
-        fate.top, fate.kills = max(fate.top, deliveries), self.kills
+        fate.top, fate.kills = max(fate.top, deliveries), len(self.kills)
         fate.unsure += deed != RELEASE
 
     def settled(self, place: Place, deliveries: int, deed: str) -> None:
@@ -107,8 +115,13 @@ class ShareChecker:
         if fate.unsure:
             return "accepted or rejected as a kill came"
         # Members that were killed may have had it as well, as often as it takes.
-        unseen = self.kills - fate.kills
-        return "exhausted by kills" if fate.top + unseen >= self.limit else "lost"
+        most = fate.top + self._unseen(place, fate)
+        return "exhausted by kills" if most >= self.limit else "lost"
+
+    def _unseen(self, place: Place, fate: _Fate) -> int:
+        """How many killed members may have had a record since then."""
+        partition, offset = place
+        return sum(offset < ends.get(partition, END) for ends in self.kills[fate.kills :])
 
     def _note(self, what: str, place: Place, deliveries: int) -> None:
         self.wrong[what] += 1
@@ -126,6 +139,8 @@ class ShareWorkers:
         program = str(COMPAT / "java" / "ShareWorker.java")
         self._command = command_line("kafka-4.3", program, broker.address, group, topic)
         self._log = log
+        self._topic = topic
+        self._reader = Reader(broker.address)
         self._running: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -156,11 +171,14 @@ class ShareWorkers:
     def kill_oldest(self) -> int:
         """SIGKILL for the member that has worked longest; returns how many records it had at hand."""
         worker = self._running.pop(0)
+        ends: dict[int, int] = {}
         with self.lock:
-            # What it has and has not said is unseen; what it still says comes before its end.
-            self.checker.kills += 1
+            self.checker.kills.append(ends)  # first: others get at once what it had
         worker.process.send_signal(signal.SIGKILL)
         worker.join()
+        known = self._reader.ends(self._topic)
+        with self.lock:
+            ends.update(known)
         return len(worker.open)
 
     def leave(self) -> None:

@@ -28,6 +28,7 @@ async def test_a_partition_from_nothing_to_all_done() -> None:
         assert said(broker).startswith(f"group {GROUP} in t-0: no member has asked for records")
         member = ShareMember(wire, topic)
         await member.begin()
+        await until(lambda: "is done with" in said(broker))
         assert said(broker) == (
             f"group {GROUP} in t-0 is done with what is before offset 0; there is nothing more to "
             "get: the records end at offset 0; no fetch waits"

@@ -91,8 +91,6 @@ def test_members_that_change_their_protocol_skip_nothing_and_double_only_what_fe
     assert not found["again_after_commit"]
     assert found["java_read"]
     assert found["doubled"] == found["explained"]
-        "none is fenced there"
-    )
 
 
 @pytest.mark.parametrize(

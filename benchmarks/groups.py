@@ -1,4 +1,4 @@
-"""What large groups cost: `python -m benchmarks.groups --members 1000 --rounds 5`
+"""What large groups cost, and many: `python -m benchmarks.groups --members 1000 --groups 2000 --rounds 5`
 
 One group of KIP-848 with a partition for each member, on kbroker and on Apache Kafka 4.3, which run at
 the same time and are asked one after the other in each round. Members are ours: they send heartbeats over
@@ -7,10 +7,13 @@ a few connections as fast as they are answered, so that the load is the same for
 * all members join, and send heartbeats until each has its share (`join`);
 * they send heartbeats that change nothing (`heartbeat`);
 * one member leaves, another one joins, and heartbeats go on until all is stable (`rebalance`);
+* as many groups of one member as `--groups` says begin (`groups`), and live (`groups' heartbeat`);
 * as many members of the classic protocol as `--classic` says join a group of their own, each on a
   connection of its own, until all have synced (`classic join`).
 
-Medians of the rounds after the first ones (`--warm-up`), in which a JVM compiles.
+Medians of the rounds after the first ones (`--warm-up`), in which a JVM compiles. On a machine that has other
+work, what it takes by the clock says little: kbroker is one thread, which gets one share of the processors, and
+Kafka is many. How many heartbeats it takes until all is stable, and what they cost of a processor, is told beside.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ LONG_MS = 300_000
 STEADY_SWEEPS = 5
 BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 TOPIC = "shared"
+TOPIC_OF_ONE = "alone"
+"""Of one partition."""
 
 
 class Line:
@@ -87,6 +92,7 @@ class Member:
     """A member of the group of KIP-848."""
 
     id: str
+    group: str
     epoch: int = 0
     told: dict[UUID, list[int]] = field(default_factory=dict)
     is_told: bool = False
@@ -112,19 +118,23 @@ def watched(broker: Broker, requests: list[int], into: list[Cost]) -> Iterator[N
 
 
 class NewGroup:
-    """Members of one group of KIP-848."""
+    """Members of one group of KIP-848, or (`alone`) of a group each."""
 
-    def __init__(self, lines: Sequence[Line], name: str, count: int) -> None:
+    def __init__(
+        self, lines: Sequence[Line], name: str, count: int, *, alone: bool = False
+    ) -> None:
         self._lines = lines
         self._name = name
         self._count = count
+        self._alone = alone
         self._made = 0
         self.sent = [0]
         self.members = [self._member() for _ in range(count)]
 
     def _member(self) -> Member:
         self._made += 1
-        return Member(f"member-{self._made:05}")
+        group = f"{self._name}-{self._made}" if self._alone else self._name
+        return Member(f"member-{self._made:05}", group)
 
     def sweep(self) -> None:
         """A heartbeat of each member."""
@@ -138,10 +148,10 @@ class NewGroup:
 
     def _heartbeat(self, member: Member) -> Any:
         cls = messages.request_class(BEAT)
-        message = cls(group_id=self._name, member_id=member.id, member_epoch=member.epoch)
+        message = cls(group_id=member.group, member_id=member.id, member_epoch=member.epoch)
         if member.epoch == 0:
             message.rebalance_timeout_ms = LONG_MS
-            message.subscribed_topic_names = [TOPIC]
+            message.subscribed_topic_names = [TOPIC_OF_ONE if self._alone else TOPIC]
             message.topic_partitions = []
         elif member.is_told:
             message.topic_partitions = [
@@ -161,7 +171,7 @@ class NewGroup:
             member.is_told = True
 
     def settle(self) -> None:
-        """Send heartbeats until each member has a partition of its own."""
+        """Send heartbeats until each member has a partition, of its group its own."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             self.sweep()
@@ -169,7 +179,7 @@ class NewGroup:
                 [index for part in each.told.values() for index in part] for each in self.members
             ]
             is_even = all(len(part) == 1 for part in held)
-            if is_even and len({part[0] for part in held}) == self._count:
+            if is_even and (self._alone or len({part[0] for part in held}) == self._count):
                 return
             if time.monotonic() > deadline:
                 raise BenchmarkFailed(f"{self._count} members do not come to rest")
@@ -183,7 +193,7 @@ class NewGroup:
         for _ in range(count):
             gone = self.members.pop(0)
             message = messages.request_class(BEAT)(
-                group_id=self._name, member_id=gone.id, member_epoch=-1
+                group_id=gone.group, member_id=gone.id, member_epoch=-1
             )
             self._lines[0].ask(BEAT, 1, message)
             self.sent[0] += 1
@@ -252,10 +262,14 @@ def prepare(broker: Broker, partitions: int) -> None:
     line = Line(broker)
     key = ApiKey.CREATE_TOPICS
     cls = messages.request_class(key)
-    row = cls.Topic(name=TOPIC, num_partitions=partitions, replication_factor=1)
-    answer = line.ask(key, 5, cls(topics=[row], timeout_ms=60_000))
-    if answer.topics[0].error_code:
-        raise BenchmarkFailed(f"{broker.name}: no topic: {answer.topics[0].error_message}")
+    rows = [
+        cls.Topic(name=name, num_partitions=count, replication_factor=1)
+        for name, count in ((TOPIC, partitions), (TOPIC_OF_ONE, 1))
+    ]
+    answer = line.ask(key, 5, cls(topics=rows, timeout_ms=60_000))
+    for made in answer.topics:
+        if made.error_code:
+            raise BenchmarkFailed(f"{broker.name}: no topic: {made.error_message}")
     find = messages.request_class(ApiKey.FIND_COORDINATOR)(coordinator_keys=["any"])
     deadline = time.monotonic() + SETTLE_SECONDS
     while line.ask(ApiKey.FIND_COORDINATOR, 4, find).coordinators[0].error_code:
@@ -266,7 +280,9 @@ def prepare(broker: Broker, partitions: int) -> None:
     line.socket.close()
 
 
-def one_round(broker: Broker, number: int, members: int, classic: int) -> dict[str, Cost]:
+def one_round(
+    broker: Broker, number: int, members: int, groups: int, classic: int
+) -> dict[str, Cost]:
     """Everything once, in groups of its own."""
     lines = [Line(broker) for _ in range(CONNECTIONS)]
     group = NewGroup(lines, f"group-{number}", members)
@@ -281,6 +297,14 @@ def one_round(broker: Broker, number: int, members: int, classic: int) -> dict[s
         group.replace_one()
         group.settle()
     group.leave(len(group.members))
+    many = NewGroup(lines, f"groups-{number}", groups, alone=True)
+    with watched(broker, many.sent, costs["groups"]):
+        many.settle()
+    many.sweep()
+    with watched(broker, many.sent, costs["groups' heartbeat"]):
+        for _ in range(STEADY_SWEEPS):
+            many.sweep()
+    many.leave(len(many.members))
     for line in lines:
         line.socket.close()
     with watched(broker, [classic], costs["classic join"]):
@@ -290,7 +314,7 @@ def one_round(broker: Broker, number: int, members: int, classic: int) -> dict[s
 
 def report(rounds: dict[str, list[dict[str, Cost]]]) -> None:
     """Medians, kbroker beside Kafka."""
-    for what in ("join", "heartbeat", "rebalance", "classic join"):
+    for what in ("join", "heartbeat", "rebalance", "groups", "groups' heartbeat", "classic join"):
         parts = []
         for name, found in rounds.items():
             costs = [each[what] for each in found]
@@ -313,6 +337,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--members", type=int, default=1000)
+    parser.add_argument("--groups", type=int, default=2000, help="of one member each")
     parser.add_argument("--classic", type=int, default=100, help="members of the classic group")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-up", type=int, default=3, help="rounds before those that count")
@@ -329,7 +354,9 @@ def main() -> None:
             prepare(broker, arguments.members)
         for number in range(arguments.warm_up + arguments.rounds):
             for broker in brokers:
-                costs = one_round(broker, number, arguments.members, arguments.classic)
+                costs = one_round(
+                    broker, number, arguments.members, arguments.groups, arguments.classic
+                )
                 if number >= arguments.warm_up:
                     rounds[broker.name].append(costs)
         report(rounds)

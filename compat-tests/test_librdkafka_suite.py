@@ -34,9 +34,6 @@ PROPERTIES = {
 """Some of the tests make ACLs, which rule for all others too: for who has no login."""
 OURS = {"replication.factor.clamp": "true"}
 """One of the tests makes topics of three replicas, whatever the cluster."""
-SHARING = "0184"
-"""Recreates a topic under share groups, of which there were none when it was last run; when it fails, the
-run ends early."""
 TOOLS = ("kafka-topics", "kafka-configs", "kafka-acls")
 
 
@@ -92,7 +89,6 @@ def run_suite(address: str, folder: Path, *options: str) -> str:
             | {
                 "RDKAFKA_TEST_CONF": str(conf),
                 "TEST_KAFKA_VERSION": "4.2.0",
-                "TESTS_SKIP": SHARING,
                 "KAFKA_PATH": str(kafka_folder(folder)),
                 "BROKERS": address,
                 "LD_LIBRARY_PATH": "../src:../src-cpp",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -13,31 +14,47 @@ class Deliveries:
     A record is *doubled* if it was read again, and *again after its commit* if its group had acknowledged a
     commit behind it before: that must not be even where a broker is killed. It is *skipped* if nobody has
     read it though a commit behind it was acknowledged.
+
+    A doubled record is *explained* if a member that had read it lost its partition before it could commit
+    it: it was fenced, or its last commit was refused. Each such loss explains one more read.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.read: Counter[tuple[int, int]] = Counter()
+        self.readers: Counter[str] = Counter()
         self.committed: Counter[int] = Counter()
         self.again_after_commit = 0
         self.commits = 0
         self.lost: Counter[str] = Counter()
+        self.phase = ""
+        """What goes on while members lose partitions."""
+        self._open: dict[tuple[str, int], list[int]] = defaultdict(list)
+        """What a member has read of a partition and not committed yet."""
+        self._let_go: Counter[tuple[int, int]] = Counter()
 
-    def deliver(self, partition: int, offset: int) -> None:
+    def deliver(self, member: str, partition: int, offset: int) -> None:
         with self._lock:
             self.read[partition, offset] += 1
+            self.readers[member] += 1
             self.again_after_commit += offset < self.committed[partition]
+            self._open[member, partition].append(offset)
 
-    def commit(self, partition: int, offset: int) -> None:
+    def commit(self, member: str, partition: int, offset: int) -> None:
         """A commit was acknowledged."""
         with self._lock:
             self.commits += 1
             self.committed[partition] = max(self.committed[partition], offset)
+            known = self._open[member, partition]
+            self._open[member, partition] = [each for each in known if each >= offset]
 
-    def lose(self, why: str) -> None:
+    def lose(self, member: str, why: str, partitions: Iterable[int]) -> None:
         """Partitions went without a commit: it was refused, or the member was fenced."""
         with self._lock:
-            self.lost[why] += 1
+            self.lost[f"{self.phase}{why}"] += 1
+            for partition in partitions:
+                gone = self._open.pop((member, partition), [])
+                self._let_go.update((partition, offset) for offset in gone)
 
     def report(self) -> dict[str, Any]:
         with self._lock:
@@ -46,11 +63,16 @@ class Deliveries:
                 for partition, end in self.committed.items()
                 for offset in range(end)
             )
+            explained = sum(
+                min(times - 1, self._let_go[place]) for place, times in self.read.items()
+            )
             return {
                 "read": len(self.read),
                 "doubled": sum(self.read.values()) - len(self.read),
+                "explained": explained,
                 "again_after_commit": self.again_after_commit,
                 "skipped": skipped,
                 "commits": self.commits,
                 "lost": dict(self.lost),
+                "java_read": sum(self.readers[each] for each in self.readers if "java" in each),
             }

@@ -156,9 +156,13 @@ class Reader:
 
     def end(self, topic: str) -> int:
         """The sum of the partitions' ends: where transactions are open, the offset of the first."""
+        return sum(self.ends(topic).values())
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """The end of each partition."""
         consumer = Consumer(self._settings)
         try:
-            return sum(_end(consumer, each) for each in _partitions(consumer, topic))
+            return {each.partition: _end(consumer, each) for each in _partitions(consumer, topic)}
         finally:
             consumer.close()
 

@@ -29,6 +29,16 @@ def group(control: Control, name: str) -> None:
 
 @explain.command()
 @control_options
+@click.argument("group")
+@click.argument("topic")
+@click.argument("index", type=click.IntRange(0))
+def share(control: Control, group: str, topic: str, index: int) -> None:
+    """Say why members of the share group GROUP get no records of partition INDEX of TOPIC, or do."""
+    _explain(control, group=group, topic=topic, partition=index)
+
+
+@explain.command()
+@control_options
 @click.argument("topic")
 @click.argument("index", type=click.IntRange(0))
 def partition(control: Control, topic: str, index: int) -> None:

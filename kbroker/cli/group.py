@@ -331,8 +331,11 @@ def _refusal(code: ErrorCode) -> str:
 )
 @target_options
 def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
-    """Forget the offsets that group NAME committed for topics that it does not read now."""
-    from kbroker.client.groups import committed_offsets, delete_offsets
+    """Forget the offsets of group NAME in topics that it does not read now; a share group, which must
+    have no members, forgets whole topics.
+    """
+    from kbroker.client.groups import committed_offsets, delete_offsets, is_share_group
+    from kbroker.client.share_groups import delete_share_offsets, share_offsets
 
     from .group_seek import BadOffsets, is_wanted, parse_topics
 
@@ -342,6 +345,14 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
         raise click.UsageError(str(error)) from None
 
     async def work(cluster: ClusterClient) -> dict[Partition, ErrorCode]:
+        if await is_share_group(cluster, name):
+            if any(numbers is not None for numbers in wanted.values()):
+                raise click.UsageError(
+                    f"share group {name!r} forgets whole topics: name no partitions"
+                )
+            known = await share_offsets(cluster, name)
+            outcomes = await delete_share_offsets(cluster, name, {*wanted} & {t for t, _ in known})
+            return {one: outcomes[one[0]] for one in known if one[0] in outcomes}
         committed = await committed_offsets(cluster, name)
         chosen = [one for one in committed if is_wanted(wanted, one)]
         return await delete_offsets(cluster, name, chosen) if chosen else {}

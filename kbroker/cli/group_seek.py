@@ -103,12 +103,12 @@ class Seek:
 
     async def run(self, cluster: ClusterClient) -> list[dict[str, Any]]:
         """Plan, and commit what is planned."""
-        from kbroker.client.groups import commit_offsets
+        from kbroker.client.groups import commit_offsets, is_share_group
         from kbroker.client.share_groups import alter_share_offsets
 
         rows = await self.plan(cluster)
         new = {(row["topic"], row["partition"]): row["new_offset"] for row in rows}
-        shared = await self._is_shared(cluster)
+        shared = await is_share_group(cluster, self.group)
         outcome = await (alter_share_offsets if shared else commit_offsets)(
             cluster, self.group, new
         )
@@ -117,21 +117,12 @@ class Seek:
             row["error"] = code.name if code else None
         return rows
 
-    async def _is_shared(self, cluster: ClusterClient) -> bool:
-        from kbroker.client.errors import NoSuchGroup
-        from kbroker.client.groups import SHARE, describe_group
-
-        try:
-            return (await describe_group(cluster, self.group)).type == SHARE
-        except NoSuchGroup:
-            return False
-
     async def _known_offsets(self, cluster: ClusterClient) -> dict[Partition, int]:
         """Where the group is; nothing of one that does not exist."""
-        from kbroker.client.groups import committed_offsets
+        from kbroker.client.groups import committed_offsets, is_share_group
         from kbroker.client.share_groups import share_offsets
 
-        if not await self._is_shared(cluster):
+        if not await is_share_group(cluster, self.group):
             return await committed_offsets(cluster, self.group)
         known = await share_offsets(cluster, self.group)
         return {one: each.start for one, each in known.items() if each.start is not None}

@@ -134,6 +134,14 @@ async def describe_group(cluster: ClusterClient, name: str) -> Group:
     return Group(name, node_id, row.group_state, "Classic", row.protocol_data, members)
 
 
+async def is_share_group(cluster: ClusterClient, name: str) -> bool:
+    """Whether there is such a group, and its members share partitions. Raises KafkaError."""
+    try:
+        return (await describe_group(cluster, name)).type == SHARE
+    except NoSuchGroup:
+        return False
+
+
 def _classic_member(row: DescribeGroupsResponse.Member) -> Member:
     assignment = read_assignment(row.member_assignment)
     topics = assignment.assigned_partitions if assignment else []

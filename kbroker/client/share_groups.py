@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
 )
 
@@ -68,3 +69,21 @@ async def alter_share_offsets(
         for topic in answer.responses
         for row in topic.partitions
     }
+
+
+async def delete_share_offsets(
+    cluster: ClusterClient, name: str, topics: Iterable[str]
+) -> dict[str, ErrorCode]:
+    """Let a share group without members forget topics; returns the outcome of each. Raises KafkaError."""
+    cls = DeleteShareGroupOffsetsRequest
+    rows = [cls.Topic(topic_name=topic) for topic in sorted(topics)]
+    if not rows:
+        return {}
+    request = cls(group_id=name, topics=rows)
+    answer: Any = await ask_coordinator(
+        cluster, name, request, lambda answer: int(answer.error_code)
+    )
+    code = error_code(answer.error_code)
+    if code:
+        return dict.fromkeys((row.topic_name for row in rows), code)
+    return {row.topic_name: error_code(row.error_code) for row in answer.responses}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -139,10 +140,56 @@ class LedShare:
         self.closed = False
         self.armed_ms: float = math.inf
 
+    # -- what the replica tells
+
+    def grow(self, size: int) -> None:
+        """More is readable. It is for one of those who wait: others need not look for it."""
+        for wait in self.waits:
+            wait.count(size)
+        self.pass_on()
+
+    def settled(self) -> None:
+        """Transactions have ended."""
+        self.offer()
+
     def wake(self) -> None:
-        """Those who wait may get something."""
+        """All who wait are told something else than records."""
         for wait in self.waits:
             wait.wake()
+
+    # -- whose turn it is
+
+    def offer(self) -> None:
+        """There may be records, whatever their size: for one of those who wait."""
+        self.grow(sys.maxsize)
+
+    def pass_on(self) -> None:
+        """Wake the one who waits longest, if there are records. It takes what it wants, and calls
+        this again."""
+        if not self.waits or not self.has_records:
+            return
+        for wait in self.waits:
+            if wait.is_woken:
+                return
+            if wait.is_due:
+                wait.wake()
+                return
+
+    @property
+    def readable_end(self) -> int:
+        """The offset before which members get records."""
+        log = self.replica.log
+        return log.last_stable_offset if self.settings().commits_only else log.high_watermark
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there are records that a member could have."""
+        delivery = self.delivery
+        return (
+            delivery is not None
+            and delivery.can_acquire()
+            and delivery.next_offset() < self.readable_end
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -215,6 +262,7 @@ class SharePartitions:
             return known
         led = LedShare(share, replica, partial(self.settings, group_id))
         self._led[share] = led
+        replica.tell(led)
         self._of_partition.setdefault((topic.id, index), {})[led] = None
         self._to_load.append(led)
         self._more_work.set()
@@ -229,6 +277,7 @@ class SharePartitions:
         if led.closed:
             return
         led.closed = True
+        led.replica.tell_no_more(led)
         del self._led[led.share]
         key = led.share.topic_id, led.share.partition
         others = self._of_partition[key]
@@ -369,7 +418,7 @@ class SharePartitions:
         except KafkaError as error:
             led.failure = error
             self.drop(led)
-        led.wake()
+        led.offer()
 
     def _begin(self, led: LedShare) -> int:
         """Where a group begins that has no start offset. Raises KafkaError OFFSET_NOT_AVAILABLE."""
@@ -431,7 +480,7 @@ class SharePartitions:
             self._more_work.set()
         self.arm(led)
         if delivery.has_free() or (was_full and delivery.can_acquire()):
-            led.wake()  # others can have what was released, or what comes behind
+            led.offer()  # others can have what was released, or what comes behind
         self._partitions.changes.happened()
 
     # -- time
@@ -469,7 +518,7 @@ class SharePartitions:
             self.arm(led)
             if states:
                 self._store(led, states, None)
-                led.wake()
+                led.offer()
 
     def clock_moved(self) -> None:
         """The clock jumped: act on what is due now, and wait for what is next."""

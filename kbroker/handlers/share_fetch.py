@@ -246,22 +246,30 @@ class _ShareFetch:
 
         Raises KafkaError when the session is over.
         """
+        try:
+            reads = await self._read_enough(found)
+            self._check_session()
+            refused += (_Part(each.target, _refusal(each.target, e)) for each, e in _lost(found))
+            return await self._give(reads)
+        finally:
+            _pass_on(found)
+
+    async def _read_enough(self, found: Sequence[_Found]) -> list[_Read]:
+        """Read when there is as much as the member wants, or it does not wait any longer."""
         while True:
             wait = FetchWait(max(self.min_bytes, 1), self.deadline)
             try:
                 reads = await self._read_all(found, wait)
                 size = sum(read.slice.size for read in reads)
                 if self._is_enough(found, reads, size):
-                    break
+                    return reads
                 wait.grow(size)
+                if size:
+                    _pass_on(found)  # others may want less
                 await wait.wait()
             finally:
                 for each in found:
                     each.led.waits.pop(wait, None)
-                    each.led.replica.unpark(wait)
-        self._check_session()
-        refused += (_Part(each.target, _refusal(each.target, e)) for each, e in _lost(found))
-        return await self._give(reads)
 
     def _is_enough(self, found: Sequence[_Found], reads: Sequence[_Read], size: int) -> bool:
         if trio.current_time() >= self.deadline or self.node.stopping:
@@ -278,7 +286,6 @@ class _ShareFetch:
         async for each in turn.each(found):
             each.led.waits[wait] = None
             if _is_ready(each.led):
-                each.led.replica.park(wait)
                 ready.append(each)
         reads: list[_Read] = []
         anything = False
@@ -297,7 +304,7 @@ class _ShareFetch:
         log = led.replica.log
         delivery.log_starts_at(log.log_start_offset)
         offset = delivery.next_offset()
-        limit = log.last_stable_offset if self.settings.commits_only else log.high_watermark
+        limit = led.readable_end
         try:
             read = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
         except KafkaError as error:
@@ -420,6 +427,12 @@ class _ShareFetch:
 def _is_ready(led: LedShare) -> bool:
     """Whether a member could have records of it, if there are any."""
     return not led.closed and led.delivery is not None and led.delivery.can_acquire()
+
+
+def _pass_on(found: Iterable[_Found]) -> None:
+    """Others may have what is left."""
+    for each in found:
+        each.led.pass_on()
 
 
 def _lost(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:

@@ -19,7 +19,7 @@ from kbroker.storage.log import Appended, Log
 
 from .leading import Leading
 from .log_settings import log_config
-from .waiters import CommitWaits, FetchWait
+from .waiters import CommitWaits, FetchWait, Parked
 
 ANY_EPOCH = -1
 """A request's leader epoch that asks for no check."""
@@ -117,7 +117,7 @@ class Replica:
         self._segment = log.active
         self._flusher = flusher
         self._when_refused = when_refused
-        self._fetches: dict[FetchWait, None] = {}  # in order of their arrival
+        self._fetches: dict[Parked, None] = {}  # in order of their arrival
         self._follower_fetches: dict[FetchWait, None] = {}
         self._unread_bytes = 0
         self._take_over(config)
@@ -386,7 +386,8 @@ class Replica:
                 for fetch in self._follower_fetches:
                     fetch.hurry()
             if ends_transactions:
-                self.wake()  # more than the marker can be read now
+                for fetch in (*self._fetches, *self._follower_fetches):
+                    fetch.settled()
             self._flusher.changes.happened()
 
     def follower_fetched(
@@ -432,11 +433,21 @@ class Replica:
     def park(self, fetch: FetchWait, *, of_follower: bool = False) -> None:
         """Tell `fetch` of every change until `unpark`: of what becomes readable, and a follower of
         what is appended and of the high watermark."""
-        (self._follower_fetches if of_follower else self._fetches)[fetch] = None
+        if of_follower:
+            self._follower_fetches[fetch] = None
+        else:
+            self._fetches[fetch] = None
 
     def unpark(self, fetch: FetchWait) -> None:
         self._fetches.pop(fetch, None)
         self._follower_fetches.pop(fetch, None)
+
+    def tell(self, parked: Parked) -> None:
+        """Tell somebody, who has readers of its own, of every change until `tell_no_more`."""
+        self._fetches[parked] = None
+
+    def tell_no_more(self, parked: Parked) -> None:
+        self._fetches.pop(parked, None)
 
     def wake(self) -> None:
         """The answer to parked fetches changed without new records."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -140,6 +140,19 @@ NEWS_SECONDS = 0.01
 producers wait for costs its followers two answers."""
 
 
+class Parked(Protocol):
+    """Who hears of a partition."""
+
+    def grow(self, size: int) -> None:
+        """So many more bytes are readable."""
+
+    def settled(self) -> None:
+        """Transactions have ended: more can be read than the bytes of their markers."""
+
+    def wake(self) -> None:
+        """What it tells its readers changed for another reason: deleted, moved, stopping."""
+
+
 class FetchWait:
     """A parked fetch: woken once, by enough new bytes or by anything that changes the answer."""
 
@@ -154,9 +167,26 @@ class FetchWait:
 
     def grow(self, size: int) -> None:
         """A partition of this fetch has `size` more readable bytes."""
-        self._missing_bytes -= size
-        if self._missing_bytes <= 0:
+        self.count(size)
+        if self.is_due:
             self._event.set()
+
+    def count(self, size: int) -> None:
+        """As `grow`, but somebody else says when the fetch wakes."""
+        self._missing_bytes -= size
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are as many bytes as it waits for."""
+        return self._missing_bytes <= 0
+
+    @property
+    def is_woken(self) -> bool:
+        return self._event.is_set()
+
+    def settled(self) -> None:
+        """Transactions of a partition have ended."""
+        self._event.set()
 
     def wake(self) -> None:
         """The answer changed for another reason: topic deleted, leader moved, node stopping."""

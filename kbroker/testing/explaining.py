@@ -14,6 +14,7 @@ from kbroker.node.explain import (
     explain_partition,
     explain_transaction,
 )
+from kbroker.node.explain_shares import explain_share
 from kbroker.partitions.history import Line
 from kbroker.protocol.api_keys import ApiKey
 
@@ -87,6 +88,15 @@ class Explain:
         deeds = self._deeds_to(Thing(topic=topic))
         node = leader_of(self._broker, topic, index)
         return explain_partition(node, topic, index).beside([*hits, *deeds])
+
+    def share(self, group: str, topic: str, index: int) -> Explanation:
+        """Why members of a share group get no records of a partition, or do."""
+        hits = _hit_lines(
+            self._faults, lambda asked: group in asked.groups or _names(asked, topic, index)
+        )
+        deeds = {*self._deeds_to(Thing(topic=topic)), *self._deeds_to(Thing(group=group))}
+        node = leader_of(self._broker, topic, index)
+        return explain_share(node, group, topic, index).beside([*hits, *deeds])
 
     def topic(self, name: str) -> list[Explanation]:
         """The explanations of a topic's first partitions; of one that does not exist, of 0."""

@@ -772,6 +772,15 @@ class BrokerExplain:
 
         return self._broker.run_in_broker(explain)
 
+    def share(self, group: str, topic: str, index: int) -> str:
+        """Why members of a share group get no records of a partition, or do: who has which, and how
+        long; limits; what was given up; what there is to come."""
+
+        async def explain(broker: RunningBroker) -> str:
+            return str(broker.explain.share(group, topic, index))
+
+        return self._broker.run_in_broker(explain)
+
     def client(self, client_id: str) -> str:
         """What clients of an id have said of themselves last: each of their metrics (KIP-714)."""
 

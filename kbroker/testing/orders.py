@@ -157,6 +157,8 @@ class Orders:
         match group, topic, transactional_id, client_id:
             case str(), None, None, None:
                 return {"text": explain.group(group)}
+            case str(), str(), None, None:
+                return {"text": explain.share(group, topic, partition)}
             case None, str(), None, None:
                 return {"text": explain.partition(topic, partition)}
             case None, None, str(), None:
@@ -164,7 +166,8 @@ class Orders:
             case None, None, None, str():
                 return {"text": explain.client(client_id)}
         raise ValueError(
-            "explain takes a group, a topic and a partition, a transactional_id, or a client_id"
+            "explain takes a group, a topic and a partition, all three of them (for a share group), "
+            "a transactional_id, or a client_id"
         )
 
     # -- waits

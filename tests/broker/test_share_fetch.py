@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,116 @@ async def test_a_fetch_waits_for_what_others_release() -> None:
         await first.say((2, 3, RELEASE))
         (range_,) = row_of(await other.receive()).acquired_records
         assert (range_.first_offset, range_.last_offset) == (2, 3)
+
+
+WAITING = 50
+"""Members that wait for the records of one partition."""
+
+
+@asynccontextmanager
+async def many_that_wait(
+    broker: Broker, topic: Topic, **fields: Any
+) -> AsyncIterator[list[ShareMember]]:
+    async with AsyncExitStack() as stack:
+        members = []
+        for number in range(WAITING):
+            other = await stack.enter_async_context(connected(broker.endpoint))
+            members.append(ShareMember(other, topic, f"member-{number}"))
+            await members[-1].begin()
+            await members[-1].send_fetch((), **fields)
+        (led,) = broker.node.share_partitions
+        await until(lambda: len(led.waits) == WAITING)
+        yield members
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One for each time that a fetch looks for records."""
+    made: list[None] = []
+    real = vars(share_fetch)["_ShareFetch"]._read_all
+
+    async def read_all(self: Any, *arguments: Any) -> Any:
+        made.append(None)
+        return await real(self, *arguments)
+
+    monkeypatch.setattr(vars(share_fetch)["_ShareFetch"], "_read_all", read_all)
+    return made
+
+
+async def test_an_append_wakes_one_of_many_that_wait(looks: list[None]) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        async with many_that_wait(broker, topic) as members:
+            looks.clear()
+            for member in members[:5]:  # who waits longest is the next
+                await produce(wire, topic, batch())
+                assert len(row_of(await member.wire.receive()).acquired_records) == 1
+            assert len(looks) == 5
+
+
+async def test_what_one_leaves_the_next_one_gets(looks: list[None]) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        async with many_that_wait(broker, topic, max_records=2, share_acquire_mode=1) as members:
+            looks.clear()
+            await produce(wire, topic, batch([b"a"] * 6))
+            for number in range(3):
+                (acquired,) = row_of(await members[number].wire.receive()).acquired_records
+                assert (acquired.first_offset, acquired.last_offset) == (
+                    2 * number,
+                    2 * number + 1,
+                )
+            assert len(looks) == 3
+            members[0].epoch = 2
+            await members[0].say((0, 1, RELEASE))
+            (acquired,) = row_of(await members[3].wire.receive()).acquired_records
+            assert (acquired.first_offset, acquired.delivery_count) == (0, 2)
+            assert len(looks) == 4
+
+
+async def test_who_waits_for_more_than_there_is_does_not_keep_it_from_others() -> None:
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as greedy,
+        connected(broker.endpoint) as modest,
+    ):
+        topic = await shared_topic(broker, wire)
+        wants_much, wants_little = ShareMember(greedy, topic), ShareMember(modest, topic, "b")
+        await wants_much.begin()
+        await wants_little.begin()
+        await wants_much.send_fetch((), min_bytes=100_000)
+        (led,) = broker.node.share_partitions
+        await until(lambda: len(led.waits) == 1)
+        await wants_little.send_fetch(())
+        await until(lambda: len(led.waits) == 2)
+        await produce(wire, topic, batch())
+        assert len(row_of(await modest.receive()).acquired_records) == 1
+        assert len(led.waits) == 1
+
+
+async def test_who_is_woken_and_gone_leaves_the_records_to_the_next() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        async with many_that_wait(broker, topic) as members:
+            for member in members[:-1]:
+                await member.wire.stream.aclose()
+            await produce(wire, topic, batch())
+            row = row_of(await members[-1].wire.receive())
+            assert len(row.acquired_records) == 1
+
+
+async def test_a_transaction_that_ends_wakes_one(looks: list[None]) -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        await set_config(wire, ResourceType.GROUP, GROUP, "share.isolation.level", "read_committed")
+        async with many_that_wait(broker, topic) as members:
+            looks.clear()
+            producer = await transaction(wire, topic, "first", broker.node.clock.log_ms())
+            assert not looks
+            await end(wire, "first", producer, commit=True)
+            assert row_of(await members[0].wire.receive()).acquired_records
+            assert len(looks) == 1
 
 
 async def test_locks_run_out() -> None:

@@ -170,6 +170,26 @@ async def test_a_share_group(cli: Cli, read_json: ReadJson, topic: str, broker: 
         assert (await cli("group", "delete", "s")).stdout == "s: deleted\n"
 
 
+async def test_a_share_group_forgets_topics(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        await find(wire)
+        await alter(wire, {0: 1, 1: 0}, group="s", topic=topic)
+        await beat(wire, "a", 0, group="s", topics=["other"])
+        refused = await cli("group", "offset-delete", "s", "-t", topic, status=1)
+        assert "t-0: it has members; stop them" in refused.stderr
+        await beat(wire, "a", -1, group="s")
+    part = await cli("group", "offset-delete", "s", "-t", f"{topic}:0", status=2)
+    assert "forgets whole topics" in part.stderr
+    none = await cli("group", "offset-delete", "s", "-t", "other", status=1)
+    assert "no offsets there" in none.stderr
+    done = await cli("group", "offset-delete", "s", "-t", topic)
+    assert done.stdout == "t-0: deleted\nt-1: deleted\n"
+    (row,) = await read_json("group", "describe", "s")
+    assert row["partitions"] == []
+
+
 async def test_offsets_and_groups_are_deleted(cli: Cli, read_json: ReadJson, topic: str) -> None:
     await cli("group", "seek", "g", "--to", "2", "-t", topic)
     assert (await cli("group", "offset-delete", "g", "-t", f"{topic}:1")).stdout == "t-1: deleted\n"

@@ -118,6 +118,7 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "replay": [["t", "--to-topic", "x" + EVIL, "--dry-run"]],
         "explain group": [[EVIL], [OTHER]],
         "explain partition": [["t", "0"]],
+        "explain share": [[EVIL, "t", "0"], [OTHER, "t", "0"]],
         "explain transaction": [[OPEN], [EVIL]],
         "explain client": [[EVIL]],
         "control": [["group", f"group={EVIL}"], ["report"], ["delete_topic", f"name={EVIL}"]],

@@ -78,6 +78,7 @@ CALLS = [
     "clock advance 1s",
     "explain group readers",
     "explain partition a 0",
+    "explain share readers a 0",
     "explain transaction tx",
     "explain client nobody",
     "control produce topic=a value=x",

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.coordinator import ConsumerGroupSettings
@@ -70,6 +70,27 @@ class Consumer:
         self.owned = set(self.told)
 
 
+class Claim(NamedTuple):
+    """What a member could have committed, in its epoch of that time, and may commit late."""
+
+    member_id: str
+    epoch: int
+    place: Place
+    check: int
+    """The number of the check at which the member had the partition."""
+
+
+class Tenure(NamedTuple):
+    """Who has a partition, and since which check."""
+
+    member_id: str
+    since: int
+
+
+NOBODY = Tenure("", 0)
+CLAIMS_KEPT = 30
+
+
 class ConsumerSimulation:
     """One run; `work` counts what took place."""
 
@@ -86,6 +107,8 @@ class ConsumerSimulation:
         self._epoch = 0
         self._epochs: dict[str, int] = {}
         self._checks = 0
+        self._tenures: dict[Place, Tenure] = {}
+        self._claims: deque[Claim] = deque(maxlen=CLAIMS_KEPT)
 
     # -- the life of consumers
 
@@ -99,6 +122,8 @@ class ConsumerSimulation:
             self.subscribe: 1,
             self.change_topics: 1,
             self.commit: 5,
+            self.claim: 5,
+            self.commit_late: 5,
             self.wait: 8,
             self.restart: 1,
         }
@@ -239,6 +264,38 @@ class ConsumerSimulation:
             must(code in allowed, f"{consumer} may not commit {name}-{index}: {code}")
             self.work["committed"] += 1
 
+    def claim(self) -> None:
+        """A member could commit now. It may do so later, in the epoch of now."""
+        consumer = self._some()
+        if consumer is not None and consumer.epoch > 0:
+            self._claim(consumer.member_id, consumer.epoch, consumer.owned)
+
+    def _claim(self, member_id: str, epoch: int, owned: set[Place]) -> None:
+        """Of a member whose heartbeat has just been answered, of one of its partitions."""
+        group = self.group()
+        member = None if group is None else group.members.get(member_id)
+        held = [place for place in owned if self._tenures.get(place, NOBODY).member_id == member_id]
+        if held and member is not None and member.epoch == epoch:
+            place = self.rng.choice(sorted(held, key=str))
+            self._claims.append(Claim(member_id, epoch, place, self._checks))
+
+    def commit_late(self) -> None:
+        """A commit that was long on its way: it counts if nobody else has had the partition since."""
+        if self.group() is None or not self._claims:
+            return
+        claim = self.rng.choice(self._claims)
+        name = self.h.topics.name_of(claim.place[0])
+        if name is None:
+            return
+        (code,) = self.h.commit({(name, claim.place[1]): 1}, claim.member_id, claim.epoch)
+        if code:
+            self.work["late commits refused"] += 1
+            return
+        tenure = self._tenures.get(claim.place, NOBODY)
+        is_own = tenure.member_id == claim.member_id and tenure.since <= claim.check
+        must(is_own, f"{claim} was committed, but {tenure}")
+        self.work["late commits taken"] += 1
+
     def wait(self) -> None:
         """Everybody alive sends heartbeats while time goes by."""
         for _ in range(self.rng.choice((1, 1, 1, 5, 12))):
@@ -262,9 +319,11 @@ class ConsumerSimulation:
         return member is not None and member.epoch >= 0
 
     def check(self) -> None:
+        self._checks += 1
         group = self.group()
         if group is None:
             must(not self._epochs, "the group is gone")
+            self.forget_claims()
             return
         must(group.epoch >= self._epoch, "the epoch of the group fell")
         must(group.assignment_epoch <= group.epoch, "a target of the future")
@@ -286,6 +345,7 @@ class ConsumerSimulation:
                 not member.revoking or member.state is MemberState.UNREVOKED,
                 f"{member.id} need not say that it gave back",
             )
+        self._follow(holders)
         must(sum(map(len, group.held.values())) == len(holders), "notes of nobody")
         for consumer in self.living:
             if self._is_member(consumer):
@@ -294,9 +354,22 @@ class ConsumerSimulation:
                         holders.get(place, consumer.member_id) == consumer.member_id,
                         f"{place} is read by two",
                     )
-        self._checks += 1
         if self._checks % 20 == 0:
             must(picture(group) == picture(self._replayed()), "the log says something else")
+
+    def _follow(self, holders: dict[Place, str]) -> None:
+        """Who has which partition by now."""
+        self._tenures = {
+            place: known
+            if (known := self._tenures.get(place)) is not None and known.member_id == holder
+            else Tenure(holder, self._checks)
+            for place, holder in holders.items()
+        }
+
+    def forget_claims(self) -> None:
+        """Epochs begin anew."""
+        self._claims.clear()
+        self._tenures.clear()
 
     def _replayed(self) -> ConsumerGroup:
         state = ShardState()

@@ -76,6 +76,9 @@ class MixedSimulation(ConsumerSimulation):
             self.subscribe: 1,
             self.change_topics: 1,
             self.commit: 4,
+            self.claim: 6,
+            self.old_claims: 6,
+            self.commit_late: 8,
             self.old_joins: 2,
             self.old_goes_on: 25,
             self.old_leaves: 1,
@@ -152,6 +155,12 @@ class MixedSimulation(ConsumerSimulation):
         if self.living_old:
             self.rng.choice(self.living_old).alive = False
 
+    def old_claims(self) -> None:
+        """As `claim`."""
+        if self.living_old:
+            consumer = self.rng.choice(self.living_old)
+            self._claim(consumer.member_id, consumer.generation, consumer.owned)
+
     def _go_on(self, consumer: OldConsumer) -> None:
         """Its next step: a request, or the answer to one that waited."""
         if consumer.call is None:
@@ -218,6 +227,10 @@ class MixedSimulation(ConsumerSimulation):
 
     def restart(self) -> None:
         super().restart()
+        classic = self.classic()
+        if classic is not None and not self._was_consumer_group:
+            # A generation is stored when its leader has assigned; one that was not is given out again.
+            self._epoch = min(self._epoch, classic.generation)
         for consumer in self.old:
             consumer.call = None  # the connection is closed
 
@@ -243,11 +256,13 @@ class MixedSimulation(ConsumerSimulation):
                 self.work["became classic"] += 1
             self._was_consumer_group = False
             self._epochs.clear()
+            self.forget_claims()
             must(classic.generation >= self._epoch, "the generation is older than the epoch was")
             self._epoch = classic.generation
         else:
             self._was_consumer_group, self._epoch = False, 0
             self._epochs.clear()
+            self.forget_claims()
         self._check_readers()
 
     def _check_readers(self) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import consumer_replay, reconciliation
-from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator import consumer_offsets, consumer_replay, reconciliation
+from kbroker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
 from kbroker.coordinator.consumer_groups import ConsumerGroups
 from kbroker.coordinator.conversion import Conversion
 from kbroker.coordinator.sharing import Sharing, Step
+from kbroker.protocol.errors import ErrorCode
 
 from .consumer_simulation import Violation
 from .mixed_simulation import MixedSimulation
@@ -45,6 +46,8 @@ def test_no_partition_has_two_readers_whichever_protocol_they_speak() -> None:
     for what in ("became classic", "old left", "paused", "twice", "restarted", "lost"):
         assert work[what] > SEEDS / 4, work
     assert work["old joined"] > SEEDS * 4, work
+    for what in ("late commits taken", "late commits refused"):
+        assert work[what] > SEEDS, work
 
 
 @pytest.mark.slow
@@ -126,6 +129,25 @@ def _a_target_is_shared_among_the_others_only(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Step, "members", members)
 
 
+def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a member has had since."""
+
+    def epoch_check(member: Any, epoch: int, stale: ErrorCode) -> consumer_offsets.Check:
+        return consumer_offsets.always(stale if epoch > member.epoch else ErrorCode.NONE)
+
+    patch.setattr(consumer_offsets, "_epoch_check", epoch_check)
+
+
+def _partitions_are_as_old_as_their_member(patch: pytest.MonkeyPatch) -> None:
+    """When a member got a partition is forgotten: it may have been away meanwhile."""
+
+    def got_in(self: ConsumerMember, topic_id: Any, partition: int) -> int | None:
+        return None if real(self, topic_id, partition) is None else 1
+
+    real = ConsumerMember.got_in
+    patch.setattr(ConsumerMember, "got_in", got_in)
+
+
 DEFECTS: dict[str, Plant] = {
     each.__name__.strip("_"): each
     for each in (
@@ -137,6 +159,8 @@ DEFECTS: dict[str, Plant] = {
         _sessions_never_end,
         _a_conversion_forgets_who_has_what,
         _a_target_is_shared_among_the_others_only,
+        _old_epochs_may_commit,
+        _partitions_are_as_old_as_their_member,
     )
 }
 

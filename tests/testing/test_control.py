@@ -200,7 +200,7 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "produce", "topic": "orders", "value": {"base64": "!"}}', "base64"),
         (b'{"do": "create_topic", "name": "orders"}', "already exists"),
         (b'{"do": "hits", "fault": 7}', "there is no fault 7"),
-        (b'{"do": "explain"}', "explain takes a group, a topic and a partition, a"),
+        (b'{"do": "explain"}', "explain takes a group, a topic and a partition, all three of"),
         (b'{"do": "advance", "hours": -1}', "does not go back"),
         (b'{"do": "advance", "clock": "wall"}', "clock is log or coordinator"),
         (b'{"do": "wait_for_lag", "group": "g", "timeout": 0.01}', "waited 0.01 s"),
@@ -530,6 +530,7 @@ def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
     kbroker("fault", "disarm", number, *at)
     assert kbroker("explain", "group", "g", *at).startswith("group g has no coordinator here")
     assert "fault disconnect" in kbroker("explain", "partition", "orders", "0", *at)
+    assert "no member has asked" in kbroker("explain", "share", "workers", "orders", "0", *at)
     kbroker("clock", "advance", "8d", *at)
     assert json.loads(kbroker("control", "topics", *at)) == {"topics": {"orders": 2}}
     said = kbroker("control", "produce", "topic=orders", 'value={"id": 1}', "key=a", *at)

@@ -48,6 +48,16 @@ def test_a_member_that_missed_heartbeats(broker: LocalBroker) -> None:
     assert re.search(".*".join(told), text, re.DOTALL), text
 
 
+def test_a_share_partition_with_what_the_test_did_to_it(broker: LocalBroker) -> None:
+    broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="orders", partition=0).times(1)
+    client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=10)
+    client.send("orders", b"x", partition=0).get(10)
+    client.close()
+    text = broker.explain.share("workers", "orders", 0)
+    assert text.startswith("group workers in orders-0: no member has asked for records")
+    assert "fault NOT_LEADER_OR_FOLLOWER" in text
+
+
 def test_other_groups_and_topics_are_left_out(broker: LocalBroker) -> None:
     broker.fault("Produce", topic="orders", partition=1).maybe()
     broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="orders", partition=0).times(2)

@@ -1,0 +1,177 @@
+"""A share group through many kills of its members and of the broker (KIP-932): what becomes of each record.
+
+Half of the kills are of members, which are replaced, half of the broker. A kill counts only when members have
+had records acknowledged since the one before. At the end the group is done with everything, and each record was
+accepted, rejected, or given up because it was delivered as often as the limit says.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+from harness.clients import eventually
+from harness.share_workers import NOT_HELD, ShareChecker, ShareWorkers
+from harness.tools import Tools
+from harness.traffic import Feeder, Reader, Record, create_topics
+
+CLIENT = "java tools"
+TOPIC, GROUP = "work", "workers"
+PARTITIONS, MEMBERS = 3, 3
+LIMIT = 5
+"""As often as a record is delivered, by default."""
+DEEDS = {0: "reject", 3: "release", 7: "again"}
+"""What members do with every 23rd record, by the rest of its number; they accept all others."""
+SETTLED_MIN = 40
+"""Acknowledgements that were taken before the next kill comes."""
+SECONDS = 60.0
+"""How long work may take."""
+
+
+def some_work(step: int) -> list[Record]:
+    deed = DEEDS.get(step % 23, "accept")
+    return [Record(TOPIC, str(step), deed, int(time.time() * 1000))]
+
+
+def work_done(workers: ShareWorkers) -> int:
+    workers.check()
+    done = workers.done()
+    return done["accept"] + done["reject"] + done["release"]
+
+
+def wait_for_work(workers: ShareWorkers) -> int:
+    """Until much was acknowledged since now; returns how much."""
+    before = work_done(workers)
+    seen = eventually(
+        lambda: work_done(workers), lambda now: now >= before + SETTLED_MIN, "work", SECONDS
+    )
+    return int(seen) - before
+
+
+def lags(broker: Broker, tools: Tools) -> list[str]:
+    """How many records of each partition the group has not done with."""
+    said = tools.run(
+        "kafka-share-groups", "--bootstrap-server", broker.address, "--describe", "--group", GROUP
+    )
+    return [line.split()[4] for line in said.stdout.splitlines() if line.startswith(GROUP)]
+
+
+def configure(broker: Broker, tools: Tools) -> None:
+    said = tools.run(
+        "kafka-configs",
+        *("--bootstrap-server", broker.address, "--alter"),
+        *("--entity-type", "groups", "--entity-name", GROUP),
+        *("--add-config", "share.auto.offset.reset=earliest,share.assignment.interval.ms=0"),
+    )
+    assert not said.status, said
+
+
+def rounds_of_kills(broker: Broker, workers: ShareWorkers, kills: int) -> Counter[str]:
+    """Each after some work; what was at hand when they came."""
+    figures: Counter[str] = Counter()
+    for number in range(kills):
+        work = wait_for_work(workers)
+        time.sleep(random.random() / 5)
+        if number % 2:
+            figures["killed members"] += 1
+            at_hand = workers.kill_oldest()
+            figures["records at hand of killed members"] += at_hand
+            figures["members that had records at hand"] += at_hand > 0
+            workers.start()
+        else:
+            broker.kill()
+            figures["killed brokers"] += 1
+            broker.start()
+        figures["rounds with work"] += work >= SETTLED_MIN
+    return figures
+
+
+def test_each_record_is_settled_once_whoever_is_killed(
+    request: pytest.FixtureRequest, own_broker: Broker, tools: Tools, tmp_path: Path
+) -> None:
+    kills = request.config.getoption("--kills")
+    create_topics(own_broker.address, PARTITIONS, TOPIC)
+    configure(own_broker, tools)
+    checker = ShareChecker(LIMIT)
+    feeder = Feeder(own_broker.address, some_work)
+    with ShareWorkers(own_broker, GROUP, TOPIC, checker, tmp_path / "workers.err") as workers:
+        for _ in range(MEMBERS):
+            workers.start()
+        feeder.start()
+        figures = rounds_of_kills(own_broker, workers, kills)
+        wait_for_work(workers)
+        written = len(feeder.finish())
+        ends = Reader(own_broker.address).ends(TOPIC)
+        eventually(
+            lambda: lags(own_broker, tools), lambda seen: seen == ["0"] * PARTITIONS, "lag", SECONDS
+        )
+        workers.leave()
+    kinds = checker.ends(ends)
+    print(f"\nfigures: {dict(figures)}; {written} records: {kinds}; {dict(checker.done)}")
+    assert figures["rounds with work"] == kills
+    assert not checker.wrong, (checker.first_wrong, checker.wrong)
+    assert sum(kinds.values()) == written
+    assert kinds["accepted"] > written / 2
+    assert kinds["rejected"]
+    assert kinds["exhausted"]
+
+
+TAKEN = ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (None, [(1, "accept", TAKEN)]),
+        (None, [(1, "release", TAKEN), (2, "accept", TAKEN)]),
+        (None, [(1, "accept", NOT_HELD), (1, "accept", TAKEN)]),
+        (None, [(1, "accept", "TimeoutException")]),
+        (None, [(1, "release", TAKEN), (2, "release", TAKEN), (3, "release", TAKEN)]),
+        ("lost", []),
+        ("lost", [(1, "release", TAKEN)]),
+        ("lost", [(1, "accept", NOT_HELD)]),
+        ("delivered after it was settled: accept", [(1, "accept", TAKEN), (2, "accept", NOT_HELD)]),
+        ("delivered after it was settled: reject", [(1, "reject", TAKEN), (2, "accept", NOT_HELD)]),
+        ("a delivery that is not counted", [(1, "release", TAKEN), (1, "accept", TAKEN)]),
+        ("a count that is too high", [(2, "accept", TAKEN)]),
+        ("a count that is too high", [(1, "accept", NOT_HELD), (3, "accept", TAKEN)]),
+    ],
+)
+def test_the_checker_sees_what_is_wrong(
+    wrong: str | None, says: list[tuple[int, str, str]]
+) -> None:
+    checker = ShareChecker(limit=3)
+    for deliveries, deed, refusal in says:
+        checker.got((0, 0), deliveries, deed)
+        if refusal:
+            checker.refused((0, 0), deed, refusal)
+        else:
+            checker.settled((0, 0), deliveries, deed)
+    checker.ends({0: 1})
+    assert set(checker.wrong) == ({wrong} if wrong else set())
+
+
+def test_the_checker_sees_that_two_members_settle_one_record() -> None:
+    checker = ShareChecker(limit=3)
+    checker.got((0, 0), 1, "accept")
+    checker.got((0, 0), 1, "accept")
+    checker.settled((0, 0), 1, "accept")
+    checker.settled((0, 0), 1, "accept")
+    assert set(checker.wrong) == {"settled after it was settled: accept"}
+
+
+def test_a_killed_member_may_have_had_a_record_of_which_it_did_not_say() -> None:
+    checker = ShareChecker(limit=3)
+    checker.got((0, 0), 1, "release")
+    checker.settled((0, 0), 1, "release")
+    checker.kills.append({0: 1})
+    checker.got((0, 0), 3, "accept")
+    checker.settled((0, 0), 3, "accept")
+    checker.got((0, 1), 2, "accept")  # it was not there yet
+    checker.settled((0, 1), 2, "accept")
+    assert checker.ends({0: 2}) == {"accepted": 2}
+    assert checker.wrong == {"a count that is too high": 1}

@@ -1,0 +1,111 @@
+"""Why the members of a share group get no records of a partition, or do."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.cluster import ResourceType
+from kbroker.coordinator import Acknowledgement, DeliverySettings, ShareDelivery
+from kbroker.coordinator.in_flight import ACQUIRED, Run
+from kbroker.coordinator.share_standing import share_partition_standing
+from kbroker.node.explain_shares import explain_share
+from kbroker.protocol.share_state_log import SharePartition
+
+from ..brokers import started
+from ..sharing import ACCEPT, GROUP, REJECT, RELEASE, ShareMember, is_stored, shared_topic
+from ..wire import batch, connected, create_topic, produce, until
+from .test_consumer_groups import set_config
+
+
+def said(broker: Broker, index: int = 0, group: str = GROUP) -> str:
+    return explain_share(broker.node, group, "t", index).now
+
+
+async def test_a_partition_from_nothing_to_all_done() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        assert said(broker).startswith(f"group {GROUP} in t-0: no member has asked for records")
+        member = ShareMember(wire, topic)
+        await member.begin()
+        await until(lambda: "is done with" in said(broker))
+        assert said(broker) == (
+            f"group {GROUP} in t-0 is done with what is before offset 0; there is nothing more to "
+            "get: the records end at offset 0; no fetch waits"
+        )
+        await produce(wire, topic, batch([b"a"] * 6))
+        assert "a member that asks gets records from offset 0 on; no fetch waits" in said(broker)
+        await member.take()
+        text = said(broker)
+        assert f"6 records with member {member.name}, the first locks end in " in text
+        assert "nothing more to get: the records end at offset 6" in text
+        await member.say((1, 1, REJECT), (2, 3, ACCEPT), (4, 5, RELEASE))
+        await is_stored(broker.node)
+        text = said(broker)
+        assert f"1 records with member {member.name}" in text
+        assert "1 were archived; 2 were accepted" in text
+        assert "from offset 4 on, 2 of which were given back (deliveries: up to 1)" in text
+        await member.say((0, 0, ACCEPT))
+        assert "is done with what is before offset 4;" in said(broker)
+
+
+async def test_the_limit_of_records_that_are_under_way() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire)
+        name = "share.partition.max.record.locks"
+        await set_config(wire, ResourceType.GROUP, GROUP, name, "100")
+        for _ in range(2):
+            await produce(wire, topic, batch([b"a"] * 100))
+        member = ShareMember(wire, topic)
+        await member.take()
+        text = said(broker)
+        assert "nobody gets more: 100 records from that offset on" in text
+        assert f"{name} is 100" in text
+
+
+async def test_a_state_that_is_asked_for_and_fetches_that_wait() -> None:
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+    ):
+        topic = await shared_topic(broker, wire)
+        member = ShareMember(other, topic)
+        await member.begin()
+        await member.send_fetch(())
+        known = broker.node.cluster.topic("t")
+        assert known is not None
+        led = broker.node.share_partitions.known(SharePartition(GROUP, known.id, 0))
+        assert led is not None
+        await until(lambda: led.waits)
+        assert said(broker).endswith("; 1 fetches wait")
+        led.delivery = None
+        assert "waits for its share coordinator to tell its state; 1 fetches wait" in said(broker)
+
+
+async def test_a_partition_that_is_not_there() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", 1)
+        assert said(broker, 7) == "there is no partition t-7: topic t has 1 partitions"
+
+
+def with_member(name: str) -> ShareDelivery:
+    """Three records that a member has until 5 s."""
+    shared = ShareDelivery(0, [], DeliverySettings)
+    shared.add(Run(0, 2, ACQUIRED, 1, name, 5_000))
+    shared.end_offset = 2
+    return shared
+
+
+def test_open_transactions_and_changes_that_are_not_stored() -> None:
+    shared = with_member("a")
+    shared.acknowledge("a", [Acknowledgement(0, 0, [ACCEPT])], 0)
+    text = share_partition_standing(shared, 3, 9, 1_000)
+    assert "2 records with member a, the first locks end in 4.0 s" in text
+    assert "1 wait until the share coordinator has stored what was said of them" in text
+    assert text.endswith("what follows from offset 3 on is of transactions that are open")
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb"])
+def test_a_member_names_itself_as_it_likes(name: str) -> None:
+    assert name not in share_partition_standing(with_member(name), 3, 3, 0)

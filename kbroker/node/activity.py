@@ -68,12 +68,14 @@ class Activity:
         client = self._client(name)
         client.requests[key] += 1
         client.last_at_ms = self._now_ms()
+        if client.software != peer.software and peer.software:
+            client.software = (
+                peer.software
+            )  # which the first request has told, or a login before it
         if peer.client_id != name:
             peer.client_id = name
-            client.software, client.host = peer.software, peer.host
-            client.principal = str(peer.client.principal)
-            software = f" ({peer.software})" if peer.software else ""
-            self._note(name, peer.host, f"came{software}", is_trouble=False)
+            client.host, client.principal = peer.host, str(peer.client.principal)
+            self._note(name, peer.host, "came", is_trouble=False)
 
     def answers(self, peer: Any, client_id: str | None, key: int, response: Any) -> None:
         """A request is answered: what is an error in that is counted, in its first rows."""
@@ -84,6 +86,7 @@ class Activity:
             return
         name = (client_id or "")[:NAME_MAX]
         client = self._client(name)
+        client.principal = str(peer.client.principal)
         for code, count in codes.items():
             client.errors[key, code] += count
             text = f"{ApiKey(key).api_name} was answered {error_name(code)}"

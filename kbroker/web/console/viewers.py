@@ -35,7 +35,7 @@ CLIENT_ID = "kbroker-console"
 SESSION_SECONDS = 600
 """How long what somebody has shown is good, and a client is used."""
 SESSIONS_MAX = 32
-UNKNOWN, FORBIDDEN, NOT_READY = 401, 403, 503
+UNKNOWN, FORBIDDEN, NO_ROOM, NOT_READY = 401, 403, 429, 503
 ASK_FOR_LOGIN = {"www-authenticate": 'Basic realm="kbroker", charset="UTF-8"'}
 
 

@@ -82,7 +82,7 @@ export class Table {
     const cells = this.columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)));
     if (!this.pick) return h("tr", {}, cells);
     return h("tr", { class: "pick", tabindex: 0, onclick: () => this.pick(row),
-      onkeydown: (event) => { if (event.key === "Enter") this.pick(row); } }, cells);
+      onkeydown: (event) => { if (event.key === "Enter") { event.preventDefault(); this.pick(row); } } }, cells);
   }
 }
 

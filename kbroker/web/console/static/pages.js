@@ -3,6 +3,8 @@
 import { get, part, post, session } from "./api.js";
 import { Table, bytes, card, field, h, link, note, number, spark, time, visible } from "./dom.js";
 
+const OWN = "kbroker-console";
+
 // Ask again every few seconds while the page is shown and can be seen.
 function again(seconds, work) {
   const timer = setInterval(() => { if (!document.hidden) work().catch((error) => note(error.message, true)); }, seconds * 1000);
@@ -122,7 +124,7 @@ export async function explain(view, parts) {
   const [, kind, ...names] = parts;
   const it = await get(`/explain/${kind}/${names.map(part).join("/")}`);
   view.append(h("h1", {}, `Why ${kind} ${visible(names.join("-"))} is so`), h("p", {}, visible(it.now)),
-    h("ul", { class: "lines card" }, it.past.map((each) => h("li", {}, h("span", { class: "soft" }, `${time(each.at_ms)}  `), visible(each.text)))));
+    h("ul", { class: "lines card" }, !it.past.length && h("li", {}, "Nothing is known of what led there."), it.past.map((each) => h("li", {}, h("span", { class: "soft" }, `${time(each.at_ms)}  `), visible(each.text)))));
 }
 
 export async function activity(view) {
@@ -146,7 +148,7 @@ export async function activity(view) {
     }
     at = now;
     table.set(it.clients);
-    lines = it.happenings.reverse().concat(lines).slice(0, 300);
+    lines = it.happenings.filter((each) => each.client_id !== OWN).reverse().concat(lines).slice(0, 300);
     list.replaceChildren(...lines.map((each) => h("li", { class: each.trouble ? "bad" : null }, `${time(each.at_ms)}  ${visible(each.client_id || "(no name)")} at ${visible(each.host)}: ${visible(each.text)}${each.times > 1 ? ` (${number(each.times)} times)` : ""}`)));
   }
   await look();

@@ -115,7 +115,7 @@ function detail(topicName, row) {
 
 async function partitions(view, name) {
   const it = await get(`/topics/${part(name)}`);
-  view.append(new Table([["Partition", (row) => row.partition, "num"], ["Leader", (row) => row.leader, "num"], ["Replicas", (row) => row.replicas.join(", ")], ["In sync", (row) => h("span", { class: row.isr.length < row.replicas.length ? "bad" : null }, row.isr.join(", "))], ["Start", (row) => number(row.start_offset), "num"], ["End", (row) => number(row.end_offset), "num"], ["Size", (row) => bytes(row.bytes), "num"], ["Error", (row) => row.error ?? ""], ["", (row) => link(`/explain/partition/${part(name)}/${row.partition}`, "explain")]], { label: "Partitions" }).set(it.partitions).element);
+  view.append(new Table([["Partition", (row) => row.partition, "num"], ["Leader", (row) => row.leader, "num"], ["Replicas", (row) => row.replicas.join(", ")], ["In sync", (row) => h("span", { class: row.isr.length < row.replicas.length ? "bad" : null }, row.isr.join(", "))], ["Start", (row) => number(row.start_offset), "num"], ["End", (row) => number(row.end_offset), "num"], ["Size", (row) => bytes(row.bytes), "num"], ["Error", (row) => row.error ?? ""], ["Why", (row) => link(`/explain/partition/${part(name)}/${row.partition}`, "explain")]], { label: "Partitions" }).set(it.partitions).element);
 }
 
 async function groups(view, name) {

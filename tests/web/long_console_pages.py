@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
@@ -189,7 +189,7 @@ def test_a_long_value_is_cut_and_loaded_whole(shown: Shown) -> None:
     page.locator("tr.pick").first.click()
     assert "the end" not in page.locator("dialog").inner_text()
     page.get_by_role("button", name="Load all").click()
-    page.wait_for_function("document.querySelector('dialog').innerText.includes('the end')")
+    expect(page.locator("dialog")).to_contain_text("the end")
 
 
 def test_the_address_has_the_query(shown: Shown) -> None:
@@ -197,15 +197,11 @@ def test_the_address_has_the_query(shown: Shown) -> None:
     page.locator("input[name=where]").fill('value.country == "FR"')
     page.locator("select[name=from]").select_option("oldest")
     page.get_by_role("button", name="Look").click()
-    page.wait_for_function(
-        "document.querySelector('main [role=status]').innerText.includes('200 records of 600')"
-    )
+    expect(page.locator("main [role=status]")).to_contain_text("200 records of 600")
     address = page.url
     page.goto("about:blank")
     page.goto(address)
-    page.wait_for_function(
-        "document.querySelector('main [role=status]')?.innerText.includes('200 records of 600')"
-    )
+    expect(page.locator("main [role=status]")).to_contain_text("200 records of 600")
     assert page.locator("input[name=where]").input_value() == 'value.country == "FR"'
 
 
@@ -213,21 +209,15 @@ def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages")
     for _ in range(2):
         page.get_by_role("button", name="Go on").click()
-    page.wait_for_function(
-        "document.querySelector('main [role=status]').innerText.includes('600 records')"
-    )
+    expect(page.locator("main [role=status]")).to_contain_text("600 records")
     assert page.locator("tbody tr.pick").count() < 100
     page.locator("main .scroll").evaluate("each => { each.scrollTop = each.scrollHeight; }")
-    page.wait_for_function(
-        "document.querySelector('main tbody').innerText.includes('\"order\": 0,')"
-    )
+    expect(page.locator("main tbody")).to_contain_text('"order": 0,')
 
 
 def test_records_are_written_and_seen_live(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages?from=live&contains=by-hand")
-    page.wait_for_function(
-        "document.querySelector('main [role=status]').innerText.includes('live')"
-    )
+    expect(page.locator("main [role=status]")).to_contain_text("live")
     other = page.context.new_page()
     other.goto(page.url.split("#")[0] + "#/topics/orders/produce")
     other.locator("textarea").fill("written by-hand")

@@ -150,7 +150,7 @@ class Reader:
             async for header, payload in found:
                 budget.bytes += header.size
                 if payload is None:
-                    budget.records += header.record_count
+                    budget.records += _count(header, first, end)
                 else:
                     for number, record in enumerate(records_in(payload, header)):
                         if not number % RECORDS_AT_ONCE:
@@ -163,6 +163,12 @@ class Reader:
 
     def _wants(self, index: int, record: Record) -> bool:
         return self._wanted.wants(index, record)
+
+
+def _count(header: BatchHeader, first: int, end: int) -> int:
+    """About how many records of a batch are in a range: compaction may have taken some."""
+    inside = min(header.next_offset, end) - max(header.base_offset, first)
+    return max(min(inside, header.record_count), 0)
 
 
 class Lane:

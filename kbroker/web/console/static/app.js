@@ -16,6 +16,7 @@ export function place() {
 
 async function show() {
   const mine = ++shown, { parts, query } = place(), main = document.getElementById("main");
+  document.getElementById("detail").close();
   if (leave) leave();
   leave = null;
   const found = PAGES.find(([name]) => name === (parts[0] ?? ""));

@@ -73,7 +73,11 @@ export class Table {
     const first = Math.max(at - AROUND, 0), end = Math.min(at + Math.ceil(height / ROW) + AROUND, this.rows.length);
     if (first === this.first && end === this.end) return;
     this.first = first; this.end = end;
-    const space = (count) => h("tr", { class: "space", "aria-hidden": "true" }, h("td", { colspan: this.columns.length, height: count * ROW }));
+    const space = (count) => {
+      const cell = h("td", { colspan: this.columns.length });
+      cell.style.height = `${count * ROW}px`;
+      return h("tr", { class: "space", "aria-hidden": "true" }, cell);
+    };
     this.body.replaceChildren(...(first ? [space(first)] : []), ...this.rows.slice(first, end).map((row) => this.line(row)),
       ...(end < this.rows.length ? [space(this.rows.length - end)] : []));
     if (!this.rows.length) this.body.append(h("tr", {}, h("td", { colspan: this.columns.length, class: "soft" }, "nothing")));

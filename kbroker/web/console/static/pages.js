@@ -108,7 +108,7 @@ function moving(name, look) {
     if (topicName.value) asked.topic = topicName.value;
     table.set((await post(`/groups/${part(name)}/seek`, asked)).partitions);
     plan.replaceChildren(h("p", {}, isDry ? "This is what would change:" : "Moved:"), table.element,
-      isDry && h("div", { class: "row" }, h("button", { class: "main", type: "button", onclick: () => seek(false).then(look).catch(bad) }, "Move the group")));
+      h("div", {}, isDry && h("div", { class: "row" }, h("button", { class: "main", type: "button", onclick: () => seek(false).then(look).catch(bad) }, "Move the group"))));
   }
   const bad = (error) => note(error.message, true);
   const form = h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); seek(true).catch(bad); } },

@@ -108,8 +108,8 @@ function detail(topicName, row) {
   const close = h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Close");
   const copy = h("button", { type: "button", onclick: async () => { await navigator.clipboard.writeText(JSON.stringify(row)); note("copied"); } }, "Copy");
   const resend = session.may_write && h("button", { type: "button", onclick: () => post(`${where}/resend`).then((it) => note(`written at offset ${it.written[0].offset}`)).catch((error) => note(error.message, true)) }, "Send again");
-  dialog.replaceChildren(h("h1", {}, `Partition ${row.partition}, offset ${row.offset}`), h("p", { class: "soft" }, `${time(row.timestamp)} ${row.timestamp_type}${row.producer_id === undefined ? "" : `, producer ${row.producer_id}`}`), h("div", { class: "row" }, close, copy, resend),
-    block("key"), block("value"), h("h2", {}, "Headers"), h("ul", { class: "lines card" }, row.headers.length ? row.headers.map((each) => h("li", { class: "mono" }, `${visible(shown(each, "key"))}: ${visible(shown(each, "value"))}`)) : h("li", {}, "none")));
+  dialog.replaceChildren(h("div", {}, h("h1", {}, `Partition ${row.partition}, offset ${row.offset}`), h("p", { class: "soft" }, `${time(row.timestamp)} ${row.timestamp_type}${row.producer_id === undefined ? "" : `, producer ${row.producer_id}`}`), h("div", { class: "row" }, close, copy, resend),
+    block("key"), block("value"), h("h2", {}, "Headers"), h("ul", { class: "lines card" }, row.headers.length ? row.headers.map((each) => h("li", { class: "mono" }, `${visible(shown(each, "key"))}: ${visible(shown(each, "value"))}`)) : h("li", {}, "none"))));
   dialog.showModal();
 }
 

@@ -19,6 +19,7 @@ from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import Record
 from kbroker.web.service import HttpService
 
+from ..turns import TURN_SECONDS_MAX, longest_step
 from .client import Answer, HttpClient, asking, served
 
 API = "/api/v1"
@@ -186,6 +187,32 @@ async def test_a_look_ends_with_its_budget_and_goes_on_from_there() -> None:
                 seen, looks = seen + values(found), looks + 1
             assert sorted(seen) == sorted(f"needle {n}" for n in range(40))
             assert looks > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"where": "value.n < 0"},
+        {"contains": "nowhere"},
+        {"where": "value.n < 0", "from_": "oldest"},
+    ],
+)
+async def test_a_look_through_much_lets_others_have_their_turn(
+    query: dict[str, str], codec: Codec
+) -> None:
+    async with console() as it:
+        await it.topic("t")
+        records = [record(b'{"n": %d, "text": "%s"}' % (n, b"x" * 60)) for n in range(5_000)]
+        producer = Producer(it.cluster, codec=codec)
+        for _ in range(4):
+            await producer.write({("t", 0): records})
+        with longest_step() as step:
+            found = await it.get("/topics/t/messages", **query, ms=10_000)
+        assert (found["scanned"], found["done"]) == (20_000, True)
+        assert step.steps > 20
+        assert step.seconds < TURN_SECONDS_MAX, step.task
 
 
 async def test_bytes_are_told_by_what_they_mean_and_cut_where_they_are_long() -> None:

@@ -101,11 +101,12 @@ class Activity:
         self._note(name, peer.host, text, is_trouble=bool(reason))
 
     def _client(self, name: str) -> ClientActivity:
-        client = self.clients.get(name)
+        client = self.clients.pop(name, None)
         if client is None:
             if len(self.clients) >= CLIENTS_MAX:
-                del self.clients[min(self.clients, key=lambda it: self.clients[it].last_at_ms)]
-            client = self.clients[name] = ClientActivity()
+                del self.clients[next(iter(self.clients))]
+            client = ClientActivity()
+        self.clients[name] = client
         return client
 
     def _note(self, client_id: str, host: str, text: str, *, is_trouble: bool) -> None:

@@ -166,7 +166,7 @@ def test_it_is_painted_at_once_and_small(shown: Shown) -> None:
             page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         )
     paint = sorted(paints)[2]
-    print(f"figures: first paint {paint:.0f} ms (median of 5), {size / 1000:.0f} kB")
+    print(f"\nfigures: first paint {paint:.0f} ms (median of 5), {size / 1000:.0f} kB")
     assert size < PAGE_BYTES
 
 

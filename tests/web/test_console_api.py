@@ -92,7 +92,7 @@ async def test_topics_are_told_with_size_rate_groups_and_lag() -> None:
         assert rows["name"] == "orders"
         assert rows["records"] == 5
         assert rows["bytes"] > 0
-        assert rows["groups"] == [{"group": "shop", "lag": 2}]
+        assert rows["groups"] == [{"group": "shop", "lag": 2, "members": 0}]
         assert rows["lag"] == 2
         (group,) = (await it.get("/groups"))["groups"]
         assert (group["group"], group["lag"], group["trend"][-1]) == ("shop", 2, 2)
@@ -319,6 +319,8 @@ async def test_nothing_is_written_without_the_token_or_from_another_page() -> No
         assert (await it.http.ask(path, "POST", {}, line)).status == 403
         assert (await it.http.ask(path, "POST", {"X-Kbroker-Token": "x"}, line)).status == 403
         answer = await it.post("/topics/t/records", line, **{"Sec-Fetch-Site": "cross-site"})
+        assert answer.status == 403
+        answer = await it.http.ask(f"{API}/topics", headers={"Sec-Fetch-Site": "cross-site"})
         assert answer.status == 403
         answer = await it.post("/topics/t/records", line, Origin="http://evil.example.org")
         assert answer.status == 403

@@ -56,8 +56,7 @@ class Activity:
             if node.activity is None:
                 continue
             clients = node.activity.clients
-            latest = sorted(clients, key=lambda name: -clients[name].last_at_ms)
-            for name in latest[:CLIENTS_SHOWN]:
+            for name in [*reversed(clients)][:CLIENTS_SHOWN]:
                 if name in clients:
                     rows.append(_client_row(node, name, clients[name]))
                 await slices.pause()

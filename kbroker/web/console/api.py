@@ -75,6 +75,7 @@ class Api:
         """A route for who looks."""
 
         async def handle(request: Request) -> Response:
+            _check_origin(request)
             async with self._viewers.viewer(request) as viewer:
                 return await view(request, viewer)
 
@@ -84,6 +85,7 @@ class Api:
         """A route for who changes something: from a page of this server, which knows the token."""
 
         async def handle(request: Request) -> Response:
+            _check_origin(request)
             self._check_write(request)
             async with self._viewers.viewer(request) as viewer:
                 return await view(request, viewer)
@@ -96,8 +98,6 @@ class Api:
         given = request.headers.get(TOKEN_HEADER, "").encode()
         if not hmac.compare_digest(given, self._token.encode()):
             raise Refusal(FORBIDDEN, f"{TOKEN_HEADER} is the token of {ROOT}/session")
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise Refusal(FORBIDDEN, "pages from elsewhere may not write here")
 
     def session_route(self) -> Route:
         """What a page has to know first."""
@@ -115,6 +115,12 @@ class Api:
             )
 
         return self.look("/session", session)
+
+
+def _check_origin(request: Request) -> None:
+    """Raise Refusal for what a page from elsewhere has its browser ask, even if it sees no answer."""
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise Refusal(FORBIDDEN, "pages from elsewhere may not ask here")
 
 
 async def document(request: Request) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class ClusterViews:
                 if (each.adding or each.removing) and len(moving) < ROWS_MAX:
                     moves = {"adding": list(each.adding), "removing": list(each.removing)}
                     moving.append(row | moves)
-            await slices.pause()
+                await slices.pause()
         metadata = await viewer.cluster.metadata([])
         return answer(
             {
@@ -145,10 +145,10 @@ class ClusterViews:
         slices, held, left_out = Slices(rest=REST), 0, 0
         for node in self._api.nodes:
             for topic in tuple(node.cluster.topics.values()):
-                await slices.pause()
                 if search not in topic.name.lower():
                     continue
                 for partition in topic.partitions:
+                    await slices.pause()
                     replica = node.partitions.opened_replica(topic, partition.index)
                     if replica is None or not node.partitions.leads(partition):
                         continue

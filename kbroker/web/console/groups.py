@@ -20,6 +20,8 @@ from .trends import SAMPLE_SECONDS
 from .viewers import Viewer
 
 INT64_MAX = (1 << 63) - 1
+TRENDS_MAX = 200
+"""Of one answer."""
 
 
 class Groups:
@@ -56,7 +58,7 @@ class Groups:
                     "coordinator": each.coordinator,
                     "members": trend.members if trend else None,
                     "lag": trend.lag if trend else None,
-                    "trend": trend.total.values() if trend and len(rows) < 200 else None,
+                    "trend": trend.total.values() if trend and len(rows) < TRENDS_MAX else None,
                 }
             )
         return await answer_rows({"sample_seconds": SAMPLE_SECONDS}, "groups", rows)
@@ -69,8 +71,8 @@ class Groups:
         details["trend"] = trend.total.values() if trend else None
         for number, each in enumerate(details["partitions"]):
             ring = trend.partitions.get((each["topic"], each["partition"])) if trend else None
-            each["trend"] = ring.values() if ring and number < 1_000 else None
-        return answer(details)
+            each["trend"] = ring.values() if ring and number < TRENDS_MAX else None
+        return await answer_rows(details, "partitions", details.pop("partitions"))
 
     async def _seek(self, request: Request, viewer: Viewer) -> Response:
         asked = await document(request)

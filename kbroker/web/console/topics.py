@@ -92,15 +92,12 @@ class Topics:
     async def _rows(self, topics: list[Topic], viewer: Viewer) -> list[dict[str, Any]]:
         sizes, counts = await _sizes_and_counts(viewer.cluster, topics)
         trends = self._api.trends
+        groups_of = await self._groups_of({each.name for each in topics}, viewer)
         rows = []
         for topic in topics:
             name, trend = topic.name, trends.topics.get(topic.name)
-            groups = {
-                group: lag
-                for group, each in trends.groups.items()
-                if (lag := each.topics.get(name, -1)) != -1 and _may_see_group(viewer, group)
-            }
-            lags = [each for each in groups.values() if each is not None]
+            groups = groups_of[name]
+            lags = [each["lag"] for each in groups if each["lag"] is not None]
             rows.append(
                 {
                     "name": name,
@@ -112,11 +109,24 @@ class Topics:
                     "records": counts.get(name),
                     "records_per_second": round(trend.records_per_second, 1) if trend else None,
                     "bytes_per_second": round(trend.bytes_per_second) if trend else None,
-                    "groups": [{"group": group, "lag": lag} for group, lag in groups.items()],
+                    "groups": groups,
                     "lag": sum(lags) if lags else None,
                 }
             )
         return rows
+
+    async def _groups_of(self, names: set[str], viewer: Viewer) -> dict[str, list[dict[str, Any]]]:
+        """The groups that read topics, with how far they are behind there."""
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        slices = Slices(rest=REST)
+        for group, trend in tuple(self._api.trends.groups.items()):
+            read = names & trend.topics.keys()
+            if read and _may_see_group(viewer, group):
+                for name in read:
+                    row = {"group": group, "lag": trend.topics[name], "members": trend.members}
+                    found[name].append(row)
+            await slices.pause()
+        return found
 
     # -- one topic
 
@@ -128,12 +138,8 @@ class Topics:
             each["bytes"] = sizes.get((name, each["partition"]))
         trend = self._api.trends.topics.get(name)
         details["records_per_second"] = round(trend.records_per_second, 1) if trend else None
-        details["groups"] = [
-            {"group": group, "lag": each.topics[name], "members": each.members}
-            for group, each in self._api.trends.groups.items()
-            if name in each.topics and _may_see_group(viewer, group)
-        ]
-        return answer(details)
+        details["groups"] = (await self._groups_of({name}, viewer))[name]
+        return await answer_rows(details, "partitions", details.pop("partitions"))
 
     async def _config(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["topic"]

@@ -126,7 +126,7 @@ class Trends:
                     if replica is not None and node.partitions.leads(partition):
                         records[topic.name] += replica.appended_records
                         size[topic.name] += replica.appended_bytes
-                await slices.pause()
+                    await slices.pause()
         came = 0.0
         for name, count in records.items():
             known = self.topics.setdefault(name, TopicTrend())

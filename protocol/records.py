@@ -566,6 +566,26 @@ def read_records(
             yield from _records(buffer, position, header, max_decompressed)
 
 
+def payload_of(
+    batch: Buffer, header: BatchHeader, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
+) -> bytes:
+    """The records of one batch as they are without compression, for `records_in`.
+
+    That takes long where there is much: it may run in a thread. Raises as `read_records`.
+    """
+    payload = memoryview(batch)[HEADER_SIZE : header.size]
+    if not header.codec:
+        return bytes(payload)
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        return decompress(header.codec, payload, max_decompressed)
+
+
+def records_in(payload: bytes, header: BatchHeader) -> Iterator[Record]:
+    """The records of what `payload_of` gives. Raises KafkaError CORRUPT_MESSAGE."""
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        yield from _parse(payload, header)
+
+
 def first_record_at_or_after(
     buffer: Buffer,
     timestamp: int,

@@ -220,7 +220,7 @@ class _Job:
         return ranges
 
     async def _partitions(self, cluster: ClusterClient) -> list[Partition]:
-        from .topic import choose_partitions
+        from kbroker.client.topic_details import choose_partitions
 
         names = list(self._choices.names)
         if self._choices.regex:

@@ -13,11 +13,9 @@ from .target import Target, fail, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from kbroker.client.cluster import ClusterClient
-    from kbroker.client.groups import Group, Member
-    from kbroker.client.share_groups import SharedOffset
     from kbroker.client.topics import Partition
     from kbroker.protocol.errors import ErrorCode
 
@@ -84,8 +82,10 @@ def describe(
     if summary + commits + topics > 1:
         raise click.UsageError("--summary, --commits and --topics exclude each other")
 
+    from kbroker.client.group_details import group_details
+
     async def work(cluster: ClusterClient) -> list[dict[str, Any]]:
-        return [await describe_one(cluster, name) for name in names]
+        return [await group_details(cluster, name) for name in names]
 
     rows = run(target, work)
 
@@ -116,114 +116,6 @@ def _summary(row: Mapping[str, Any]) -> list[str]:
         "TOTAL-LAG": "-" if row["total_lag"] is None else row["total_lag"],
     }
     return [f"{key:<13}{value}" for key, value in lines.items()]
-
-
-async def describe_one(cluster: ClusterClient, name: str) -> dict[str, Any]:
-    """A group as `group describe` shows it."""
-    from kbroker.client.groups import SHARE, committed_offsets, describe_group
-    from kbroker.client.share_groups import share_offsets
-
-    found = await describe_group(cluster, name)
-    if found.type == SHARE:
-        rows = await _shared_rows(cluster, found, await share_offsets(cluster, name))
-    else:
-        rows = await _partition_rows(cluster, found, await committed_offsets(cluster, name))
-    lags = [row["lag"] for row in rows if row["lag"] is not None]
-    topics: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        entry = topics.setdefault(
-            row["topic"], {"topic": row["topic"], "partitions": 0, "lag": None}
-        )
-        entry["partitions"] += 1
-        if row["lag"] is not None:
-            entry["lag"] = (entry["lag"] or 0) + row["lag"]
-    return {
-        "group": found.name,
-        "coordinator": found.coordinator,
-        "state": found.state,
-        "type": found.type,
-        "balancer": found.balancer,
-        "members": len(found.members),
-        "total_lag": sum(lags) if lags else None,
-        "topics": list(topics.values()),
-        "partitions": rows,
-    }
-
-
-async def _partition_rows(
-    cluster: ClusterClient, found: Group, committed: Mapping[Partition, int]
-) -> list[dict[str, Any]]:
-    """Every partition that is committed or assigned, and members that have none."""
-    owners = {one: member for member in found.members for one in member.partitions}
-    partitions = sorted({*committed, *owners})
-    starts, ends = await _bounds(cluster, partitions)
-    rows: list[dict[str, Any]] = []
-    for one in partitions:
-        current, end, member = committed.get(one), ends.get(one), owners.get(one)
-        lag = None if current is None or end is None else max(end - current, 0)
-        row: dict[str, Any] = {"topic": one[0], "partition": one[1], "current_offset": current}
-        row |= {"log_start_offset": starts.get(one), "log_end_offset": end, "lag": lag}
-        rows.append(row | _member_fields(member))
-    blank = dict.fromkeys(column.key for column in PARTITION_COLUMNS)
-    idle = [member for member in found.members if not member.partitions]
-    return rows + [blank | _member_fields(member) for member in idle]
-
-
-async def _shared_rows(
-    cluster: ClusterClient, found: Group, offsets: Mapping[Partition, SharedOffset]
-) -> list[dict[str, Any]]:
-    """Every partition that a share group knows, with all members that have it, and members that have
-    none."""
-    owners: dict[Partition, list[Member]] = {}
-    for member in found.members:
-        for one in member.partitions:
-            owners.setdefault(one, []).append(member)
-    partitions = sorted({*offsets, *owners})
-    starts, ends = await _bounds(cluster, partitions)
-    rows: list[dict[str, Any]] = []
-    for one in partitions:
-        known = offsets.get(one)
-        row: dict[str, Any] = {"topic": one[0], "partition": one[1]}
-        row["current_offset"] = None if known is None else known.start
-        row |= {"log_start_offset": starts.get(one), "log_end_offset": ends.get(one)}
-        row["lag"] = None if known is None else known.lag
-        members = owners.get(one, [])
-        row |= _member_fields(members[0] if len(members) == 1 else None)
-        if len(members) > 1:
-            row["member_id"] = ",".join(member.id for member in members)
-        rows.append(row)
-    blank = dict.fromkeys(column.key for column in PARTITION_COLUMNS)
-    idle = [member for member in found.members if not member.partitions]
-    return rows + [blank | _member_fields(member) for member in idle]
-
-
-def _member_fields(member: Any) -> dict[str, Any]:
-    return {
-        "member_id": member.id if member else None,
-        "instance_id": member.instance_id if member else None,
-        "client_id": member.client_id if member else None,
-        "host": member.host if member else None,
-    }
-
-
-async def _bounds(
-    cluster: ClusterClient, partitions: Iterable[Partition]
-) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """Start and end of partitions that exist; topics may be deleted under a group."""
-    from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets
-
-    metadata = await cluster.metadata(sorted({name for name, _ in partitions}))
-    there = {
-        (topic.name, part.partition_index) for topic in metadata.topics for part in topic.partitions
-    }
-    wanted = [one for one in partitions if one in there]
-    found = [
-        await list_offsets(cluster, dict.fromkeys(wanted, which)) for which in (EARLIEST, LATEST)
-    ]
-    starts, ends = (
-        {one: row.offset for one, row in each.items() if not row.error} for each in found
-    )
-    return starts, ends
 
 
 # -- seek
@@ -266,7 +158,9 @@ def seek(
 
     New offsets lie between the start and the end of their partitions.
     """
-    from .group_seek import BadOffsets, Seek, parse_place, parse_topics, read_offsets
+    from kbroker.client.seek import Seek
+
+    from .group_seek import BadOffsets, parse_place, parse_topics, read_offsets
 
     if sum(each is not None for each in (place, shift, file)) != 1:
         raise click.UsageError("give one of --to, --shift and --from-file")
@@ -335,9 +229,10 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
     have no members, forgets whole topics.
     """
     from kbroker.client.groups import committed_offsets, delete_offsets, is_share_group
+    from kbroker.client.seek import is_wanted
     from kbroker.client.share_groups import delete_share_offsets, share_offsets
 
-    from .group_seek import BadOffsets, is_wanted, parse_topics
+    from .group_seek import BadOffsets, parse_topics
 
     try:
         wanted = parse_topics(topics)
@@ -392,11 +287,12 @@ def wait(
         import trio
 
         from kbroker.client.errors import NoSuchGroup, TimedOut
+        from kbroker.client.group_details import group_details
 
         deadline = trio.current_time() + timeout
         while True:
             try:
-                seen = await describe_one(cluster, name)
+                seen = await group_details(cluster, name)
             except NoSuchGroup:
                 seen = {"state": "absent", "members": 0, "total_lag": None}
             is_there = (

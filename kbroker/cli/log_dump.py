@@ -11,6 +11,7 @@ import click
 
 from kbroker.client.ndjson import bytes_field, headers_field
 from kbroker.cluster.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.coordination.log_records import Row, coordinator_record
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
@@ -33,7 +34,6 @@ from kbroker.storage.naming import (
 )
 from kbroker.storage.producer_state import ProducerStates
 
-from .log_records import Row, coordinator_record
 from .output import say, to_json
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kbroker.client.ndjson import bytes_field, headers_field
+from kbroker.client.ndjson import record_fields, timestamp_type
 from kbroker.protocol.compression import Codec
 from kbroker.text.times import date_of
 
@@ -38,32 +38,18 @@ def json_printer(*, meta_only: bool) -> Printer:
     """One line of JSON a record; `kbroker.client.ndjson` reads it."""
 
     def line(read: Read, _count: int) -> bytes:
-        return to_json(as_json(read, meta_only=meta_only)).encode() + b"\n"
+        return to_json(_fields(read, meta_only=meta_only)).encode() + b"\n"
 
     return line
 
 
-def as_json(read: Read, *, meta_only: bool = False) -> dict[str, Any]:
-    """A record with where it stands; `meta_only` has the size of the value in its place."""
-    record = read.record
-    fields: dict[str, Any] = {
-        "topic": read.partition[0],
-        "partition": read.partition[1],
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "timestamp_type": _timestamp_type(read),
-        **bytes_field("key", record.key),
-    }
-    if meta_only:
-        fields["value_size"] = None if record.value is None else len(record.value)
-    else:
-        fields |= bytes_field("value", record.value)
-    fields["headers"] = headers_field(record)
-    return fields
+def _fields(read: Read, *, meta_only: bool) -> dict[str, Any]:
+    topic, index = read.partition
+    return record_fields(topic, index, read.record, read.batch, meta_only=meta_only)
 
 
 def _timestamp_type(read: Read) -> str:
-    return "LogAppendTime" if read.batch.is_log_append_time else "CreateTime"
+    return timestamp_type(read.batch)
 
 
 # -- templates

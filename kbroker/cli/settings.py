@@ -49,12 +49,18 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Of a container: listen on this port too, and tell who comes by it localhost and this"
         " port. For clients outside, where it is published under the same number.",
     ),
-    option("--http-host", help="Address for metrics and probes.  [default: 127.0.0.1]"),
+    option("--http-host", help="Address for the console and metrics.  [default: 127.0.0.1]"),
     option(
         "--http-port",
         type=_HttpPort(),
         metavar="PORT|off",
-        help="Serve metrics and probes by HTTP here; 0 takes a free port. Needs kbroker[console].",
+        help="Serve the console, metrics and probes by HTTP here; 0 takes a free port. Needs "
+        "kbroker[console].",
+    ),
+    option(
+        "--console-write",
+        is_flag=True,
+        help="Let the console write beyond this machine too, with --http-host.",
     ),
     option(
         "--data-dir",

@@ -17,7 +17,6 @@ from .target import Target, fail, refusal, run, target_options
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.places import Place
-    from kbroker.client.topics import Partition
     from kbroker.protocol.errors import ErrorCode
 
 
@@ -128,15 +127,11 @@ def _report(refused: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
 @target_options
 def list_(target: Target, patterns: tuple[str, ...], internal: bool, output: str) -> None:
     """Show all topics, or those whose names match one of PATTERNS (such as 'order*')."""
+    from kbroker.client.topic_details import topic_row
+
     metadata = run(target, lambda cluster: cluster.metadata())
     rows = [
-        {
-            "name": row.name,
-            "partitions": len(row.partitions),
-            "replicas": max((len(part.replica_nodes) for part in row.partitions), default=0),
-            "topic_id": id_text(row.topic_id),
-            "internal": row.is_internal,
-        }
+        topic_row(row)
         for row in sorted(metadata.topics, key=lambda row: row.name or "")
         if (internal or not row.is_internal)
         and (not patterns or any(fnmatch.fnmatchcase(row.name or "", each) for each in patterns))
@@ -151,69 +146,20 @@ def list_(target: Target, patterns: tuple[str, ...], internal: bool, output: str
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
 
 
-def id_text(topic_id: Any) -> str | None:
-    """An id as Kafka's tools print it; None from brokers that have none."""
-    import base64
-
-    if not topic_id.int:
-        return None
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
 @click.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 @format_options
 @target_options
 def describe(target: Target, names: tuple[str, ...], output: str) -> None:
     """Show partitions and settings of topics NAMES; `-o json` feeds `topic create --file`."""
-    rows = run(target, lambda cluster: _describe(cluster, list(names)))
+    from kbroker.client.topic_details import topic_details
+
+    rows = run(target, lambda cluster: topic_details(cluster, names))
 
     def text(wide: bool) -> list[str]:
         return paragraphs(_description(row, wide=wide) for row in rows)
 
     show(output, rows, text)
-
-
-async def _describe(cluster: ClusterClient, names: list[str]) -> list[dict[str, Any]]:
-    from kbroker.client.configs import Resource, describe_configs
-    from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets
-
-    topics = await cluster.topics(names)
-    settings = await describe_configs(cluster, Resource.TOPIC, names)
-    parts = [(row.name or "", part.partition_index) for row in topics for part in row.partitions]
-    starts = await list_offsets(cluster, dict.fromkeys(parts, EARLIEST))
-    ends = await list_offsets(cluster, dict.fromkeys(parts, LATEST))
-
-    def partition(name: str, part: Any) -> dict[str, Any]:
-        start, end = starts[name, part.partition_index], ends[name, part.partition_index]
-        return {
-            "partition": part.partition_index,
-            "leader": part.leader_id,
-            "leader_epoch": part.leader_epoch,
-            "replicas": part.replica_nodes,
-            "isr": part.isr_nodes,
-            "offline": part.offline_replicas,
-            "start_offset": None if start.error else start.offset,
-            "end_offset": None if end.error else end.offset,
-            "error": end.error.name if end.error else None,
-        }
-
-    return [
-        {
-            "name": row.name,
-            "topic_id": id_text(row.topic_id),
-            "internal": row.is_internal,
-            "replication_factor": len(row.partitions[0].replica_nodes),
-            "configs": {
-                each.name: each.value for each in sorted(settings[row.name or ""]) if each.is_own
-            },
-            "partitions": [
-                partition(row.name or "", part)
-                for part in sorted(row.partitions, key=lambda part: part.partition_index)
-            ],
-        }
-        for row in topics
-    ]
 
 
 def _description(row: dict[str, Any], *, wide: bool) -> list[str]:
@@ -349,6 +295,7 @@ async def _trim(
     cluster: ClusterClient, name: str, partitions: tuple[int, ...], place: Place, dry_run: bool
 ) -> list[dict[str, Any]]:
     from kbroker.client.places import START, find
+    from kbroker.client.topic_details import choose_partitions
     from kbroker.client.topics import delete_records
 
     chosen = await choose_partitions(cluster, name, partitions)
@@ -374,20 +321,3 @@ async def _trim(
         else:
             row["new_start_offset"] = start
     return rows
-
-
-async def choose_partitions(
-    cluster: ClusterClient, name: str, partitions: tuple[int, ...]
-) -> list[Partition]:
-    """All partitions of a topic, or the named ones. Raises NoSuchTopic for one that is not."""
-    from kbroker.client.errors import NoSuchTopic
-
-    (row,) = await cluster.topics([name])
-    there = sorted(part.partition_index for part in row.partitions)
-    for index in partitions:
-        if index not in there:
-            raise NoSuchTopic(
-                f"{name} has no partition {index}, it has {len(there)}; "
-                f"`kbroker topic describe {name}` shows them"
-            )
-    return [(name, index) for index in sorted(partitions or there)]

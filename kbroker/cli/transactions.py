@@ -42,15 +42,7 @@ def list_(target: Target, states: tuple[str, ...], longer_than: float | None, ou
         target,
         lambda cluster: list_transactions(cluster, states=states, longer_than_ms=longer_than_ms),
     )
-    rows = [
-        {
-            "transactional_id": one.id,
-            "producer_id": one.producer_id,
-            "state": one.state,
-            "coordinator": one.coordinator,
-        }
-        for one in found
-    ]
+    rows = [one.row() for one in found]
     columns = [Column("transactional_id"), Column("producer_id"), Column("state")]
     columns += [Column("coordinator", wide=True)]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
@@ -67,22 +59,8 @@ def describe(target: Target, names: tuple[str, ...], output: str) -> None:
     async def work(cluster: ClusterClient) -> list[Transaction]:
         return [await describe_transaction(cluster, name) for name in names]
 
-    rows = [_described(one) for one in run(target, work)]
+    rows = [one.row() for one in run(target, work)]
     show(output, rows, lambda _: paragraphs(map(_summary, rows)))
-
-
-def _described(one: Transaction) -> dict[str, Any]:
-    began = one.start_ms >= 0
-    return {
-        "transactional_id": one.id,
-        "coordinator": one.coordinator,
-        "state": one.state,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "timeout_ms": one.timeout_ms,
-        "start_timestamp": one.start_ms if began else None,
-        "partitions": [f"{name}-{index}" for name, index in one.partitions],
-    }
 
 
 def _summary(row: dict[str, Any]) -> list[str]:
@@ -132,26 +110,13 @@ def find_hanging(target: Target, topics: tuple[str, ...], older_than: float, out
             cluster, await _partitions(cluster, topics), before_ms=before_ms
         )
 
-    rows = [_hanging(one) for one in run(target, work)]
+    rows = [one.row() for one in run(target, work)]
     show(output, rows, lambda wide: table(HANGING_COLUMNS, rows, wide=wide))
 
 
 async def _partitions(cluster: ClusterClient, topics: tuple[str, ...]) -> list[Partition]:
     rows = await cluster.topics(topics) if topics else (await cluster.metadata()).topics
     return [(row.name or "", each.partition_index) for row in rows for each in row.partitions]
-
-
-def _hanging(one: OpenTransaction) -> dict[str, Any]:
-    topic, index = one.partition
-    return {
-        "topic": topic,
-        "partition": index,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "start_offset": one.start_offset,
-        "last_timestamp": one.last_timestamp,
-        "coordinator_epoch": one.coordinator_epoch,
-    }
 
 
 @txn.command()

@@ -133,6 +133,10 @@ class ClusterClient:
         except (OSError, DecodeError) as error:
             raise NotReachable(node_id, endpoint, _reason(error)) from error
 
+    def forget(self, connection: Connection) -> None:
+        """A connection of `dial` is closed."""
+        self._open.remove(connection)
+
     def look_anew(self, bootstrap: Sequence[Endpoint]) -> None:
         """Forget what is known of the cluster, which is behind other addresses now.
 

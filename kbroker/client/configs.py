@@ -57,6 +57,7 @@ class Setting(NamedTuple):
     """Whether only a start of the broker can change it."""
     sensitive: bool
     synonyms: Sequence[Synonym] = ()
+    doc: str | None = None
 
     @property
     def is_own(self) -> bool:
@@ -70,9 +71,15 @@ class Setting(NamedTuple):
 
 
 async def describe_configs(
-    cluster: ClusterClient, kind: Resource, names: Iterable[str], *, synonyms: bool = False
+    cluster: ClusterClient,
+    kind: Resource,
+    names: Iterable[str],
+    *,
+    synonyms: bool = False,
+    docs: bool = False,
 ) -> dict[str, list[Setting]]:
-    """All settings of some resources of one kind, by name; with `synonyms` their places too.
+    """All settings of some resources of one kind, by name; with `synonyms` their places too, with
+    `docs` what they are for.
 
     Raises KafkaError.
     """
@@ -80,7 +87,9 @@ async def describe_configs(
         DescribeConfigsRequest.Resource(resource_type=kind, resource_name=name) for name in names
     ]
     connection = await _connection(cluster, kind, [row.resource_name for row in rows])
-    request = DescribeConfigsRequest(resources=rows, include_synonyms=synonyms)
+    request = DescribeConfigsRequest(
+        resources=rows, include_synonyms=synonyms, include_documentation=docs
+    )
     answer = await connection.ask(request, oldest=1)
     described = {}
     for result in answer.results:
@@ -93,6 +102,7 @@ async def describe_configs(
                 row.read_only,
                 row.is_sensitive,
                 [Synonym(each.name, each.value, each.source) for each in row.synonyms],
+                row.documentation,
             )
             for row in result.configs
         ]

@@ -18,7 +18,7 @@ import binascii
 import json
 from typing import Any, NamedTuple
 
-from kbroker.protocol.records import TIMESTAMP_MIN, Record
+from kbroker.protocol.records import TIMESTAMP_MIN, BatchHeader, Record
 from kbroker.text.documents import read_json
 
 FIELDS = frozenset(
@@ -48,6 +48,31 @@ class Line(NamedTuple):
     topic: str | None
     partition: int | None
     record: Record
+
+
+def record_fields(
+    topic: str, partition: int, record: Record, batch: BatchHeader, *, meta_only: bool = False
+) -> dict[str, Any]:
+    """A record with where it stands; `meta_only` has the size of the value in its place."""
+    fields: dict[str, Any] = {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": timestamp_type(batch),
+        **bytes_field("key", record.key),
+    }
+    if meta_only:
+        fields["value_size"] = None if record.value is None else len(record.value)
+    else:
+        fields |= bytes_field("value", record.value)
+    fields["headers"] = headers_field(record)
+    return fields
+
+
+def timestamp_type(batch: BatchHeader) -> str:
+    """What the times of a batch say, in Kafka's words."""
+    return "LogAppendTime" if batch.is_log_append_time else "CreateTime"
 
 
 def bytes_field(name: str, data: bytes | None) -> dict[str, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import trio
 
@@ -29,6 +30,8 @@ TIMEOUT_MS = 60_000
 NO_LEADER = -1
 NOT_OPEN = -1
 
+Row: TypeAlias = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
@@ -38,6 +41,15 @@ class ListedTransaction:
     producer_id: int
     state: str
     coordinator: int
+
+    def row(self) -> Row:
+        """As commands and the console tell of it."""
+        return {
+            "transactional_id": self.id,
+            "producer_id": self.producer_id,
+            "state": self.state,
+            "coordinator": self.coordinator,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,19 @@ class Transaction:
     start_ms: int
     partitions: list[Partition]
 
+    def row(self) -> Row:
+        """As commands and the console tell of it."""
+        return {
+            "transactional_id": self.id,
+            "coordinator": self.coordinator,
+            "state": self.state,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+            "timeout_ms": self.timeout_ms,
+            "start_timestamp": self.start_ms if self.start_ms >= 0 else None,
+            "partitions": [f"{name}-{index}" for name, index in self.partitions],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
@@ -67,6 +92,19 @@ class OpenTransaction:
     start_offset: int
     last_timestamp: int
     coordinator_epoch: int
+
+    def row(self) -> Row:
+        """As commands and the console tell of it."""
+        topic, index = self.partition
+        return {
+            "topic": topic,
+            "partition": index,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+            "start_offset": self.start_offset,
+            "last_timestamp": self.last_timestamp,
+            "coordinator_epoch": self.coordinator_epoch,
+        }
 
 
 async def list_transactions(

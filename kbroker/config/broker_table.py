@@ -1509,8 +1509,8 @@ _HTTP = (
         "http.host",
         Type.STRING,
         "127.0.0.1",
-        "Where metrics and probes are served by HTTP. Beyond this machine everybody who reaches it can "
-        "read them.",
+        "Where the console, metrics and probes are served by HTTP. Beyond this machine everybody who reaches "
+        "it can read them.",
         dynamic=False,
         own=True,
     ),
@@ -1552,6 +1552,15 @@ _HTTP = (
         "The largest body of an HTTP request.",
         unit="bytes",
         minimum=0,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "http.console.write",
+        Type.BOOLEAN,
+        "false",
+        "Lets the console write beyond this machine as well: records, offsets of groups, and the ends of "
+        "groups and of transactions that hang.",
         dynamic=False,
         own=True,
     ),

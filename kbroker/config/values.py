@@ -373,6 +373,7 @@ class BrokerConfig(Settings):
     group_streams_max_size = _Integer("group.streams.max.size")
     group_min_session_timeout_ms = _Integer("group.min.session.timeout.ms")
     http_allowed_hosts = _List("http.allowed.hosts")
+    http_console_write = _Boolean("http.console.write")
     http_host = _Text("http.host")
     http_max_connections = _Integer("http.max.connections")
     http_max_request_bytes = _Integer("http.max.request.bytes")

@@ -59,13 +59,15 @@ class Peer:
 
     `advertised` is the fixed address of the listener, None where the client is told the address
     that it came in on. `software` is what ApiVersions named (KIP-511), `login` what it has shown of
-    itself where it has to log in, `client` who it is. `is_gone` is true once the connection has ended.
+    itself where it has to log in, `client` who it is, `client_id` what its last request that was looked
+    at calls it. `is_gone` is true once the connection has ended.
     """
 
     __slots__ = (
         "_when_gone",
         "advertised",
         "client",
+        "client_id",
         "host",
         "is_gone",
         "listener",
@@ -91,6 +93,7 @@ class Peer:
         self.advertised = advertised
         self.login = login
         self.client = Client(ANONYMOUS, host)
+        self.client_id: str | None = None
         self.software = ""
         self.is_gone = False
         self._when_gone: list[Callable[[], None]] = []

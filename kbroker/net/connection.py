@@ -129,6 +129,10 @@ class Connection:
         self._quotas = node.cluster.client_quotas
         self._meters = node.meters
         self._asked = node.meters.requests
+        self._activity = node.activity
+        """Whom to tell of each request; None while nobody may look."""
+        self._refusal = ""
+        """Why the connection is closed, where the client sent what is not answered."""
         self._came_at = 0.0
         """When what is being handled was read, as `time.perf_counter` says."""
         self._toll: Toll | None = None
@@ -193,7 +197,17 @@ class Connection:
             self._claim.end()
             self._abandon_replies()
             self.peer.leave()
+            self._tell_of_end()
             self._transport.close()
+
+    def _tell_of_end(self) -> None:
+        """Tell who may look why the connection has ended."""
+        if self._activity is None:
+            return
+        if self._refusal:
+            self._activity.leaves(self.peer, "refused", self._refusal)
+        else:
+            self._activity.leaves(self.peer, "cut off" if self._aborted else "left")
 
     def close(self) -> None:
         """End the connection; parked answers are dropped, work that was begun is finished."""
@@ -451,6 +465,8 @@ class Connection:
         """
         toll = self._toll
         self._asked[header.api_key] += 1
+        if self._activity is not None:
+            self._activity.asks(self.peer, header.client_id, header.api_key)
         if toll is None:
             result = api.handler(self._context(header, rows), request)
         else:
@@ -635,7 +651,8 @@ class Connection:
 
     def _log_refusal(self, error: Exception) -> None:
         """Say why; the same reason again is for debugging only, or a retrying client fills the log."""
-        level = logging.WARNING if self._node.troubles.is_news(str(error)) else logging.DEBUG
+        self._refusal = str(error)
+        level = logging.WARNING if self._node.troubles.is_news(self._refusal) else logging.DEBUG
         logger.log(
             level,
             "closing the connection from %s: %s%s",
@@ -753,6 +770,8 @@ class Connection:
         key, version = asked.api_key, asked.api_version
         if key != _PRODUCE:
             self._meters.answers(key, response)
+        if self._activity is not None:
+            self._activity.answers(self.peer, asked.client_id, key, response)
         if self._traced:
             self._trace_response(asked, response)
         return encode_response(asked.correlation_id, key, version, response)
@@ -761,6 +780,8 @@ class Connection:
         """As `_encode`, in turns with other clients."""
         key, version = asked.api_key, asked.api_version
         self._meters.answers(key, response)
+        if self._activity is not None:
+            self._activity.answers(self.peer, asked.client_id, key, response)
         if self._traced:
             self._trace_response(asked, response)
         encoding = self._turn.finish(

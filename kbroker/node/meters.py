@@ -83,6 +83,15 @@ class Meters:
                     self.fails(key, code)
 
 
+def codes_of(key: int, response: Any) -> Iterator[int]:
+    """The codes of an answer and of its first rows, 0 where all is well."""
+    declared: Any = response_class(key)
+    has_code, rows = _shape_of(declared)
+    if has_code:
+        yield response.error_code
+    yield from islice(_codes(response, rows), ROWS_LOOKED_AT_MAX)
+
+
 @cache
 def _shape_of(cls: Any) -> _Shape:
     known = fields(cls)

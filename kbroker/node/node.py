@@ -54,6 +54,7 @@ from kbroker.security.authorizer import Authorizer
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
+from .activity import Activity
 from .auditing import NodeAudit
 from .client_metrics import ClientMetrics
 from .delegation import Delegation
@@ -135,6 +136,8 @@ class Node:
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
         self.gates, self.audit, self.meters = gates, NodeAudit(), Meters()
+        self.activity = Activity(clock.log_ms) if config.http_port >= 0 else None
+        """What clients do; None where there is no HTTP, and so nobody who could look."""
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)

@@ -42,7 +42,7 @@ def open_http(config: BrokerConfig) -> Iterator[str]:
     if config.http_port >= 0 and config.http_host not in LOOPBACK_NAMES:
         yield (
             f"anyone who can reach {config.http_host} can read metrics, with the names of topics, groups "
-            "and clients: HTTP asks for no login; leave --http-host at 127.0.0.1 unless the network is "
+            "and clients, and all records in the console: HTTP asks for no login; leave --http-host at 127.0.0.1 unless the network is "
             "trusted, or let a proxy ask for one"
         )
 

@@ -137,6 +137,7 @@ def banner_lines(
     for each in nodes:
         if each.http is not None:
             whose = f"  (node {each.node_id})" if len(nodes) > 1 else ""
+            yield f"  Console  {_url(each.http)}/console/{whose}"
             yield f"  HTTP     {_url(each.http)}/metrics{whose}"
     yield f"  Data     {_data_line(nodes, data_dirs, is_new=is_new)}"
     for name, text in more:

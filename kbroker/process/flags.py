@@ -24,6 +24,7 @@ class SettingFlags:
     host_port: int | None = None
     http_host: str | None = None
     http_port: int | None = None
+    console_write: bool = False
     data_dir: str | None = None
     node_id: int | None = None
     config_file: str | None = None
@@ -66,6 +67,8 @@ def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tu
         yield "--http-host", "http.host", flags.http_host
     if flags.http_port is not None:
         yield "--http-port", "http.port", str(flags.http_port)
+    if flags.console_write:
+        yield "--console-write", "http.console.write", "true"
     first = config.listeners[0]
     name, address = split_address(first, "listeners")
     if flags.host is not None or flags.port is not None:

@@ -1,1 +1,1 @@
-"""HTTP beside Kafka's protocol: probes and metrics. Needs `kbroker[console]`."""
+"""HTTP beside Kafka's protocol: the console, probes and metrics. Needs `kbroker[console]`."""

@@ -23,7 +23,13 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 LOOK_ONLY = ("GET", "HEAD")
 SAFETY = (
     (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
+    (
+        b"content-security-policy",
+        (
+            b"default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+            b"frame-ancestors 'none'; require-trusted-types-for 'script'"
+        ),
+    ),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),

@@ -11,8 +11,9 @@ from starlette.applications import Starlette
 from kbroker.broker.local_node import LocalNode
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.net.server import LOOPBACK_NAMES, CannotListen
+from kbroker.net.server import CannotListen
 
+from .console.console import Console, may_write
 from .guard import Guard, Rules
 from .http_server import HttpServer, Limits
 from .metrics.beat import Beat
@@ -34,6 +35,8 @@ class HttpService:
         """By node; those that the system chose are kept when it starts again."""
         self._servers: dict[int, HttpServer] = {}
         self._beat = Beat()
+        self.console: Console | None = None
+        """Of the nodes for which ports are taken."""
 
     def endpoint_of(self, node_id: int) -> Endpoint:
         """Where a node serves HTTP."""
@@ -41,7 +44,8 @@ class HttpService:
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Take the ports of all nodes, or of none. Raises CannotListen."""
-        self._servers = {each.id: self._server(each) for each in nodes}
+        console = self.console = Console(self._config, nodes)
+        self._servers = {each.id: self._server(each, console) for each in nodes}
         try:
             for server in self._servers.values():
                 await server.bind()
@@ -53,8 +57,10 @@ class HttpService:
 
     async def run(self) -> None:
         """Serve until `close`."""
+        assert self.console is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat.run)
+            nursery.start_soon(self.console.run)
             async with trio.open_nursery() as serving:
                 for server in self._servers.values():
                     serving.start_soon(server.run)
@@ -62,21 +68,25 @@ class HttpService:
 
     async def close(self) -> None:
         """End all servers, at the same time."""
+        if self.console is not None:
+            self.console.end()
         async with trio.open_nursery() as nursery:
             for server in self._servers.values():
                 nursery.start_soon(server.close)
+        if self.console is not None:
+            await self.console.aclose()
 
-    def _server(self, local: LocalNode) -> HttpServer:
+    def _server(self, local: LocalNode, console: Console) -> HttpServer:
         config = self._config
         endpoint = Endpoint(config.http_host, self._port_of(local.id))
         seconds = config.http_request_timeout_ms / 1000
         rules = Rules.of(
             config.http_allowed_hosts,
-            is_read_only=config.http_host not in LOOPBACK_NAMES,
+            is_read_only=not may_write(config),
             body_bytes_max=config.http_max_request_bytes,
             seconds=seconds,
         )
-        app = Guard(self._app(local), rules)
+        app = Guard(self._app(local, console), rules)
         return HttpServer(app, endpoint, Limits(config.http_max_connections, seconds))
 
     def _port_of(self, node_id: int) -> int:
@@ -88,6 +98,8 @@ class HttpService:
             raise CannotListen(f"there is no port {port}; name a lower one with --http-port")
         return port
 
-    def _app(self, local: LocalNode) -> Starlette:
+    def _app(self, local: LocalNode, console: Console) -> Starlette:
         """What one node serves."""
-        return Starlette(routes=[*Probes(local).routes(), *Metrics(local, self._beat).routes()])
+        metrics = Metrics(local, self._beat)
+        routes = [*Probes(local).routes(), *metrics.routes(), *console.routes(local)]
+        return Starlette(routes=routes)

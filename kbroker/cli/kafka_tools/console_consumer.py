@@ -196,7 +196,7 @@ class _Job:
         return START if self._first or offset == "earliest" else END
 
     async def _partitions(self, cluster: ClusterClient) -> list[Partition]:
-        from kbroker.cli.topic import choose_partitions
+        from kbroker.client.topic_details import choose_partitions
 
         names = [self._options.topic]
         if self._options.include is not None:

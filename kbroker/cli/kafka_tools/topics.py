@@ -129,7 +129,7 @@ async def _describe(cluster: ClusterClient, options: Namespace) -> None:
 def _described(
     topic: MetadataResponse.Topic, settings: Sequence[Setting], alive: set[int], options: Namespace
 ) -> Iterator[str]:
-    from kbroker.cli.topic import id_text
+    from kbroker.client.topic_details import id_text
 
     own = [f"{each.name}={each.value}" for each in settings if not each.is_default]
     narrowed = (

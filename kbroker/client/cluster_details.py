@@ -1,0 +1,168 @@
+"""The cluster as commands and the console tell of it, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any, TypeAlias
+
+from kbroker.protocol.messages.metadata import MetadataResponse
+
+from .cluster import ClusterClient
+from .configs import Resource, describe_configs
+from .errors import NotReachable
+from .list_offsets import EARLIEST, list_offsets
+from .log_dirs import LogDir, describe_log_dirs
+
+Row: TypeAlias = dict[str, Any]
+
+NEARLY_FULL = 0.9
+_MAKE_ROOM = (
+    "make room (`kbroker topic trim`, shorter retention, a larger disk) or make the disk writable; "
+    "the log of the broker names the cause"
+)
+
+
+def cluster_details(metadata: MetadataResponse) -> Row:
+    """The cluster's id and its brokers."""
+    return {
+        "cluster_id": metadata.cluster_id,
+        "topics": len(metadata.topics),
+        "partitions": sum(len(topic.partitions) for topic in metadata.topics),
+        "brokers": [
+            {
+                "broker": row.node_id,
+                "host": row.host,
+                "port": row.port,
+                "rack": row.rack,
+                "controller": row.node_id == metadata.controller_id,
+                "leads": _led_by(metadata, row.node_id),
+            }
+            for row in sorted(metadata.brokers, key=lambda row: row.node_id)
+        ],
+    }
+
+
+def _led_by(metadata: MetadataResponse, node_id: int) -> int:
+    return sum(part.leader_id == node_id for topic in metadata.topics for part in topic.partitions)
+
+
+def log_dir_row(found: LogDir, topics: Container[str] = ()) -> Row:
+    """A folder of a broker; `topics` are those of which sizes are told, none are all."""
+    return {
+        "broker": found.node_id,
+        "folder": found.path,
+        "error": found.error.name if found.error else None,
+        "total_bytes": found.total_bytes if found.total_bytes >= 0 else None,
+        "usable_bytes": found.usable_bytes if found.usable_bytes >= 0 else None,
+        "partitions": [
+            {"partition": f"{name}-{index}", "bytes": size}
+            for (name, index), size in sorted(found.sizes.items())
+            if not topics or name in topics
+        ],
+    }
+
+
+async def cluster_problems(cluster: ClusterClient) -> list[Row]:
+    """Brokers, folders and partitions that do not work. Raises KafkaError, ClientError."""
+    metadata = await cluster.metadata()
+    problems, dead = [], set()
+    for broker in metadata.brokers:
+        try:
+            await cluster.node(broker.node_id)
+        except NotReachable as error:
+            dead.add(broker.node_id)
+            problems.append(_problem("broker", str(broker.node_id), str(error), ""))
+    offline: list[Row] = []
+    readable = []
+    required = await _required_in_sync(cluster, metadata)
+    for topic in metadata.topics:
+        for part in topic.partitions:
+            where = f"{topic.name}-{part.partition_index}"
+            missing = sorted(set(part.replica_nodes) - set(part.isr_nodes))
+            if part.leader_id < 0:
+                offline.append(_without_leader(where, part.replica_nodes, part.isr_nodes))
+            elif part.leader_id not in dead:
+                readable.append((topic.name or "", part.partition_index))
+                if missing:
+                    said = f"copies on {', '.join(map(str, missing))} are behind"
+                    if len(part.isr_nodes) < min(required[topic.name], len(part.replica_nodes)):
+                        said += "; too few are in sync, acks=all is refused"
+                    action = "start these brokers, or look into their logs"
+                    problems.append(_problem("partition", where, said, action))
+    alive = {broker.node_id for broker in metadata.brokers} - dead
+    problems += await _folder_problems(cluster, metadata, alive)
+    return problems + offline + await _unreadable(cluster, readable)
+
+
+async def _folder_problems(
+    cluster: ClusterClient, metadata: MetadataResponse, alive: Iterable[int]
+) -> list[Row]:
+    """Disks that are full or nearly so, and the partitions that refuse records because of that."""
+    led = {
+        (topic.name, part.partition_index): part.leader_id
+        for topic in metadata.topics
+        for part in topic.partitions
+    }
+    problems = []
+    for found in await describe_log_dirs(cluster, alive):
+        where = f"{found.node_id}:{found.path}"
+        full = f"{found.used:.0%} of its disk are used"
+        if found.error:
+            said = f"takes no records; {full}" if found.sizes else f"offline: {found.error.name}"
+            problems.append(_problem("folder", where, said, _MAKE_ROOM))
+            refused = [place for place in sorted(found.sizes) if led.get(place) == found.node_id]
+            problems += [
+                _problem("partition", f"{name}-{index}", f"refuses records: {where}", _MAKE_ROOM)
+                for name, index in refused
+            ]
+        elif found.used >= NEARLY_FULL:
+            problems.append(_problem("folder", where, f"nearly full: {full}", _MAKE_ROOM))
+    return problems
+
+
+async def _required_in_sync(
+    cluster: ClusterClient, metadata: MetadataResponse
+) -> dict[str | None, int]:
+    """The min.insync.replicas of the topics that have copies that are behind."""
+    names = [
+        topic.name or ""
+        for topic in metadata.topics
+        if any(len(part.isr_nodes) < len(part.replica_nodes) for part in topic.partitions)
+    ]
+    found = await describe_configs(cluster, Resource.TOPIC, names) if names else {}
+    return {
+        name: int(setting.value or 1)
+        for name, settings in found.items()
+        for setting in settings
+        if setting.name == "min.insync.replicas"
+    }
+
+
+async def _unreadable(cluster: ClusterClient, partitions: list[tuple[str, int]]) -> list[Row]:
+    """Partitions whose leader cannot use them, because of damage for example."""
+    found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    return [
+        _offline(f"{name}-{index}", one.error.name)
+        for (name, index), one in sorted(found.items())
+        if one.error
+    ]
+
+
+def _without_leader(where: str, replicas: list[int], in_sync: list[int]) -> Row:
+    first = ", ".join(map(str, in_sync or replicas))
+    return _problem(
+        "partition",
+        where,
+        "offline: no leader",
+        f"start broker {first}; when none of them comes back, `kafka-leader-election --election-type "
+        "unclean` gives up what only they have",
+    )
+
+
+def _offline(where: str, reason: str) -> Row:
+    action = "the log of its broker names the cause; `kbroker log repair` brings back damaged files"
+    return _problem("partition", where, f"offline: {reason}", action)
+
+
+def _problem(what: str, where: str, problem: str, action: str) -> Row:
+    return {"what": what, "where": where, "problem": problem, "action": action}

@@ -1,0 +1,131 @@
+"""Groups as commands and the console tell of them: how far each partition is read, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from .cluster import ClusterClient
+from .groups import SHARE, Group, Member, committed_offsets, describe_group
+from .list_offsets import EARLIEST, LATEST, list_offsets
+from .share_groups import SharedOffset, share_offsets
+from .topics import Partition
+
+Row: TypeAlias = dict[str, Any]
+
+FIELDS = (
+    "topic",
+    "partition",
+    "current_offset",
+    "log_start_offset",
+    "log_end_offset",
+    "lag",
+    "member_id",
+    "instance_id",
+    "client_id",
+    "host",
+)
+"""Of each partition."""
+
+
+async def group_details(cluster: ClusterClient, name: str) -> Row:
+    """A group with its partitions. Raises NoSuchGroup, KafkaError."""
+    found = await describe_group(cluster, name)
+    if found.type == SHARE:
+        rows = await _shared_rows(cluster, found, await share_offsets(cluster, name))
+    else:
+        rows = await _partition_rows(cluster, found, await committed_offsets(cluster, name))
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
+    topics: dict[str, Row] = {}
+    for row in rows:
+        entry = topics.setdefault(
+            row["topic"], {"topic": row["topic"], "partitions": 0, "lag": None}
+        )
+        entry["partitions"] += 1
+        if row["lag"] is not None:
+            entry["lag"] = (entry["lag"] or 0) + row["lag"]
+    return {
+        "group": found.name,
+        "coordinator": found.coordinator,
+        "state": found.state,
+        "type": found.type,
+        "balancer": found.balancer,
+        "members": len(found.members),
+        "total_lag": sum(lags) if lags else None,
+        "topics": list(topics.values()),
+        "partitions": rows,
+    }
+
+
+async def _partition_rows(
+    cluster: ClusterClient, found: Group, committed: Mapping[Partition, int]
+) -> list[Row]:
+    """Every partition that is committed or assigned, and members that have none."""
+    owners = {one: member for member in found.members for one in member.partitions}
+    partitions = sorted({*committed, *owners})
+    starts, ends = await _bounds(cluster, partitions)
+    rows: list[Row] = []
+    for one in partitions:
+        current, end, member = committed.get(one), ends.get(one), owners.get(one)
+        lag = None if current is None or end is None else max(end - current, 0)
+        row: Row = {"topic": one[0], "partition": one[1], "current_offset": current}
+        row |= {"log_start_offset": starts.get(one), "log_end_offset": end, "lag": lag}
+        rows.append(row | _member_fields(member))
+    blank = dict.fromkeys(FIELDS)
+    idle = [member for member in found.members if not member.partitions]
+    return rows + [blank | _member_fields(member) for member in idle]
+
+
+async def _shared_rows(
+    cluster: ClusterClient, found: Group, offsets: Mapping[Partition, SharedOffset]
+) -> list[Row]:
+    """Every partition that a share group knows, with all members that have it, and members that have
+    none."""
+    owners: dict[Partition, list[Member]] = {}
+    for member in found.members:
+        for one in member.partitions:
+            owners.setdefault(one, []).append(member)
+    partitions = sorted({*offsets, *owners})
+    starts, ends = await _bounds(cluster, partitions)
+    rows: list[Row] = []
+    for one in partitions:
+        known = offsets.get(one)
+        row: Row = {"topic": one[0], "partition": one[1]}
+        row["current_offset"] = None if known is None else known.start
+        row |= {"log_start_offset": starts.get(one), "log_end_offset": ends.get(one)}
+        row["lag"] = None if known is None else known.lag
+        members = owners.get(one, [])
+        row |= _member_fields(members[0] if len(members) == 1 else None)
+        if len(members) > 1:
+            row["member_id"] = ",".join(member.id for member in members)
+        rows.append(row)
+    blank = dict.fromkeys(FIELDS)
+    idle = [member for member in found.members if not member.partitions]
+    return rows + [blank | _member_fields(member) for member in idle]
+
+
+def _member_fields(member: Any) -> Row:
+    return {
+        "member_id": member.id if member else None,
+        "instance_id": member.instance_id if member else None,
+        "client_id": member.client_id if member else None,
+        "host": member.host if member else None,
+    }
+
+
+async def _bounds(
+    cluster: ClusterClient, partitions: Iterable[Partition]
+) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    """Start and end of partitions that exist; topics may be deleted under a group."""
+    metadata = await cluster.metadata(sorted({name for name, _ in partitions}))
+    there = {
+        (topic.name, part.partition_index) for topic in metadata.topics for part in topic.partitions
+    }
+    wanted = [one for one in partitions if one in there]
+    found = [
+        await list_offsets(cluster, dict.fromkeys(wanted, which)) for which in (EARLIEST, LATEST)
+    ]
+    starts, ends = (
+        {one: row.offset for one, row in each.items() if not row.error} for each in found
+    )
+    return starts, ends

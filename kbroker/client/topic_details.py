@@ -1,0 +1,90 @@
+"""Topics as commands and the console tell of them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from kbroker.protocol.messages.metadata import MetadataResponse
+
+from .cluster import ClusterClient
+from .configs import Resource, describe_configs
+from .errors import NoSuchTopic
+from .list_offsets import EARLIEST, LATEST, list_offsets
+from .topics import Partition
+
+Row: TypeAlias = dict[str, Any]
+
+
+def topic_row(row: MetadataResponse.Topic) -> Row:
+    """A topic in one line."""
+    return {
+        "name": row.name,
+        "partitions": len(row.partitions),
+        "replicas": max((len(part.replica_nodes) for part in row.partitions), default=0),
+        "topic_id": id_text(row.topic_id),
+        "internal": row.is_internal,
+    }
+
+
+def id_text(topic_id: Any) -> str | None:
+    """An id as Kafka's tools print it; None from brokers that have none."""
+    if not topic_id.int:
+        return None
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+async def topic_details(cluster: ClusterClient, names: Sequence[str]) -> list[Row]:
+    """Partitions and own settings of topics. Raises NoSuchTopic, KafkaError."""
+    topics = await cluster.topics(names)
+    settings = await describe_configs(cluster, Resource.TOPIC, names)
+    parts = [(row.name or "", part.partition_index) for row in topics for part in row.partitions]
+    starts = await list_offsets(cluster, dict.fromkeys(parts, EARLIEST))
+    ends = await list_offsets(cluster, dict.fromkeys(parts, LATEST))
+
+    def partition(name: str, part: Any) -> Row:
+        start, end = starts[name, part.partition_index], ends[name, part.partition_index]
+        return {
+            "partition": part.partition_index,
+            "leader": part.leader_id,
+            "leader_epoch": part.leader_epoch,
+            "replicas": part.replica_nodes,
+            "isr": part.isr_nodes,
+            "offline": part.offline_replicas,
+            "start_offset": None if start.error else start.offset,
+            "end_offset": None if end.error else end.offset,
+            "error": end.error.name if end.error else None,
+        }
+
+    return [
+        {
+            "name": row.name,
+            "topic_id": id_text(row.topic_id),
+            "internal": row.is_internal,
+            "replication_factor": len(row.partitions[0].replica_nodes),
+            "configs": {
+                each.name: each.value for each in sorted(settings[row.name or ""]) if each.is_own
+            },
+            "partitions": [
+                partition(row.name or "", part)
+                for part in sorted(row.partitions, key=lambda part: part.partition_index)
+            ],
+        }
+        for row in topics
+    ]
+
+
+async def choose_partitions(
+    cluster: ClusterClient, name: str, partitions: tuple[int, ...]
+) -> list[Partition]:
+    """All partitions of a topic, or the named ones. Raises NoSuchTopic for one that is not."""
+    (row,) = await cluster.topics([name])
+    there = sorted(part.partition_index for part in row.partitions)
+    for index in partitions:
+        if index not in there:
+            raise NoSuchTopic(
+                f"{name} has no partition {index}, it has {len(there)}; "
+                f"`kbroker topic describe {name}` shows them"
+            )
+    return [(name, index) for index in sorted(partitions or there)]

@@ -1,0 +1,1 @@
+"""The web console: pages, and the JSON that they are made of."""

@@ -1,0 +1,165 @@
+"""What clients do at the nodes of this process, and why things are as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kbroker.cluster import TRANSACTIONS_TOPIC
+from kbroker.node.activity import ClientActivity, error_name
+from kbroker.node.explain import (
+    Explanation,
+    explain_client,
+    explain_group,
+    explain_partition,
+    explain_transaction,
+)
+from kbroker.node.node import Node
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.runtime.slices import Slices
+from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
+from kbroker.text.times import iso_time
+
+from .answers import REST, Refusal, answer, answer_rows, number
+from .api import Api
+from .viewers import Viewer
+
+EVENTS_SHOWN = 200
+CLIENTS_SHOWN = 500
+
+
+class Activity:
+    """What the console tells of clients."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Where it is told."""
+        look = self._api.look
+        return [
+            look("/activity", self._activity),
+            look("/explain/group/{name:path}", self._group),
+            look("/explain/transaction/{name:path}", self._transaction),
+            look("/explain/client/{name:path}", self._client),
+            look("/explain/partition/{name}/{partition:int}", self._partition),
+        ]
+
+    async def _activity(self, request: Request, viewer: Viewer) -> Response:
+        viewer.needs(AclOperation.DESCRIBE, CLUSTER)
+        after = number(request, "after", 0, 0, 1 << 62)
+        slices, rows = Slices(rest=REST), []
+        for node in self._api.nodes:
+            if node.activity is None:
+                continue
+            clients = node.activity.clients
+            for name in [*reversed(clients)][:CLIENTS_SHOWN]:
+                if name in clients:
+                    rows.append(_client_row(node, name, clients[name]))
+                await slices.pause()
+        own = self._api.node.activity
+        happenings = list(own.since(after))[-EVENTS_SHOWN:] if own is not None else []
+        said = {
+            "number": happenings[-1].number if happenings else after,
+            "happenings": [
+                {
+                    "number": each.number,
+                    "at_ms": each.at_ms,
+                    "client_id": each.client_id,
+                    "host": each.host,
+                    "text": each.text,
+                    "trouble": each.is_trouble,
+                    "times": each.times,
+                }
+                for each in happenings
+            ],
+        }
+        return await answer_rows(said, "clients", rows)
+
+    async def _group(self, request: Request, viewer: Viewer) -> Response:
+        name = request.path_params["name"]
+        viewer.needs(AclOperation.DESCRIBE, Resource(AclResourceType.GROUP, name))
+        node = self._api.node_of(self._api.node.groups.coordinator_id(name))
+        return _explained(explain_group(node, name))
+
+    async def _transaction(self, request: Request, viewer: Viewer) -> Response:
+        name = request.path_params["name"]
+        viewer.needs(AclOperation.DESCRIBE, Resource(AclResourceType.TRANSACTIONAL_ID, name))
+        node = self._api.node
+        if TRANSACTIONS_TOPIC in node.cluster.topics:
+            node = self._api.node_of(node.transactions.coordinator_id(name))
+        return _explained(explain_transaction(node, name))
+
+    async def _client(self, request: Request, viewer: Viewer) -> Response:
+        viewer.needs(AclOperation.DESCRIBE, CLUSTER)
+        name = request.path_params["name"]
+        return _explained(_told(self._api.nodes, name))
+
+    async def _partition(self, request: Request, viewer: Viewer) -> Response:
+        name, index = request.path_params["name"], request.path_params["partition"]
+        viewer.needs(AclOperation.DESCRIBE, Resource(AclResourceType.TOPIC, name))
+        if index > 0x7FFFFFFF:
+            raise Refusal(404, "there is no such partition")
+        partition = self._api.node.cluster.partition(name, index)
+        node = self._api.node_of(partition.leader if partition else None)
+        return _explained(explain_partition(node, name, index))
+
+
+def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, Any]:
+    apis: dict[int, dict[str, Any]] = {
+        key: {"api": ApiKey(key).api_name, "requests": count, "errors": {}}
+        for key, count in client.requests.items()
+    }
+    for (key, code), count in client.errors.items():
+        api = {"api": ApiKey(key).api_name, "requests": 0, "errors": {}}
+        apis.setdefault(key, api)["errors"][error_name(code)] = count
+    return {
+        "node": node.id,
+        "client_id": name,
+        "software": client.software,
+        "principal": client.principal,
+        "host": client.host,
+        "requests": client.requests.total(),
+        "errors": client.errors.total(),
+        "disconnects": dict(client.disconnects),
+        "last_at_ms": client.last_at_ms,
+        "apis": sorted(apis.values(), key=lambda each: -each["requests"]),
+    }
+
+
+def _told(nodes: list[Node], name: str) -> Explanation:
+    """A client in sentences: what it asked for, what went wrong, and what it says of itself."""
+    sentences = []
+    for node in nodes:
+        known = node.activity.clients.get(name) if node.activity is not None else None
+        if known is None:
+            continue
+        apis = ", ".join(
+            f"{count} {ApiKey(key).api_name}" for key, count in known.requests.most_common(5)
+        )
+        who = f"client {name!r} of {known.host}"
+        who += f" runs {known.software}" if known.software else " does not say what it runs"
+        sentences.append(f"{who}; at node {node.id} it asked for {apis}")
+        for (key, code), count in known.errors.most_common(5):
+            sentences.append(
+                f"{ApiKey(key).api_name} was answered {error_name(code)} {count} times"
+            )
+        for kind, count in known.disconnects.items():
+            sentences.append(f"{count} of its connections ended: {kind}")
+    explained = explain_client(nodes, name)
+    return Explanation(". ".join([*sentences, explained.now]), explained.past)
+
+
+def _explained(explanation: Explanation) -> Response:
+    return answer(
+        {
+            "now": explanation.now,
+            "past": [
+                {"at_ms": each.at_ms, "at": iso_time(each.at_ms), "text": each.text}
+                for each in explanation.past
+            ],
+        }
+    )

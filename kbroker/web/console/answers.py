@@ -1,0 +1,94 @@
+"""Answers in JSON, and what becomes of what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kbroker.client.errors import ClientError, NoSuchGroup, NoSuchTopic, NoSuchTransaction
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.runtime.slices import Slices
+
+REST = 1
+"""How long others have the event loop, for each time that the console has it."""
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+_STATUS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 403,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
+    ErrorCode.GROUP_ID_NOT_FOUND: 404,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: 404,
+}
+CONFLICT, UNREACHABLE = 409, 502
+
+
+class Refusal(Exception):
+    """A request that is not done, with the reason and the status of its answer."""
+
+    def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """JSON in ASCII: names that clients choose may have halves of characters."""
+    body = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    return Response(body, status, headers, media_type="application/json")
+
+
+async def answer_rows(value: dict[str, Any], name: str, rows: Iterable[Any]) -> Response:
+    """As `answer`, with rows of which there may be many: they are written in turns with others."""
+    slices, parts = Slices(rest=REST), []
+    for row in rows:
+        parts.append(json.dumps(row, separators=(",", ":")))
+        await slices.pause()
+    head = json.dumps(value, separators=(",", ":"))[:-1]
+    comma = "," if value else ""
+    body = f'{head}{comma}"{name}":[{",".join(parts)}]}}\n'.encode()
+    return Response(body, media_type="application/json")
+
+
+def guarded(handler: Handler) -> Handler:
+    """The handler, with errors as answers."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except Refusal as error:
+            return _refused(error.status, str(error), error.headers)
+        except KafkaError as error:
+            status = _STATUS.get(error.code, CONFLICT)
+            text = f"{error.code.name}: {error.message}" if error.message else error.code.name
+            return _refused(status, text)
+        except (NoSuchTopic, NoSuchGroup, NoSuchTransaction) as error:
+            return _refused(404, str(error))
+        except (ClientError, OSError) as error:
+            return _refused(UNREACHABLE, str(error))
+
+    return handle
+
+
+def _refused(status: int, reason: str, headers: dict[str, str] | None = None) -> Response:
+    return answer({"error": reason}, status, headers)
+
+
+def number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    """A whole number of the query. Raises Refusal."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+        raise Refusal(400, f"{name} is a whole number, not {text[:40]!r}")
+    value = int(text)
+    if not least <= value <= most:
+        raise Refusal(400, f"{name} is from {least} to {most}")
+    return value

@@ -1,0 +1,145 @@
+"""What all parts of the API share: the node, its neighbours, who asks, and who may write."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kbroker import __version__
+from kbroker.broker.local_node import LocalNode
+from kbroker.node.node import Node
+from kbroker.runtime.heavy_work import HeavyWork
+from kbroker.text.documents import read_json
+
+from .answers import Refusal, answer, guarded
+from .trends import Trends
+from .viewers import FORBIDDEN, Viewer, Viewers
+
+ROOT = "/api/v1"
+TOKEN_HEADER = "x-kbroker-token"
+SCANS_AT_ONCE = 2
+LIVE_MAX = 20
+
+View: TypeAlias = Callable[[Request, Viewer], Awaitable[Response]]
+
+
+class Api:
+    """Of one node. `may_write` says whether anything may be changed at all; `seconds` is how long one
+    request may take."""
+
+    def __init__(
+        self,
+        local: LocalNode,
+        nodes: Sequence[LocalNode],
+        trends: Trends,
+        viewers: Viewers,
+        *,
+        may_write: bool,
+        seconds: float,
+    ) -> None:
+        self.local = local
+        self.trends = trends
+        self.seconds = seconds
+        self.heavy = HeavyWork()
+        self.scanning = trio.CapacityLimiter(SCANS_AT_ONCE)
+        self.live = 0
+        """Streams that are open."""
+        self.ending = trio.Event()
+        """Set before a stop: streams end by themselves then."""
+        self._nodes = nodes
+        self._viewers = viewers
+        self._may_write = may_write
+        self._token = secrets.token_urlsafe(24)
+
+    @property
+    def node(self) -> Node:
+        return self.local.node
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Those of this process that run."""
+        return [each.node for each in self._nodes if each.is_running]
+
+    def node_of(self, node_id: int | None) -> Node:
+        """A node of this process; this one where that is none."""
+        return next((each for each in self.nodes if each.id == node_id), self.node)
+
+    def look(self, path: str, view: View) -> Route:
+        """A route for who looks."""
+
+        async def handle(request: Request) -> Response:
+            _check_origin(request)
+            async with self._viewers.viewer(request) as viewer:
+                return await view(request, viewer)
+
+        return Route(ROOT + path, guarded(handle), methods=["GET"])
+
+    def change(self, path: str, view: View, method: str = "POST") -> Route:
+        """A route for who changes something: from a page of this server, which knows the token."""
+
+        async def handle(request: Request) -> Response:
+            _check_origin(request)
+            self._check_write(request)
+            async with self._viewers.viewer(request) as viewer:
+                return await view(request, viewer)
+
+        return Route(ROOT + path, guarded(handle), methods=[method])
+
+    def _check_write(self, request: Request) -> None:
+        if not self._may_write:
+            raise Refusal(FORBIDDEN, "this console only looks; --console-write lets it write")
+        given = request.headers.get(TOKEN_HEADER, "").encode()
+        if not hmac.compare_digest(given, self._token.encode()):
+            raise Refusal(FORBIDDEN, f"{TOKEN_HEADER} is the token of {ROOT}/session")
+
+    def session_route(self) -> Route:
+        """What a page has to know first."""
+
+        async def session(_: Request, viewer: Viewer) -> Response:
+            return answer(
+                {
+                    "version": __version__,
+                    "node_id": self.local.id,
+                    "cluster_id": self.node.cluster.id,
+                    "user": viewer.client.principal.name,
+                    "may_write": self._may_write,
+                    "token": self._token,
+                }
+            )
+
+        return self.look("/session", session)
+
+
+def _check_origin(request: Request) -> None:
+    """Raise Refusal for what a page from elsewhere has its browser ask, even if it sees no answer."""
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise Refusal(FORBIDDEN, "pages from elsewhere may not ask here")
+
+
+async def document(request: Request) -> dict[str, Any]:
+    """The body of a request, which is a JSON object. Raises Refusal."""
+    try:
+        found = read_json(await request.body())
+    except ValueError as error:
+        raise Refusal(400, f"the body is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise Refusal(400, "the body is a JSON object")
+    return found
+
+
+def field(found: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """A field of a body. Raises Refusal."""
+    value = found.get(name, default)
+    is_wrong = not isinstance(value, kind) or (kind is int and isinstance(value, bool))
+    if value is not default and is_wrong:
+        raise Refusal(400, f"{name} is {kind.__name__}")
+    if value is None and default is None and kind is str:
+        raise Refusal(400, f"{name} is missing")
+    return value

@@ -1,0 +1,220 @@
+"""The cluster, its transactions, and what is stored where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kbroker.client.cluster_details import cluster_problems
+from kbroker.client.transactions import (
+    ONGOING,
+    abort_transaction,
+    describe_transaction,
+    hanging_transactions,
+    list_transactions,
+    open_transactions,
+)
+from kbroker.cluster import NO_LEADER
+from kbroker.runtime.slices import Slices
+from kbroker.security.acls import CLUSTER, AclOperation
+from kbroker.storage.errors import StorageError
+
+from .answers import CONFLICT, REST, Refusal, answer, answer_rows, number
+from .api import Api, document, field
+from .trends import SAMPLE_SECONDS
+from .viewers import Viewer
+
+ROWS_MAX = 500
+DESCRIBED_MAX = 100
+PARTITIONS_CHECKED_MAX = 1_000
+"""Of a cluster with more, problems are left to `kbroker cluster health`."""
+
+
+class ClusterViews:
+    """What the console tells of the whole."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Where it is told."""
+        look = self._api.look
+        return [
+            look("/overview", self._overview),
+            look("/cluster", self._cluster),
+            look("/storage", self._storage),
+            look("/transactions", self._transactions),
+            self._api.change("/transactions/abort", self._abort),
+        ]
+
+    async def _overview(self, _: Request, viewer: Viewer) -> Response:
+        api, node = self._api, self._api.node
+        problems: list[dict[str, Any]] | None = None
+        if sum(len(topic.partitions) for topic in node.cluster.topics.values()) <= (
+            PARTITIONS_CHECKED_MAX
+        ):
+            problems = (await cluster_problems(viewer.cluster))[:50]
+        software: Counter[str] = Counter()
+        for each in tuple(api.local.server.connections):
+            software[each.peer.software or "unknown"] += 1
+        may_see = viewer.may(AclOperation.DESCRIBE, CLUSTER)
+        return answer(
+            {
+                "cluster_id": node.cluster.id,
+                "node_id": node.id,
+                "state": api.local.state.value,
+                "topics": len(node.cluster.topics),
+                "groups": len(api.trends.groups),
+                "listeners": [
+                    {
+                        "name": listener.name,
+                        "address": str(api.local.endpoints()[listener.name]),
+                        "tls": listener.certificates is not None,
+                        "login": list(listener.users.mechanisms) if listener.users else [],
+                    }
+                    for listener in api.local.listeners
+                ],
+                "software": dict(software.most_common(50)) if may_see else None,
+                "disks": _disks(api) if may_see else None,
+                "problems": problems,
+                "sample_seconds": SAMPLE_SECONDS,
+                "records_per_second": api.trends.records.values(),
+                "requests_per_second": api.trends.requests.values(),
+            }
+        )
+
+    async def _cluster(self, _: Request, viewer: Viewer) -> Response:
+        viewer.needs(AclOperation.DESCRIBE, CLUSTER)
+        cluster, slices = self._api.node.cluster, Slices(rest=REST)
+        leads: Counter[int] = Counter()
+        hosts: Counter[int] = Counter()
+        behind: list[dict[str, Any]] = []
+        moving: list[dict[str, Any]] = []
+        partitions = offline = behind_count = 0
+        for topic in tuple(cluster.topics.values()):
+            for each in topic.partitions:
+                partitions += 1
+                leads[each.leader] += 1
+                hosts.update(each.replicas)
+                row = {"topic": topic.name, "partition": each.index, "leader": each.leader}
+                row |= {"replicas": each.replicas, "isr": each.isr}
+                offline += each.leader == NO_LEADER
+                if each.leader == NO_LEADER or len(each.isr) < len(each.replicas):
+                    behind_count += 1
+                    behind += [row] if len(behind) < ROWS_MAX else []
+                if (each.adding or each.removing) and len(moving) < ROWS_MAX:
+                    moves = {"adding": list(each.adding), "removing": list(each.removing)}
+                    moving.append(row | moves)
+                await slices.pause()
+        metadata = await viewer.cluster.metadata([])
+        return answer(
+            {
+                "cluster_id": metadata.cluster_id,
+                "topics": len(cluster.topics),
+                "partitions": partitions,
+                "brokers": [
+                    {
+                        "broker": row.node_id,
+                        "host": row.host,
+                        "port": row.port,
+                        "rack": row.rack,
+                        "controller": row.node_id == metadata.controller_id,
+                        "leads": leads[row.node_id],
+                        "replicas": hosts[row.node_id],
+                    }
+                    for row in sorted(metadata.brokers, key=lambda row: row.node_id)
+                ],
+                "offline": offline,
+                "behind_count": behind_count,
+                "behind": behind,
+                "reassignments": moving,
+            }
+        )
+
+    # -- what is stored
+
+    async def _storage(self, request: Request, viewer: Viewer) -> Response:
+        viewer.needs(AclOperation.DESCRIBE, CLUSTER)
+        search = request.query_params.get("search", "").lower()
+        limit = number(request, "limit", 200, 1, ROWS_MAX)
+        rows: list[dict[str, Any]] = []
+        slices, held, left_out = Slices(rest=REST), 0, 0
+        for node in self._api.nodes:
+            for topic in tuple(node.cluster.topics.values()):
+                if search not in topic.name.lower():
+                    continue
+                for partition in topic.partitions:
+                    await slices.pause()
+                    replica = node.partitions.opened_replica(topic, partition.index)
+                    if replica is None or not node.partitions.leads(partition):
+                        continue
+                    row = _stored(topic.name, partition.index, replica.log)
+                    is_held = row["last_stable_offset"] < row["high_watermark"]
+                    held += is_held
+                    if len(rows) < limit or (is_held and len(rows) < ROWS_MAX):
+                        rows.append(row | {"node": node.id})
+                    else:
+                        left_out += 1
+        rows.sort(key=lambda row: row["last_stable_offset"] >= row["high_watermark"])
+        return await answer_rows({"held_back": held, "left_out": left_out}, "partitions", rows)
+
+    async def _transactions(self, _: Request, viewer: Viewer) -> Response:
+        rows = []
+        found = await list_transactions(viewer.cluster)
+        for number_, one in enumerate(found):
+            row: dict[str, Any] = one.row()
+            if one.state == ONGOING and number_ < DESCRIBED_MAX:
+                row |= (await describe_transaction(viewer.cluster, one.id)).row()
+            rows.append(row)
+        return await answer_rows({}, "transactions", rows[:ROWS_MAX])
+
+    async def _abort(self, request: Request, viewer: Viewer) -> Response:
+        asked = await document(request)
+        place = field(asked, "topic", str), field(asked, "partition", int, 0)
+        start = field(asked, "start_offset", int, 0)
+        found = await open_transactions(viewer.cluster, [place])
+        one = next((each for each in found if each.start_offset == start), None)
+        if one is None:
+            raise Refusal(404, f"no transaction that began at offset {start} is open there")
+        hanging = await hanging_transactions(
+            viewer.cluster, [place], before_ms=one.last_timestamp + 1
+        )
+        if one not in hanging:
+            raise Refusal(
+                CONFLICT,
+                f"the coordinator of producer {one.producer_id} knows of it, and ends it at its timeout",
+            )
+        await abort_transaction(viewer.cluster, one)
+        return answer({"aborted": one.row()})
+
+
+def _stored(topic: str, index: int, log: Any) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": index,
+        "log_start_offset": log.log_start_offset,
+        "last_stable_offset": log.last_stable_offset,
+        "high_watermark": log.high_watermark,
+        "log_end_offset": log.log_end_offset,
+        "bytes": log.segments.size,
+        "segments": len(log.segments),
+        "producers": len(log.producers),
+    }
+
+
+def _disks(api: Api) -> list[dict[str, Any]]:
+    rows = []
+    for manager in api.node.partitions.logs.managers:
+        try:
+            total, free = manager.usage()
+        except StorageError:
+            total = free = -1
+        refusal = manager.failed or manager.refusal
+        rows.append(
+            {"folder": manager.data_dir, "total": total, "free": free, "refuses": refusal or None}
+        )
+    return rows

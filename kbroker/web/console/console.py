@@ -1,0 +1,76 @@
+"""The console of all nodes of a process: each node serves it, and all of them share their trends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.routing import Route
+
+from kbroker.broker.local_node import LocalNode
+from kbroker.config import BrokerConfig
+
+from .activity import Activity
+from .api import Api
+from .cluster import ClusterViews
+from .groups import Groups
+from .live import Live
+from .pages import Pages
+from .topics import Topics
+from .trends import Trends
+from .viewers import Viewers, is_exposed
+from .writing import Writing
+
+
+def may_write(config: BrokerConfig) -> bool:
+    """Whether anything may be changed by HTTP: on its own machine, or where that is allowed."""
+    return config.http_console_write or not is_exposed(config.http_host)
+
+
+class Console:
+    """That of the nodes of one process. `run` it until cancelled, and `end` its streams before a stop."""
+
+    def __init__(self, config: BrokerConfig, nodes: Sequence[LocalNode]) -> None:
+        self._config = config
+        self._nodes = nodes
+        self.trends = Trends(nodes)
+        self._apis: list[Api] = []
+        self._viewers: list[Viewers] = []
+
+    def routes(self, local: LocalNode) -> list[Route]:
+        """The pages and the API of one node."""
+        config = self._config
+        viewers = Viewers(local, self._nodes, is_exposed=is_exposed(config.http_host))
+        api = Api(
+            local,
+            self._nodes,
+            self.trends,
+            viewers,
+            may_write=may_write(config),
+            seconds=config.http_request_timeout_ms / 1000,
+        )
+        self._apis.append(api)
+        self._viewers.append(viewers)
+        parts = (
+            Topics(api),
+            Live(api),
+            Writing(api),
+            Groups(api),
+            Activity(api),
+            ClusterViews(api),
+        )
+        routes = [each for part in parts for each in part.routes()]
+        return [api.session_route(), *routes, *Pages(viewers).routes()]
+
+    async def run(self) -> None:
+        """Follow how things go."""
+        await self.trends.run()
+
+    def end(self) -> None:
+        """Let streams end by themselves."""
+        for api in self._apis:
+            api.ending.set()
+
+    async def aclose(self) -> None:
+        """Close all clients."""
+        for viewers in self._viewers:
+            await viewers.aclose()

@@ -1,0 +1,137 @@
+"""Records as the console shows them: what their bytes mean, found out from the bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, NamedTuple
+
+from kbroker.client.ndjson import timestamp_type
+from kbroker.coordination.log_records import coordinator_record
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.primitives import DecodeError
+from kbroker.protocol.records import BatchHeader, Record
+from kbroker.text.documents import read_json
+
+SHOWN_BYTES = 4096
+"""Of a key, a value or a header; the rest is loaded when somebody asks for it."""
+HEADERS_MAX = 64
+HEADER_BYTES = 1024
+SCHEMA_HEAD = 5
+"""Of values that were framed for a schema registry: a zero and an id of four bytes."""
+INTEGERS = {2: "int16", 4: "int32", 8: "int64"}
+
+
+class Seen(NamedTuple):
+    """A record of which as much is kept as is shown."""
+
+    partition: int
+    record: Record
+    batch: BatchHeader
+    key_size: int | None
+    value_size: int | None
+    meaning: dict[str, Any] | None
+    """What a record of a coordinator says."""
+
+
+def seen(topic: str, partition: int, record: Record, batch: BatchHeader) -> Seen:
+    """Keep a record."""
+    key, value = record.key, record.value
+    meaning = None
+    if topic.startswith("__") and key is not None and len(key) + len(value or b"") < 65_536:
+        try:
+            meaning = coordinator_record(topic, key, value)
+        except (DecodeError, KafkaError, ValueError):
+            meaning = None
+    headers = [
+        (name[:HEADER_BYTES], text if text is None else text[: HEADER_BYTES + 1])
+        for name, text in record.headers[:HEADERS_MAX]
+    ]
+    kept = record._replace(
+        key=key if key is None else key[:SHOWN_BYTES],
+        value=value if value is None else value[:SHOWN_BYTES],
+        headers=headers,
+    )
+    sizes = None if key is None else len(key), None if value is None else len(value)
+    return Seen(partition, kept, batch, *sizes, meaning)
+
+
+def row(topic: str, one: Seen) -> dict[str, Any]:
+    """A record as JSON: as commands print it, cut, with what its bytes mean."""
+    record = one.record
+    fields: dict[str, Any] = {
+        "topic": topic,
+        "partition": one.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": timestamp_type(one.batch),
+        **_shown("key", record.key, one.key_size),
+        **_shown("value", record.value, one.value_size),
+        "headers": [_header(name, value) for name, value in record.headers],
+    }
+    if one.meaning is not None:
+        text = json.dumps(one.meaning, ensure_ascii=False)
+        fields |= {"value_format": "coordinator", "value_text": text[: 4 * SHOWN_BYTES]}
+    if one.batch.is_transactional:
+        fields["producer_id"] = one.batch.producer_id
+    return fields
+
+
+def _header(name: str, value: bytes | None) -> dict[str, Any]:
+    size = None if value is None else len(value)
+    shown = None if value is None else value[:HEADER_BYTES]
+    encoded = name.encode(errors="surrogateescape")
+    return _shown("key", encoded, len(encoded)) | _shown("value", shown, size)
+
+
+def _shown(name: str, data: bytes | None, size: int | None) -> dict[str, Any]:
+    """A key or a value in fields: `name` or `name_base64`, its size, form, and text where that is none."""
+    if data is None:
+        return {name: None}
+    is_cut = size is not None and size > len(data)
+    fields: dict[str, Any] = {}
+    text = _text(data, is_cut)
+    if text is None:
+        fields[f"{name}_base64"] = base64.b64encode(data).decode()
+    else:
+        fields[name] = text
+    form, shown = _meaning(data, text, is_cut)
+    fields[f"{name}_format"] = form
+    if shown is not None:
+        fields[f"{name}_text"] = shown
+    if is_cut:
+        fields |= {f"{name}_size": size, f"{name}_cut": True}
+    return fields
+
+
+def _text(data: bytes, is_cut: bool) -> str | None:
+    """UTF-8, perhaps with half a character at its end where the rest is cut off."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if is_cut and error.start > len(data) - 4:
+            return data[: error.start].decode()
+        return None
+
+
+def _meaning(data: bytes, text: str | None, is_cut: bool) -> tuple[str, str | None]:
+    if text is not None and all(c.isprintable() or c in "\n\r\t" for c in text):
+        return ("json" if _is_json(text, is_cut) else "text"), None
+    if not is_cut and len(data) in INTEGERS:
+        return INTEGERS[len(data)], str(int.from_bytes(data, "big", signed=True))
+    if data[0] == 0 and len(data) > SCHEMA_HEAD:
+        schema_id = int.from_bytes(data[1:SCHEMA_HEAD], "big")
+        return "schema", f"schema {schema_id}: {data[SCHEMA_HEAD:].hex()}"
+    return ("text", None) if text is not None else ("hex", data.hex())
+
+
+def _is_json(text: str, is_cut: bool) -> bool:
+    if not text.lstrip()[:1] in tuple("{["):
+        return False
+    if is_cut:
+        return True
+    try:
+        read_json(text)
+    except ValueError:
+        return False
+    return True

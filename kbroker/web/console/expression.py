@@ -1,0 +1,164 @@
+"""A small language that says which records are wanted: ``value.user.country == "DE" and size > 100``.
+
+A term compares a path with a text, a number, ``true``, ``false`` or ``null``; ``~`` says that a text is in
+another one. Paths are ``key``, ``value`` (and what is in them where they are JSON: ``value.a.0.b``),
+``headers.NAME``, ``topic``, ``partition``, ``offset``, ``timestamp`` and ``size``. Terms go together with
+``and``, ``or``, ``not`` and parentheses. There are no patterns: none could take for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Look: TypeAlias = Callable[[list[str]], Any]
+"""What a path leads to in a record; None where it leads nowhere."""
+Test: TypeAlias = Callable[[Look], bool]
+
+LENGTH_MAX = 1_000
+DEPTH_MAX = 20
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*")|(?P<number>-?\d+(?:\.\d+)?)(?![\w.])"""
+    r"""|(?P<word>[\w$-]+(?:\.[\w$-]+)*)|(?P<sign>==|!=|<=|>=|<|>|~|\(|\)))"""
+)
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_NAMED = {"true": True, "false": False, "null": None}
+_PATHS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp", "size")
+
+
+class BadExpression(ValueError):
+    """A text that is none; it says what is wrong."""
+
+
+def parse(text: str) -> Test:
+    """Read an expression. Raises BadExpression."""
+    if len(text) > LENGTH_MAX:
+        raise BadExpression(f"an expression has at most {LENGTH_MAX} characters")
+    parser = _Parser(_tokens(text))
+    test = parser.either(0)
+    if parser.left:
+        raise BadExpression(f"{parser.left[0][1]!r} is not expected")
+    return test
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    tokens, at = [], 0
+    text = text.rstrip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise BadExpression(f"{text[at : at + 20]!r} is not understood")
+        kind = match.lastgroup or ""
+        tokens.append((kind, match[kind]))
+        at = match.end()
+    return tokens
+
+
+class _Parser:
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self.left = tokens
+
+    def _next(self, *wanted: str) -> str | None:
+        """Take the next token, if it is one of those."""
+        if self.left and self.left[0][0] != "text" and self.left[0][1] in wanted:
+            return self.left.pop(0)[1]
+        return None
+
+    def either(self, depth: int) -> Test:
+        if depth > DEPTH_MAX:
+            raise BadExpression("there are too many parentheses in each other")
+        tests = [self._all(depth)]
+        while self._next("or"):
+            tests.append(self._all(depth))
+        return tests[0] if len(tests) == 1 else lambda look: any(test(look) for test in tests)
+
+    def _all(self, depth: int) -> Test:
+        tests = [self._one(depth)]
+        while self._next("and"):
+            tests.append(self._one(depth))
+        return tests[0] if len(tests) == 1 else lambda look: all(test(look) for test in tests)
+
+    def _one(self, depth: int) -> Test:
+        if self._next("not"):
+            if depth > DEPTH_MAX:
+                raise BadExpression("there are too many words `not`")
+            inner = self._one(depth + 1)
+            return lambda look: not inner(look)
+        if self._next("("):
+            test = self.either(depth + 1)
+            if not self._next(")"):
+                raise BadExpression("a parenthesis is not closed")
+            return test
+        return self._term()
+
+    def _term(self) -> Test:
+        kind, word = self.left.pop(0) if self.left else ("", "the end")
+        path = word.split(".")
+        if kind != "word" or path[0] not in _PATHS:
+            raise BadExpression(f"{word!r} is no path; there are {', '.join(_PATHS)}")
+        sign = self._next("==", "!=", "~", *_COMPARE)
+        if sign is None:
+            return lambda look: look(path) not in (None, False)
+        return _test(path, sign, self._literal())
+
+    def _literal(self) -> Any:
+        kind, word = self.left.pop(0) if self.left else ("", "the end")
+        if kind == "text":
+            try:
+                return json.loads(word, strict=False)
+            except ValueError:
+                raise BadExpression(f"{word} is no text as in JSON") from None
+        if kind == "number":
+            return float(word) if "." in word else int(word)
+        if word in _NAMED:
+            return _NAMED[word]
+        raise BadExpression(f"{word!r} is no text in double quotes, and no number")
+
+
+def _test(path: list[str], sign: str, literal: Any) -> Test:
+    if sign == "~":
+        wanted = literal if isinstance(literal, str) else json.dumps(literal)
+        return lambda look: wanted in _text(look(path))
+    if sign in ("==", "!="):
+        is_equal = sign == "=="
+        return lambda look: _same(look(path), literal) is is_equal
+    compare = _COMPARE[sign]
+
+    def ordered(look: Look) -> bool:
+        found = look(path)
+        if isinstance(literal, int | float) and isinstance(found, str):
+            found = _number(found)
+        try:
+            return found is not None and bool(compare(found, literal))
+        except TypeError:
+            return False
+
+    return ordered
+
+
+def _same(found: Any, literal: Any) -> bool:
+    """Whether they are the same; keys and headers are texts, and so are the numbers in them."""
+    if type(literal) in (int, float) and isinstance(found, str):
+        return bool(_number(found) == literal)
+    return isinstance(found, bool) is isinstance(literal, bool) and bool(found == literal)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) if len(text) < 40 else None
+    except ValueError:
+        return None
+
+
+def _text(found: Any) -> str:
+    if isinstance(found, str):
+        return found
+    return "" if found is None else json.dumps(found, ensure_ascii=False)

@@ -1,0 +1,106 @@
+"""Groups of every kind, how far they are behind, and moves of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kbroker.client.group_details import group_details
+from kbroker.client.groups import delete_groups, list_groups
+from kbroker.client.places import Kind, Place
+from kbroker.client.seek import Seek
+from kbroker.protocol.errors import KafkaError
+
+from .answers import Refusal, answer, answer_rows
+from .api import Api, document, field
+from .trends import SAMPLE_SECONDS
+from .viewers import Viewer
+
+INT64_MAX = (1 << 63) - 1
+TRENDS_MAX = 200
+"""Of one answer."""
+
+
+class Groups:
+    """What the console tells of groups, and does with them."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Where that is."""
+        look, change = self._api.look, self._api.change
+        return [
+            look("/groups", self._list),
+            look("/groups/{group:path}/details", self._one),
+            change("/groups/{group:path}/seek", self._seek),
+            change("/groups/{group:path}/delete", self._delete),
+        ]
+
+    async def _list(self, request: Request, viewer: Viewer) -> Response:
+        search = request.query_params.get("search", "").lower()
+        trends = self._api.trends.groups
+
+        rows: list[dict[str, Any]] = []
+        for each in await list_groups(viewer.cluster):
+            if search not in each.name.lower():
+                continue
+            trend = trends.get(each.name)
+            rows.append(
+                {
+                    "group": each.name,
+                    "state": each.state,
+                    "type": each.type,
+                    "protocol": each.protocol_type,
+                    "coordinator": each.coordinator,
+                    "members": trend.members if trend else None,
+                    "lag": trend.lag if trend else None,
+                    "trend": trend.total.values() if trend and len(rows) < TRENDS_MAX else None,
+                }
+            )
+        return await answer_rows({"sample_seconds": SAMPLE_SECONDS}, "groups", rows)
+
+    async def _one(self, request: Request, viewer: Viewer) -> Response:
+        name = request.path_params["group"]
+        details = await group_details(viewer.cluster, name)
+        trend = self._api.trends.groups.get(name)
+        details["sample_seconds"] = SAMPLE_SECONDS
+        details["trend"] = trend.total.values() if trend else None
+        for number, each in enumerate(details["partitions"]):
+            ring = trend.partitions.get((each["topic"], each["partition"])) if trend else None
+            each["trend"] = ring.values() if ring and number < TRENDS_MAX else None
+        return await answer_rows(details, "partitions", details.pop("partitions"))
+
+    async def _seek(self, request: Request, viewer: Viewer) -> Response:
+        asked = await document(request)
+        place = _place(field(asked, "to", str), field(asked, "value", int, 0))
+        topic = asked.get("topic")
+        numbers = asked.get("partitions")
+        if topic is not None and not isinstance(topic, str):
+            raise Refusal(400, "topic is str")
+        if numbers is not None and not (
+            isinstance(numbers, list) and all(type(each) is int and each >= 0 for each in numbers)
+        ):
+            raise Refusal(400, "partitions is a list of numbers")
+        chosen = {topic: set(numbers) if numbers else None} if topic else {}
+        job = Seek(request.path_params["group"], place, None, None, chosen)
+        dry_run = field(asked, "dry_run", bool, True)
+        rows = await (job.plan if dry_run else job.run)(viewer.cluster)
+        return answer({"dry_run": dry_run, "partitions": rows})
+
+    async def _delete(self, request: Request, viewer: Viewer) -> Response:
+        name = request.path_params["group"]
+        (code,) = (await delete_groups(viewer.cluster, [name])).values()
+        if code:
+            raise KafkaError(code, f"group {name} is not deleted")
+        return answer({"deleted": name})
+
+
+def _place(kind: str, value: int) -> Place:
+    kinds = {each.value: each for each in Kind}
+    if kind not in kinds or not -INT64_MAX <= value <= INT64_MAX:
+        raise Refusal(400, f"to is one of {', '.join(kinds)}")
+    return Place(kinds[kind], value)

@@ -1,0 +1,203 @@
+"""Records as they come, by server-sent events: who cannot keep up misses the oldest."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from contextlib import aclosing
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from kbroker.client.consumer import TOPIC_BY_NAME
+from kbroker.client.errors import ClientError
+from kbroker.client.places import END, find
+from kbroker.client.topic_details import choose_partitions
+from kbroker.client.topics import by_leader
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.text.documents import read_json
+
+from .answers import Refusal
+from .api import LIVE_MAX, Api
+from .decoding import Seen, row
+from .scan import Budget, Reader
+from .topics import numbers_of
+from .viewers import NO_ROOM, NOT_READY, Viewer
+from .wanted import Wanted
+
+QUEUED_MAX = 200
+"""Records that wait to be sent: of more the oldest are dropped."""
+SEND_SECONDS = 0.25
+"""Between two events."""
+WAIT_MS = 500
+BEHIND_MAX = 20_000
+"""Who is so many records behind goes on near the end."""
+KEPT_ON = 100
+PART_OF_TIME = 0.8
+"""Of what a request may take; then the page asks again, and the stream goes on where it was."""
+PLACES_MAX = 200
+"""Partitions of which an event says where it is."""
+
+
+class Live:
+    """Streams of records."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Where they are."""
+        return [self._api.look("/topics/{topic}/live", self._live)]
+
+    async def _live(self, request: Request, viewer: Viewer) -> Response:
+        name = request.path_params["topic"]
+        if self._api.live >= LIVE_MAX:
+            raise Refusal(NO_ROOM, f"there are {LIVE_MAX} live views already")
+        if self._api.ending.is_set():
+            raise Refusal(NOT_READY, "this node stops")
+        wanted = Wanted(name, request)
+        numbers = numbers_of(request.query_params.get("partition", ""))
+        chosen = await choose_partitions(viewer.cluster, name, numbers)
+        ends = await find(viewer.cluster, chosen, END)
+        places = {one[1]: end for one, end in ends.items()}
+        places |= _places(request.headers.get("last-event-id", ""), places)
+        reader = Reader(viewer.cluster, name, wanted, self._api.heavy, committed=False)
+        viewer.uses += 1
+        return _Stream(self._api, viewer, name, reader, places)
+
+
+class _Stream(Response):
+    """One of them."""
+
+    def __init__(
+        self, api: Api, viewer: Viewer, topic: str, reader: Reader, places: dict[int, int]
+    ) -> None:
+        super().__init__(headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._api = api
+        self._viewer = viewer
+        self._cluster = viewer.cluster
+        self._topic = topic
+        self._reader = reader
+        self._places = places
+        self._queue: deque[Seen] = deque(maxlen=QUEUED_MAX)
+        self._dropped = 0
+        self._seen = 0
+        self._trouble = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the stream's time is over, or nobody is there."""
+        self._api.live += 1
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read)
+                nursery.start_soon(_until_left, receive, nursery.cancel_scope)
+                await self._tell(send)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._api.live -= 1
+            self._viewer.uses -= 1
+
+    async def _tell(self, send: Send) -> None:
+        ends_at = trio.current_time() + self._api.seconds * PART_OF_TIME
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        await _send(send, b"retry: 300\n\n")
+        while trio.current_time() < ends_at and not self._api.ending.is_set():
+            await _send(send, self._event())
+            with trio.move_on_after(SEND_SECONDS):
+                await self._api.ending.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+    def _event(self) -> bytes:
+        """All that waits, and where the stream is then."""
+        rows, self._queue = self._queue, deque(maxlen=QUEUED_MAX)
+        said = {
+            "dropped": self._dropped,
+            "seen": self._seen,
+            "trouble": self._trouble,
+            "records": [row(self._topic, each) for each in rows],
+        }
+        self._dropped = self._seen = 0
+        places = ""
+        if len(self._places) <= PLACES_MAX:
+            places = f"id: {json.dumps(self._places, separators=(',', ':'))}\n"
+        return f"{places}data: {json.dumps(said, separators=(',', ':'))}\n\n".encode()
+
+    async def _read(self) -> None:
+        """Read from all leaders, and again when they change."""
+        while True:
+            try:
+                partitions = [(self._topic, index) for index in self._places]
+                async with trio.open_nursery() as nursery:
+                    for node, owned in (await by_leader(self._cluster, partitions)).items():
+                        if node >= 0:
+                            indexes = [index for _, index in owned]
+                            nursery.start_soon(self._read_from, node, indexes)
+            except* (OSError, ClientError, KafkaError) as group:
+                self._trouble = str(group.exceptions[0])
+            await trio.sleep(SEND_SECONDS)
+
+    async def _read_from(self, node: int, indexes: list[int]) -> None:
+        connection = await self._cluster.dial(node)
+        try:
+            while True:
+                offsets = {index: self._places[index] for index in indexes}
+                request = self._reader.request(offsets, wait_ms=WAIT_MS)
+                answer = await connection.ask(request, oldest=4, newest=TOPIC_BY_NAME)
+                indexes.append(indexes.pop(0))  # the first ones fill an answer
+                for found in answer.responses[0].partitions:
+                    if found.error_code:
+                        self._places[found.partition_index] = max(found.high_watermark, 0)
+                        return
+                    await self._take(found.partition_index, found)
+                self._trouble = ""
+        finally:
+            with trio.CancelScope(shield=True):
+                await connection.aclose()
+            self._cluster.forget(connection)
+
+    async def _take(self, index: int, found: FetchResponse.Partition) -> None:
+        budget, behind = Budget(math.inf, 1 << 62), self._places[index]
+        high_watermark = found.high_watermark
+        if high_watermark - behind > BEHIND_MAX:
+            self._places[index] = high_watermark - KEPT_ON
+            self._dropped += self._places[index] - behind
+            return
+        async with aclosing(self._reader.wanted(found, index, behind, 1 << 62, budget)) as records:
+            async for at, one in records:
+                self._places[index] = max(self._places[index], at)
+                if one is not None:
+                    self._dropped += len(self._queue) == QUEUED_MAX
+                    self._queue.append(one)
+        self._seen += budget.records
+
+
+async def _send(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _until_left(receive: Receive, scope: trio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+def _places(text: str, known: dict[int, int]) -> dict[int, int]:
+    """Where a stream was that goes on now; nothing of what makes no sense."""
+    try:
+        found = read_json(text) if text else {}
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {
+        index: offset
+        for index in known
+        if type(offset := found.get(str(index))) is int and 0 <= offset <= known[index]
+    }

@@ -1,0 +1,55 @@
+"""The pages: files that are a part of the package, and nothing from anywhere else."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from .answers import guarded
+from .viewers import Viewers
+
+PLACE = "/console/"
+KINDS = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+class Pages:
+    """Those of one node; who may not look at it gets none."""
+
+    def __init__(self, viewers: Viewers) -> None:
+        self._viewers = viewers
+        folder = files(__package__).joinpath("static")
+        self._files = {each.name: each.read_bytes() for each in folder.iterdir()}
+
+    def routes(self) -> list[Route]:
+        """Where they are."""
+        return [
+            Route("/", self._away),
+            Route("/console", self._away),
+            Route(PLACE, guarded(self._index)),
+            Route(PLACE + "{name}", self._file),
+        ]
+
+    async def _away(self, _: Request) -> Response:
+        return RedirectResponse(PLACE)
+
+    async def _index(self, request: Request) -> Response:
+        async with self._viewers.viewer(request):
+            return self._of("index.html")
+
+    async def _file(self, request: Request) -> Response:
+        return self._of(request.path_params["name"])
+
+    def _of(self, name: str) -> Response:
+        data = self._files.get(name)
+        kind = KINDS.get(name.rpartition(".")[2])
+        if data is None or kind is None:
+            return Response(status_code=404)
+        return Response(data, headers={"content-type": kind})

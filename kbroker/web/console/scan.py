@@ -1,0 +1,283 @@
+"""Looks through the records of a topic, forwards or backwards, in pieces and within a budget."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.consumer import TOPIC_BY_NAME, is_aborted_batch
+from kbroker.client.errors import CannotRead, error_code
+from kbroker.client.topics import by_leader
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.records import BatchHeader, Record, iter_headers, payload_of, records_in
+from kbroker.runtime.heavy_work import HeavyWork
+from kbroker.runtime.slices import Slices
+
+from .answers import REST
+from .decoding import Seen, seen
+from .wanted import Wanted
+
+FETCH_BYTES = 512 * 1024
+THREAD_BYTES = 16 * 1024
+"""Compressed batches that are larger are unpacked in a thread."""
+RECORDS_AT_ONCE = 32
+"""Between two looks whether others are to have their turn."""
+FIRST_WINDOW, WINDOW_MAX = 16, 50_000
+"""Offsets that are gone back at a time."""
+WINDOW_BYTES = 2 * 1024 * 1024
+NO_LEADER = -1
+
+
+@dataclass
+class Budget:
+    """What one look may take; `scanned` records and bytes are what it took."""
+
+    seconds: float
+    bytes_max: int
+    began_at: float = field(default_factory=trio.current_time)
+    records: int = 0
+    bytes: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.bytes >= self.bytes_max or self.took >= self.seconds
+
+    @property
+    def took(self) -> float:
+        return trio.current_time() - self.began_at
+
+
+class Reader:
+    """Reads batches of one topic from whoever leads its partitions."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        topic: str,
+        wanted: Wanted,
+        heavy: HeavyWork,
+        *,
+        committed: bool,
+    ) -> None:
+        self.topic = topic
+        self._cluster = cluster
+        self._wanted = wanted
+        self._heavy = heavy
+        self._committed = committed
+        self._leaders: dict[int, int] = {}
+        self.slices = Slices(rest=REST)
+
+    async def fetch(self, index: int, offset: int) -> FetchResponse.Partition:
+        """What a leader has at an offset, at once. Raises CannotRead, OSError."""
+        for is_last in (False, True):
+            if index not in self._leaders:
+                await self._find_leader(index)
+            connection = await self._cluster.node(self._leaders[index])
+            answer = await connection.ask(
+                self.request({index: offset}, wait_ms=0), oldest=4, newest=TOPIC_BY_NAME
+            )
+            row: FetchResponse.Partition = answer.responses[0].partitions[0]
+            code = error_code(row.error_code)
+            if not code or code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                return row
+            self._leaders.pop(index, None)
+            if is_last or not code.retriable:
+                break
+        raise CannotRead(code, f"partition {index} of {self.topic} cannot be read ({code.name})")
+
+    async def _find_leader(self, index: int) -> None:
+        (node,) = await by_leader(self._cluster, [(self.topic, index)])
+        if node == NO_LEADER:
+            text = f"partition {index} of {self.topic} has no leader now"
+            raise CannotRead(ErrorCode.LEADER_NOT_AVAILABLE, text)
+        self._leaders[index] = node
+
+    def request(self, offsets: Mapping[int, int], *, wait_ms: int) -> FetchRequest:
+        """A Fetch of some partitions."""
+        rows = [
+            FetchRequest.Partition(
+                partition=index, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+            )
+            for index, offset in offsets.items()
+        ]
+        return FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=2 * FETCH_BYTES,
+            isolation_level=int(self._committed),
+            topics=[FetchRequest.Topic(topic=self.topic, partitions=rows)],
+        )
+
+    async def batches(
+        self, row: FetchResponse.Partition, first: int, end: int
+    ) -> AsyncGenerator[tuple[BatchHeader, bytes | None], None]:
+        """The whole batches of an answer with records of a range; None for the bytes of one in which
+        nothing is wanted."""
+        records = row.records or b""
+        aborted: dict[int, list[int]] = {}
+        for each in row.aborted_transactions or ():
+            aborted.setdefault(each.producer_id, []).append(each.first_offset)
+        for at, header in iter_headers(records):
+            if header.base_offset >= end:
+                return
+            batch = memoryview(records)[at : at + header.size]
+            is_aborted = self._committed and is_aborted_batch(header, batch, aborted)
+            payload: bytes | None = None
+            if not (header.is_control or is_aborted or header.next_offset <= first):
+                payload = await self._payload(batch, header)
+                if not self._wanted.may_be_in(payload):
+                    payload = None
+            yield header, payload
+            await self.slices.pause()
+
+    async def _payload(self, batch: memoryview, header: BatchHeader) -> bytes:
+        if header.codec and header.size > THREAD_BYTES:
+            return await self._heavy.run(partial(payload_of, batch, header))
+        return payload_of(batch, header)
+
+    async def wanted(
+        self, row: FetchResponse.Partition, index: int, first: int, end: int, budget: Budget
+    ) -> AsyncGenerator[tuple[int, Seen | None], None]:
+        """The wanted records of an answer, each with the offset behind it; None behind each batch."""
+        async with aclosing(self.batches(row, first, end)) as found:
+            async for header, payload in found:
+                budget.bytes += header.size
+                if payload is None:
+                    budget.records += _count(header, first, end)
+                else:
+                    for number, record in enumerate(records_in(payload, header)):
+                        if not number % RECORDS_AT_ONCE:
+                            await self.slices.pause()
+                        if first <= record.offset < end:
+                            budget.records += 1
+                            if self._wants(index, record):
+                                yield record.offset + 1, seen(self.topic, index, record, header)
+                yield header.next_offset, None
+
+    def _wants(self, index: int, record: Record) -> bool:
+        return self._wanted.wants(index, record)
+
+
+def _count(header: BatchHeader, first: int, end: int) -> int:
+    """About how many records of a batch are in a range: compaction may have taken some."""
+    inside = min(header.next_offset, end) - max(header.base_offset, first)
+    return max(min(inside, header.record_count), 0)
+
+
+class Lane:
+    """One partition of a scan: what was found and not given out yet, nearest first.
+
+    What lies between `start` and `end` is not looked at yet, but for what is in `found`.
+    """
+
+    def __init__(self, index: int, start: int, end: int) -> None:
+        self.index = index
+        self.start = start
+        self.end = end
+        self.found: deque[Seen] = deque()
+        self._window = FIRST_WINDOW
+
+    @property
+    def is_done(self) -> bool:
+        return not self.found and self.start >= self.end
+
+    async def go_on(self, reader: Reader, budget: Budget, limit: int) -> None:
+        """Forwards: look at one answer more."""
+        row = await reader.fetch(self.index, self.start)
+        if row.error_code:  # it is deleted meanwhile
+            self.start = self.end
+            return
+        came = self.start
+        async with aclosing(reader.wanted(row, self.index, self.start, self.end, budget)) as found:
+            async for behind, one in found:
+                self.start = min(max(self.start, behind), self.end)
+                if one is not None:
+                    self.found.append(one)
+                if len(self.found) >= limit or budget.is_spent:
+                    return
+        if self.start == came:  # what is there is not for who reads committed records only
+            self.start = self.end
+
+    async def go_back(self, reader: Reader, budget: Budget, limit: int) -> None:
+        """Backwards: look at one window more; of what is in it the newest are kept."""
+        first, end = max(self.start, self.end - self._window), self.end
+        kept: deque[Seen] = deque(maxlen=limit)
+        before, count, at = budget.bytes, 0, first
+        while at < end:
+            row = await reader.fetch(self.index, at)
+            came = at
+            async with aclosing(reader.wanted(row, self.index, at, end, budget)) as found:
+                async for behind, one in found:
+                    at = max(at, behind)
+                    if one is not None:
+                        count += 1
+                        kept.append(one)
+            if at == came:
+                at = end
+            if budget.is_spent and self._window > FIRST_WINDOW:
+                self._window = FIRST_WINDOW
+                return  # half a window is none: its newest records are missing
+        self.found.extend(reversed(kept))
+        self.end = kept[0].record.offset if count > len(kept) else first
+        size = max((budget.bytes - before) / max(end - first, 1), 1)
+        most = min(WINDOW_MAX, max(int(WINDOW_BYTES / size), FIRST_WINDOW))
+        self._window = min(max(self._window * 4, limit), most)
+
+
+class Scan:
+    """A look through some partitions, which are merged by the times of their records."""
+
+    def __init__(self, reader: Reader, lanes: list[Lane], *, backwards: bool) -> None:
+        self._reader = reader
+        self._lanes = lanes
+        self._backwards = backwards
+
+    async def run(self, budget: Budget, limit: int) -> list[Seen]:
+        """Up to `limit` records; the lanes are then where the next look begins."""
+        given: list[Seen] = []
+        while len(given) < limit:
+            hungry = [each for each in self._lanes if not each.found and not each.is_done]
+            if hungry and not budget.is_spent:
+                for lane in hungry:
+                    if self._backwards:
+                        await lane.go_back(self._reader, budget, limit)
+                    else:
+                        await lane.go_on(self._reader, budget, limit)
+                    if budget.is_spent:
+                        break
+                continue
+            ready = [each for each in self._lanes if each.found]
+            if not ready:
+                break
+            pick = max if self._backwards else min
+            lane = pick(ready, key=lambda it: (it.found[0].record.timestamp, -it.index))
+            given.append(lane.found.popleft())
+            if not len(given) % RECORDS_AT_ONCE:
+                await self._reader.slices.pause()
+        self._put_back()
+        return given
+
+    def _put_back(self) -> None:
+        """What was found and not given out is looked for again."""
+        for lane in self._lanes:
+            if lane.found and self._backwards:
+                lane.end = lane.found[0].record.offset + 1
+            elif lane.found:
+                lane.start = lane.found[0].record.offset
+            lane.found.clear()
+
+    @property
+    def is_done(self) -> bool:
+        return all(each.is_done for each in self._lanes)
+
+    @property
+    def places(self) -> dict[int, tuple[int, int]]:
+        """What is left of each partition."""
+        return {each.index: (each.start, each.end) for each in self._lanes if not each.is_done}

@@ -1,0 +1,79 @@
+// Which page is shown: the address has all that it depends on.
+
+import { get, session } from "./api.js";
+import { h, note, visible } from "./dom.js";
+import { activity, cluster, explain, group, groups, overview, storage, topics } from "./pages.js";
+import { topic } from "./topic.js";
+
+const PAGES = [["", "Overview", overview], ["topics", "Topics", topics], ["groups", "Groups", groups],
+  ["activity", "Activity", activity], ["storage", "Transactions & storage", storage], ["cluster", "Cluster", cluster]];
+let leave = null, shown = 0;
+
+export function place() {
+  const [path, query] = location.hash.replace(/^#/, "").split("?");
+  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query ?? "") };
+}
+
+async function show() {
+  const mine = ++shown, { parts, query } = place(), main = document.getElementById("main");
+  document.getElementById("detail").close();
+  if (leave) leave();
+  leave = null;
+  const found = PAGES.find(([name]) => name === (parts[0] ?? ""));
+  document.getElementById("nav").replaceChildren(...PAGES.map(([name, text]) =>
+    h("a", { href: `#/${name}`, "aria-current": name === (parts[0] ?? "") ? "page" : null }, text)));
+  const view = h("div");
+  let page = found?.[2];
+  if (parts[0] === "topics" && parts.length > 1) page = topic;
+  if (parts[0] === "groups" && parts.length > 1) page = group;
+  if (parts[0] === "explain") page = explain;
+  document.title = [...parts].reverse().concat("kbroker").join(" · ");
+  try {
+    if (!page) throw new Error("there is no such page");
+    const end = await page(view, parts, query, () => mine === shown);
+    if (mine !== shown) { end?.(); return; }
+    leave = end;
+  } catch (error) {
+    if (mine !== shown) return;
+    view.replaceChildren(h("h1", {}, "That did not work"), h("p", { class: "bad" }, visible(error.message)));
+  }
+  main.replaceChildren(view);
+}
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+}
+
+function choose() {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const kept = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
+  theme(kept() ?? (dark.matches ? "dark" : "light"));
+  dark.addEventListener("change", () => theme(kept() ?? (dark.matches ? "dark" : "light")));
+  document.getElementById("theme").addEventListener("click", () => {
+    const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    theme(next);
+    try { localStorage.setItem("theme", next); } catch { /* then it is kept for this page only */ }
+  });
+}
+
+// Keys: g and a letter go to a page, / to the first field.
+let isGoing = false;
+function key(event) {
+  if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const pages = { o: "", t: "topics", g: "groups", a: "activity", s: "storage", c: "cluster" };
+  if (isGoing && event.key in pages) location.hash = `#/${pages[event.key]}`;
+  isGoing = !isGoing && event.key === "g";
+  if (event.key === "/") { document.querySelector("main input")?.focus(); event.preventDefault(); }
+}
+
+choose();
+addEventListener("hashchange", show);
+addEventListener("keydown", key);
+addEventListener("unhandledrejection", (event) => note(event.reason?.message ?? "that did not work", true));
+try {
+  Object.assign(session, await get("/session"));
+  document.getElementById("who").textContent = `${session.user} · node ${session.node_id}${session.may_write ? "" : " · read-only"}`;
+} catch (error) {
+  note(error.message, true);
+}
+show();

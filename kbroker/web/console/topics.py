@@ -1,0 +1,328 @@
+"""Topics: all of them, one of them, and its records."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from typing import Any
+
+import trio
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.configs import Resource as ConfigResource
+from kbroker.client.configs import describe_configs
+from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets
+from kbroker.client.places import END, START, Kind, Place, find
+from kbroker.client.topic_details import choose_partitions, id_text, topic_details
+from kbroker.cluster.model import Topic
+from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
+from kbroker.protocol.records import Record, records_in
+from kbroker.runtime.slices import Slices
+from kbroker.security.acls import AclOperation, AclResourceType, Resource
+
+from .answers import REST, Refusal, answer, answer_rows, number
+from .api import Api
+from .decoding import row as record_row
+from .scan import Budget, Lane, Reader, Scan
+from .viewers import Viewer
+from .wanted import Wanted
+
+TOPICS_MAX = 200
+"""Of one answer."""
+PARTITIONS_ASKED_MAX = 2_000
+"""Of one answer, whose offsets and sizes are asked for."""
+RECORDS_MAX = 500
+SECONDS_MAX, BYTES_MAX = 10_000, 256 * 1024 * 1024
+SECONDS, BYTES = 2_000, 64 * 1024 * 1024
+CURSORS_MAX = 256
+SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default", 8: "group"}
+VALUE_PIECE = 64 * 1024
+
+
+class Topics:
+    """What the console tells of topics."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._cursors: OrderedDict[str, tuple[str, bool, dict[int, tuple[int, int]]]] = (
+            OrderedDict()
+        )
+        """Where looks go on: the topic, whether backwards, and what is left of each partition."""
+
+    def routes(self) -> list[Route]:
+        """Where it is told."""
+        look = self._api.look
+        return [
+            look("/topics", self._list),
+            look("/topics/{topic}", self._one),
+            look("/topics/{topic}/config", self._config),
+            look("/topics/{topic}/messages", self._messages),
+            look("/topics/{topic}/records/{partition:int}/{offset:int}/{part}", self._part),
+        ]
+
+    # -- all topics
+
+    async def _list(self, request: Request, viewer: Viewer) -> Response:
+        search = request.query_params.get("search", "").lower()
+        with_internal = request.query_params.get("internal") == "1"
+        limit = number(request, "limit", 100, 1, TOPICS_MAX)
+        after = request.query_params.get("after", "")
+        found: list[Topic] = []
+        slices, matching = Slices(rest=REST), 0
+        topics = self._api.node.cluster.topics
+        for name in sorted(topics):
+            await slices.pause()
+            topic = topics.get(name)
+            if topic is None or (topic.is_internal and not with_internal):
+                continue
+            if search not in name.lower() or not _may_see(viewer, name):
+                continue
+            matching += 1
+            if name > after and len(found) < limit:
+                found.append(topic)
+        rows = await self._rows(found, viewer)
+        more = {"matching": matching, "next": found[-1].name if len(found) == limit else None}
+        return await answer_rows(more, "topics", rows)
+
+    async def _rows(self, topics: list[Topic], viewer: Viewer) -> list[dict[str, Any]]:
+        sizes, counts = await _sizes_and_counts(viewer.cluster, topics)
+        trends = self._api.trends
+        groups_of = await self._groups_of({each.name for each in topics}, viewer)
+        rows = []
+        for topic in topics:
+            name, trend = topic.name, trends.topics.get(topic.name)
+            groups = groups_of[name]
+            lags = [each["lag"] for each in groups if each["lag"] is not None]
+            rows.append(
+                {
+                    "name": name,
+                    "partitions": len(topic.partitions),
+                    "replicas": max((len(it.replicas) for it in topic.partitions), default=0),
+                    "topic_id": id_text(topic.id),
+                    "internal": topic.is_internal,
+                    "bytes": sizes.get(name),
+                    "records": counts.get(name),
+                    "records_per_second": round(trend.records_per_second, 1) if trend else None,
+                    "bytes_per_second": round(trend.bytes_per_second) if trend else None,
+                    "groups": groups,
+                    "lag": sum(lags) if lags else None,
+                }
+            )
+        return rows
+
+    async def _groups_of(self, names: set[str], viewer: Viewer) -> dict[str, list[dict[str, Any]]]:
+        """The groups that read topics, with how far they are behind there."""
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        slices = Slices(rest=REST)
+        for group, trend in tuple(self._api.trends.groups.items()):
+            read = names & trend.topics.keys()
+            if read and _may_see_group(viewer, group):
+                for name in read:
+                    row = {"group": group, "lag": trend.topics[name], "members": trend.members}
+                    found[name].append(row)
+            await slices.pause()
+        return found
+
+    # -- one topic
+
+    async def _one(self, request: Request, viewer: Viewer) -> Response:
+        name = request.path_params["topic"]
+        (details,) = await topic_details(viewer.cluster, [name])
+        sizes = await _partition_sizes(viewer.cluster, {name: len(details["partitions"])})
+        for each in details["partitions"]:
+            each["bytes"] = sizes.get((name, each["partition"]))
+        trend = self._api.trends.topics.get(name)
+        details["records_per_second"] = round(trend.records_per_second, 1) if trend else None
+        details["groups"] = (await self._groups_of({name}, viewer))[name]
+        return await answer_rows(details, "partitions", details.pop("partitions"))
+
+    async def _config(self, request: Request, viewer: Viewer) -> Response:
+        name = request.path_params["topic"]
+        found = await describe_configs(viewer.cluster, ConfigResource.TOPIC, [name], docs=True)
+        rows = [
+            {
+                "name": each.name,
+                "value": each.value,
+                "source": SOURCES.get(each.source, "unknown"),
+                "own": each.is_own,
+                "sensitive": each.sensitive,
+                "doc": each.doc,
+            }
+            for each in sorted(found[name])
+        ]
+        return answer({"topic": name, "configs": rows})
+
+    # -- records
+
+    async def _messages(self, request: Request, viewer: Viewer) -> Response:
+        name = request.path_params["topic"]
+        wanted = Wanted(name, request)
+        limit = number(request, "limit", 100, 1, RECORDS_MAX)
+        milliseconds = number(request, "ms", SECONDS, 1, SECONDS_MAX)
+        bytes_max = number(request, "bytes", BYTES, 1, BYTES_MAX)
+        committed = request.query_params.get("committed") == "1"
+        async with self._api.scanning:
+            # The time of a look begins when it does, not when it waits for others.
+            budget = Budget(milliseconds / 1000, bytes_max)
+            backwards, places = await self._places(request, viewer, name, committed)
+            reader = Reader(viewer.cluster, name, wanted, self._api.heavy, committed=committed)
+            lanes = [Lane(index, *place) for index, place in places.items()]
+            scan = Scan(reader, lanes, backwards=backwards)
+            found = await scan.run(budget, limit)
+        said = {
+            "scanned": budget.records,
+            "scanned_bytes": budget.bytes,
+            "seconds": round(budget.took, 3),
+            "too_large": wanted.too_large,
+            "done": scan.is_done,
+            "cursor": None if scan.is_done else self._keep(name, backwards, scan.places),
+        }
+        return await answer_rows(said, "records", (record_row(name, each) for each in found))
+
+    def _keep(self, name: str, backwards: bool, places: dict[int, tuple[int, int]]) -> str:
+        cursor = secrets.token_urlsafe(12)
+        self._cursors[cursor] = name, backwards, places
+        while len(self._cursors) > CURSORS_MAX:
+            self._cursors.popitem(last=False)
+        return cursor
+
+    async def _places(
+        self, request: Request, viewer: Viewer, name: str, committed: bool
+    ) -> tuple[bool, dict[int, tuple[int, int]]]:
+        """Whether the look goes backwards, and what of each partition is to be looked at."""
+        cursor = request.query_params.get("cursor", "")
+        if cursor:
+            known = self._cursors.get(cursor)
+            if known is None or known[0] != name:
+                raise Refusal(410, "this look is too long ago to go on with: begin it again")
+            return known[1], known[2]
+        origin = request.query_params.get("from", "newest")
+        place = _place(origin, request)
+        numbers = numbers_of(request.query_params.get("partition", ""))
+        chosen = await choose_partitions(viewer.cluster, name, numbers)
+        starts = await find(viewer.cluster, chosen, START)
+        ends = await find(viewer.cluster, chosen, END, committed=committed)
+        if place not in (START, END):
+            moved = await find(viewer.cluster, chosen, place, committed=committed)
+            starts = {one: min(max(moved[one], starts[one]), ends[one]) for one in chosen}
+        places = {one[1]: (starts[one], ends[one]) for one in chosen}
+        return origin == "newest", places
+
+    async def _part(self, request: Request, viewer: Viewer) -> Response:
+        """A whole key or value, as it is."""
+        part = request.path_params["part"]
+        if part not in ("key", "value"):
+            raise Refusal(404, "a record has a key and a value")
+        record = await one_record(self._api, request, viewer)
+        data = record.key if part == "key" else record.value
+        if data is None:
+            raise Refusal(404, f"the {part} is null")
+        headers = {
+            "content-length": str(len(data)),
+            "content-disposition": f'attachment; filename="{part}.bin"',
+        }
+        return StreamingResponse(
+            _pieces(data), headers=headers, media_type="application/octet-stream"
+        )
+
+
+async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
+    """The record that a path names. Raises Refusal where there is none."""
+    name, index = request.path_params["topic"], request.path_params["partition"]
+    offset = request.path_params["offset"]
+    if index > 0x7FFFFFFF or offset > (1 << 63) - 2:
+        raise Refusal(404, "there is no such record")
+    wanted = Wanted(name, request)
+    reader = Reader(viewer.cluster, name, wanted, api.heavy, committed=False)
+    await choose_partitions(viewer.cluster, name, (index,))
+    row = await reader.fetch(index, offset)
+    if not row.error_code:
+        async with aclosing(reader.batches(row, offset, offset + 1)) as batches:
+            async for header, payload in batches:
+                for record in () if payload is None else records_in(payload, header):
+                    if record.offset == offset:
+                        return record
+    raise Refusal(404, f"there is no record at offset {offset} of partition {index}")
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), VALUE_PIECE):
+        yield data[at : at + VALUE_PIECE]
+        await trio.lowlevel.checkpoint()
+
+
+def _may_see(viewer: Viewer, topic: str) -> bool:
+    return viewer.may(AclOperation.DESCRIBE, Resource(AclResourceType.TOPIC, topic))
+
+
+def _may_see_group(viewer: Viewer, group: str) -> bool:
+    return viewer.may(AclOperation.DESCRIBE, Resource(AclResourceType.GROUP, group))
+
+
+def _place(origin: str, request: Request) -> Place:
+    most = (1 << 63) - 2
+    if origin in ("newest", "oldest"):
+        return END if origin == "newest" else START
+    if origin == "offset":
+        return Place(Kind.OFFSET, number(request, "offset", 0, 0, most))
+    if origin == "timestamp":
+        return Place(Kind.TIME, number(request, "timestamp", 0, -most, most))
+    raise Refusal(400, "from is newest, oldest, offset or timestamp")
+
+
+def numbers_of(text: str) -> tuple[int, ...]:
+    """The partitions that a query names. Raises Refusal."""
+    parts = [each for each in text.split(",") if each][:1000]
+    if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
+        raise Refusal(400, "partition has numbers with commas between them")
+    return tuple(sorted({int(each) for each in parts}))
+
+
+async def _sizes_and_counts(
+    cluster: ClusterClient, topics: Iterable[Topic]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes and records of as many topics as may be asked for."""
+    asked: dict[str, int] = {}
+    for topic in topics:
+        if sum(asked.values()) + len(topic.partitions) <= PARTITIONS_ASKED_MAX:
+            asked[topic.name] = len(topic.partitions)
+    if not asked:
+        return {}, {}
+    sizes: dict[str, int] = {}
+    for (name, _), size in (await _partition_sizes(cluster, asked)).items():
+        sizes[name] = sizes.get(name, 0) + size
+    there = {row.name for row in (await cluster.metadata(asked)).topics if not row.error_code}
+    partitions = [
+        (name, at) for name, number in asked.items() if name in there for at in range(number)
+    ]
+    if not partitions:
+        return sizes, {}
+    starts = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST))
+    counts: dict[str, int] = {}
+    for one in partitions:
+        if not starts[one].error and not ends[one].error:
+            counts[one[0]] = counts.get(one[0], 0) + ends[one].offset - starts[one].offset
+    return sizes, counts
+
+
+async def _partition_sizes(
+    cluster: ClusterClient, counts: dict[str, int]
+) -> dict[tuple[str, int], int]:
+    """The bytes of partitions, of the largest copy; nothing where that may not be asked."""
+    cls = DescribeLogDirsRequest
+    topics = [cls.Topic(topic=name, partitions=list(range(n))) for name, n in counts.items()]
+    sizes: dict[tuple[str, int], int] = {}
+    for broker in (await cluster.metadata([])).brokers:
+        answered = await (await cluster.node(broker.node_id)).ask(cls(topics=topics))
+        for folder in answered.results:
+            for topic in folder.topics:
+                for part in topic.partitions:
+                    one = topic.name, part.partition_index
+                    sizes[one] = max(sizes.get(one, 0), part.partition_size)
+    return sizes

@@ -1,0 +1,125 @@
+"""Which records somebody looks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+
+from kbroker.protocol.records import Record
+from kbroker.text.documents import read_json
+
+from .answers import Refusal
+from .expression import BadExpression, Test, parse
+
+TEXT_MAX = 1_000
+JSON_BYTES_MAX = 256 * 1024
+"""What is larger is not looked into: that would take longer than a turn."""
+
+
+class Wanted:
+    """All conditions of a query; `needles` must be somewhere in the bytes of a wanted record."""
+
+    def __init__(self, topic: str, request: Request) -> None:
+        def given(name: str) -> str:
+            text = request.query_params.get(name, "")
+            if len(text) > TEXT_MAX:
+                raise Refusal(400, f"{name} has at most {TEXT_MAX} characters")
+            return text
+
+        self._topic = topic
+        self._contains = given("contains").encode(errors="replace")
+        self._key = given("key").encode(errors="replace")
+        name, _, value = given("header").partition("=")
+        self._header, self._header_value = name, value.encode(errors="replace")
+        parts = (self._contains, self._key, name.encode(errors="replace"), self._header_value)
+        self.needles = [each for each in parts if each]
+        self.too_large = 0
+        """Values that an expression was not tried on."""
+        self._test: Test | None = None
+        if text := given("where").strip():
+            try:
+                self._test = parse(text)
+            except BadExpression as error:
+                raise Refusal(400, f"where: {error}") from None
+
+    @property
+    def is_anything(self) -> bool:
+        """Whether every record is wanted."""
+        return not self.needles and self._test is None
+
+    def may_be_in(self, payload: bytes) -> bool:
+        """Whether a wanted record can be among those of a batch, as they are uncompressed."""
+        return all(each in payload for each in self.needles)
+
+    def wants(self, partition: int, record: Record) -> bool:
+        """Whether that is one."""
+        key, value = record.key or b"", record.value or b""
+        if self._key and self._key not in key:
+            return False
+        if self._header and not any(
+            name == self._header and self._header_value in (text or b"")
+            for name, text in record.headers
+        ):
+            return False
+        if self._contains and not (
+            self._contains in value
+            or self._contains in key
+            or any(self._contains in (text or b"") for _, text in record.headers)
+        ):
+            return False
+        if self._test is None:
+            return True
+        look = _Look(self._topic, partition, record)
+        found = self._test(look)
+        self.too_large += look.is_too_large
+        return found
+
+
+class _Look:
+    """Follows paths in a record."""
+
+    def __init__(self, topic: str, partition: int, record: Record) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._record = record
+        self._documents: dict[str, Any] = {}
+        self.is_too_large = False
+
+    def __call__(self, path: list[str]) -> Any:
+        record, (first, *rest) = self._record, path
+        if first in ("key", "value"):
+            return self._inside(first, record.key if first == "key" else record.value, rest)
+        if first == "headers":
+            name = ".".join(rest)
+            texts = (value for key, value in record.headers if key == name)
+            found = next(texts, None)
+            return None if found is None else found.decode(errors="replace")
+        return {
+            "topic": self._topic,
+            "partition": self._partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "size": len(record.value or b""),
+        }[first]
+
+    def _inside(self, name: str, data: bytes | None, path: list[str]) -> Any:
+        if data is None:
+            return None
+        if not path:
+            return data.decode(errors="replace")
+        if name not in self._documents:
+            self.is_too_large |= len(data) > JSON_BYTES_MAX
+            try:
+                self._documents[name] = read_json(data) if len(data) <= JSON_BYTES_MAX else None
+            except ValueError:
+                self._documents[name] = None
+        found = self._documents[name]
+        for step in path:
+            if isinstance(found, dict):
+                found = found.get(step)
+            elif isinstance(found, list) and step.isascii() and step.isdigit() and len(step) < 9:
+                found = found[int(step)] if int(step) < len(found) else None
+            else:
+                return None
+        return found

@@ -1,0 +1,74 @@
+"""Records that are written by hand, or once more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kbroker.client.ndjson import BadLine, parse_line
+from kbroker.client.producer import ANY_PARTITION, Producer
+from kbroker.client.topics import Partition
+from kbroker.protocol.records import Record
+
+from .answers import Refusal, answer
+from .api import Api
+from .topics import one_record
+from .viewers import Viewer
+
+LINES_MAX = 1_000
+"""Of one request, which has `http.max.request.bytes` as well."""
+
+
+class Writing:
+    """What the console writes."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def routes(self) -> list[Route]:
+        """Where it is told to."""
+        change = self._api.change
+        return [
+            change("/topics/{topic}/records", self._produce),
+            change("/topics/{topic}/records/{partition:int}/{offset:int}/resend", self._resend),
+        ]
+
+    async def _produce(self, request: Request, viewer: Viewer) -> Response:
+        """Records as lines of JSON, as `kbroker topic produce --json` reads them."""
+        now_ms = self._api.node.clock.log_ms()
+        lines = [each for each in (await request.body()).splitlines() if each.strip()]
+        if not 0 < len(lines) <= LINES_MAX:
+            raise Refusal(400, f"a request has 1 to {LINES_MAX} lines")
+        records = []
+        for number, line in enumerate(lines, 1):
+            try:
+                parsed = parse_line(line, now_ms)
+            except BadLine as error:
+                raise Refusal(400, f"line {number}: {error}") from None
+            at = ANY_PARTITION if parsed.partition is None else parsed.partition
+            records.append((parsed.record, at))
+        return await self._write(viewer, request.path_params["topic"], records)
+
+    async def _resend(self, request: Request, viewer: Viewer) -> Response:
+        """The same record once more, at the end of its partition."""
+        record: Record = await one_record(self._api, request, viewer)
+        again = record._replace(offset=-1, timestamp=self._api.node.clock.log_ms())
+        at = request.path_params["partition"]
+        return await self._write(viewer, request.path_params["topic"], [(again, at)])
+
+    async def _write(
+        self, viewer: Viewer, topic: str, records: list[tuple[Record, int]]
+    ) -> Response:
+        producer = Producer(viewer.cluster)
+        placed: dict[Partition, list[Record]] = {}
+        for record, at in records:
+            placed.setdefault(await producer.place(topic, record, at), []).append(record)
+        rows: list[dict[str, Any]] = [
+            {"topic": topic, "partition": each.partition[1], "offset": record.offset}
+            for each in await producer.write(placed)
+            for record in each.placed
+        ]
+        return answer({"written": rows})

@@ -1,0 +1,247 @@
+"""Every page of the console in a browser: what it shows, at which widths, and for whom; see soak.toml.
+
+Needs Debian's chromium, playwright, and axe-core below .work/axe. Pictures are left in .work/console.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from kbroker.client.cluster import open_cluster
+from kbroker.client.endpoint import Endpoint
+from kbroker.client.groups import commit_offsets
+from kbroker.client.producer import Producer
+from kbroker.client.topics import NewTopic, create_topics
+from kbroker.protocol.records import Record
+
+from ..broker.test_serve import serving, wait_for
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / ".work/axe/node_modules/axe-core/axe.min.js"
+PICTURES = ROOT / ".work/console"
+SIZES = ((1280, 800), (360, 740))
+THEMES = ("light", "dark")
+SERIOUS = ("serious", "critical")
+PAINT_MS, PAGE_BYTES = 200, 200_000
+EVIL = "<img src=x onerror=document.title='broken'>\x1b[31m"
+PAGES = {
+    "overview": "#/",
+    "topics": "#/topics",
+    "messages": "#/topics/orders/messages",
+    "found": "#/topics/orders/messages?from=oldest&where=value.country%20%3D%3D%20%22DE%22",
+    "live": "#/topics/orders/messages?from=live",
+    "partitions": "#/topics/orders/partitions",
+    "groups-of-topic": "#/topics/orders/groups",
+    "config": "#/topics/orders/config",
+    "produce": "#/topics/orders/produce",
+    "groups": "#/groups",
+    "group": "#/groups/billing",
+    "activity": "#/activity",
+    "storage": "#/storage",
+    "cluster": "#/cluster",
+    "explain": "#/explain/partition/orders/0",
+}
+
+
+async def seed(address: str) -> None:
+    """Topics, records and groups, some of them with names that mean no good."""
+    async with open_cluster([Endpoint.parse(address)], "shop") as cluster:
+        await create_topics(cluster, [NewTopic("orders", 6), NewTopic("payments", 1)])
+        producer = Producer(cluster)
+        records: dict[tuple[str, int], list[Record]] = {("orders", at): [] for at in range(6)}
+        for n in range(600):
+            order = {"order": n, "customer": f"c{n % 37}", "country": ["DE", "FR", "IT"][n % 3]}
+            record = Record(
+                b"c%d" % (n % 37), json.dumps(order).encode(), 1_767_225_600_000 + n, [], -1
+            )
+            records["orders", n % 6].append(record)
+        headers: list[tuple[str, bytes | None]] = [(EVIL, EVIL.encode())]
+        records["payments", 0] = [
+            Record(EVIL.encode(), EVIL.encode(), 1, headers, -1),
+            Record(None, b'{"text": "' + b"y" * 20_000 + b'the end"}', 2, [], -1),
+        ]
+        await producer.write(records)
+        await commit_offsets(cluster, "billing", {("orders", at): 60 for at in range(6)})
+        await commit_offsets(cluster, EVIL, {("payments", 0): 1})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    port_file = tmp_path_factory.mktemp("console") / "ready.json"
+    flags = ("--memory", "--port", "0", "--http-port", "0", "--port-file", str(port_file))
+    with serving(*flags):
+        ready: dict[str, Any] = json.loads(wait_for(port_file))
+        trio.run(seed, ready["bootstrap_servers"])
+        yield ready
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    assert chromium, "Chromium is missing: apt-get install chromium (Debian; as root) brings it"
+    with (
+        sync_playwright() as tool,
+        tool.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as found,
+    ):
+        yield found
+
+
+class Shown:
+    """A page that is open, and what went wrong in it."""
+
+    def __init__(self, page: Page, base: str) -> None:
+        self.page = page
+        self.troubles: list[str] = []
+        self.elsewhere: list[str] = []
+        self._base = base
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on(
+            "console",
+            lambda said: self.troubles.append(said.text) if said.type == "error" else None,
+        )
+        page.on("request", self._asked)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self._base, "blob:")):
+            self.elsewhere.append(request.url)
+
+    def go(self, place: str) -> Page:
+        self.page.goto(f"{self._base}/console/{place}")
+        self.page.wait_for_selector("main h1")
+        return self.page
+
+
+@pytest.fixture
+def shown(browser: Browser, server: dict[str, Any]) -> Iterator[Shown]:
+    with browser.new_context(bypass_csp=False) as context:
+        it = Shown(context.new_page(), server["http"])
+        yield it
+        assert it.troubles == []
+        assert it.elsewhere == []
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", [width for width, _ in SIZES])
+def test_no_page_is_wider_than_the_window(shown: Shown, theme: Any, width: int) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    shown.page.set_viewport_size({"width": width, "height": dict(SIZES)[width]})
+    shown.page.emulate_media(color_scheme=theme)
+    for name, place in PAGES.items():
+        page = shown.go(place)
+        page.screenshot(path=PICTURES / f"{name}-{theme}-{width}.png")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_axe_finds_nothing_serious(browser: Browser, server: dict[str, Any], theme: Any) -> None:
+    with browser.new_context(bypass_csp=True, color_scheme=theme) as context:
+        it = Shown(context.new_page(), server["http"])
+        found = []
+        for name, place in PAGES.items():
+            page = it.go(place)
+            page.evaluate(AXE.read_text())
+            broken = page.evaluate("axe.run().then((it) => it.violations)")
+            found += [(name, each["id"]) for each in broken if each["impact"] in SERIOUS]
+        assert found == []
+
+
+def test_it_is_painted_at_once_and_small(shown: Shown) -> None:
+    page = shown.go("#/")
+    size = page.evaluate(
+        "performance.getEntries().reduce((sum, each) => sum + (each.transferSize || 0), 0)"
+    )
+    paints = []
+    for _ in range(5):
+        page.reload()
+        page.wait_for_selector("main h1")
+        paints.append(
+            page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        )
+    paint = sorted(paints)[2]
+    print(f"\nfigures: first paint {paint:.0f} ms (median of 5), {size / 1000:.0f} kB")
+    assert size < PAGE_BYTES
+
+
+def test_hostile_texts_stay_texts(shown: Shown) -> None:
+    page = shown.go("#/topics/payments/messages")
+    page.locator("tr.pick").nth(1).focus()
+    page.keyboard.press("Enter")
+    dialog = page.locator("dialog")
+    dialog.wait_for(state="visible")
+    assert "onerror" in dialog.inner_text()
+    assert "\\u001b" in dialog.inner_text()
+    assert page.locator("main img, dialog img").count() == 0
+    assert "broken" not in page.title()
+    shown.go("#/groups")
+    assert page.locator("main img").count() == 0
+
+
+def test_a_long_value_is_cut_and_loaded_whole(shown: Shown) -> None:
+    page = shown.go("#/topics/payments/messages")
+    page.locator("tr.pick").first.click()
+    assert "the end" not in page.locator("dialog").inner_text()
+    page.get_by_role("button", name="Load all").click()
+    expect(page.locator("dialog")).to_contain_text("the end")
+
+
+def test_the_address_has_the_query(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/messages")
+    page.locator("input[name=where]").fill('value.country == "FR"')
+    page.locator("select[name=from]").select_option("oldest")
+    page.get_by_role("button", name="Look").click()
+    expect(page.locator("main [role=status]")).to_contain_text("200 records of 600")
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    expect(page.locator("main [role=status]")).to_contain_text("200 records of 600")
+    assert page.locator("input[name=where]").input_value() == 'value.country == "FR"'
+
+
+def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/messages")
+    for _ in range(2):
+        page.get_by_role("button", name="Go on").click()
+    expect(page.locator("main [role=status]")).to_contain_text("600 records")
+    assert page.locator("tbody tr.pick").count() < 100
+    page.locator("main .scroll").evaluate("each => { each.scrollTop = each.scrollHeight; }")
+    expect(page.locator("main tbody")).to_contain_text('"order": 0,')
+
+
+def test_records_are_written_and_seen_live(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/messages?from=live&contains=by-hand")
+    expect(page.locator("main [role=status]")).to_contain_text("live")
+    other = page.context.new_page()
+    other.goto(page.url.split("#")[0] + "#/topics/orders/produce")
+    other.locator("textarea").fill("written by-hand")
+    other.get_by_role("button", name="Write").click()
+    page.wait_for_selector("td:has-text('written by-hand')")
+
+
+def test_a_group_is_moved_after_a_rehearsal(shown: Shown) -> None:
+    page = shown.go("#/groups/billing")
+    page.locator("select[name=to]").select_option("start")
+    page.get_by_role("button", name="Rehearse").click()
+    page.get_by_role("button", name="Move the group").click()
+    page.wait_for_selector("text=Moved:")
+
+
+def test_themes_and_keys_work(shown: Shown) -> None:
+    page = shown.go("#/")
+    before = page.evaluate("document.documentElement.dataset.theme")
+    page.locator("#theme").click()
+    page.reload()
+    page.wait_for_selector("main h1")
+    assert page.evaluate("document.documentElement.dataset.theme") != before
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_selector("h1:has-text('Topics')")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "search"

@@ -1,0 +1,48 @@
+"""What is counted of each client, in bounded memory."""
+
+from __future__ import annotations
+
+from kbroker.client.endpoint import Endpoint
+from kbroker.handlers.context import Peer
+from kbroker.node.activity import CLIENTS_MAX, EVENTS_MAX, NAME_MAX, Activity
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata import MetadataResponse
+
+
+def peer() -> Peer:
+    return Peer("10.0.0.1", Endpoint("localhost", 9092), "PLAINTEXT", None)
+
+
+def test_of_many_clients_those_are_forgotten_that_asked_for_nothing_for_the_longest() -> None:
+    activity = Activity(lambda: 5)
+    for number in range(CLIENTS_MAX + 10):
+        activity.asks(peer(), f"client-{number}", ApiKey.METADATA)
+        activity.asks(peer(), "steady", ApiKey.METADATA)
+    assert len(activity.clients) == CLIENTS_MAX
+    assert activity.clients["steady"].requests[ApiKey.METADATA] == CLIENTS_MAX + 10
+    assert len(activity.happenings) == EVENTS_MAX
+
+
+def test_errors_are_counted_by_row_and_told_once_in_a_row() -> None:
+    activity, who = Activity(lambda: 5), peer()
+    cls = MetadataResponse
+    rows = [cls.Topic(name=name, error_code=code) for name, code in (("a", 3), ("b", 3), ("c", 0))]
+    activity.asks(who, "shop", ApiKey.METADATA)
+    for _ in range(3):
+        activity.answers(who, "shop", ApiKey.METADATA, cls(topics=rows))
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert activity.clients["shop"].errors == {(ApiKey.METADATA, code): 6}
+    last = activity.happenings[-1]
+    assert (last.text, last.times) == ("Metadata was answered UNKNOWN_TOPIC_OR_PARTITION", 3)
+    assert [each.times for each in activity.since(last.number - 1)] == [3]
+
+
+def test_names_have_an_end() -> None:
+    activity, who = Activity(lambda: 5), peer()
+    activity.asks(who, "x" * 10_000, ApiKey.METADATA)
+    activity.leaves(who, "refused", "y" * 10_000)
+    (name,) = activity.clients
+    assert len(name) == NAME_MAX
+    assert len(activity.happenings[-1].text) < 2 * NAME_MAX
+    assert activity.happenings[-1].is_trouble

@@ -1,0 +1,107 @@
+"""The small language that says which records are wanted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbroker.web.console.expression import BadExpression, parse
+
+RECORD: dict[str, Any] = {
+    "key": "k1",
+    "value": {"n": 4, "s": "text", "yes": True, "none": None, "list": [{"a": 1}]},
+    "headers": {"trace": "12", "a.b": "c"},
+    "offset": 7,
+}
+
+
+def look(path: list[str]) -> Any:
+    if path[0] == "headers":
+        return RECORD["headers"].get(".".join(path[1:]))
+    found: Any = RECORD
+    for step in path:
+        if isinstance(found, list):
+            found = found[int(step)]
+        elif isinstance(found, dict):
+            found = found.get(step)
+        else:
+            return None
+    return found if not isinstance(found, dict) else json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "value.n == 4",
+        "value.n == 4.0",
+        "value.n > 3 and value.n <= 4",
+        'value.s == "text" or offset == 8',
+        'value.s ~ "ex"',
+        "value.yes",
+        "value.yes == true",
+        "value.none == null",
+        "value.absent == null",
+        "not value.absent",
+        "value.list.0.a == 1",
+        "headers.trace == 12",
+        "headers.trace > 11",
+        'headers.a.b == "c"',
+        'key != "k2"',
+        "not (offset < 7) and not offset > 7",
+        "value.n != 5",
+        "value.yes != 1",
+    ],
+)
+def test_what_is_true_of_a_record(text: str) -> None:
+    assert parse(text)(look)
+    assert not parse(f"not ({text})")(look)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["value.s > 3", 'value.n < "x"', "value.none > 0", "value.yes == 1", 'value.s.deeper == "t"'],
+)
+def test_what_cannot_be_compared_is_not_so(text: str) -> None:
+    assert not parse(text)(look)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "value.n ==", "value.n == n", "import os", "a == 1", "(offset == 7", "offset == 7)",
+     "offset = 7", 'key == "open', "(" * 100 + "offset" + ")" * 100, "not " * 100 + "offset",
+     "offset == 7 offset == 8", "x" * 2_000, "value.n == 1e9"],
+)  # fmt: skip
+def test_what_is_no_expression_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(BadExpression):
+        parse(text)
+
+
+WORDS = [
+    "value",
+    "value.n",
+    "key",
+    "and",
+    "or",
+    "not",
+    "(",
+    ")",
+    "==",
+    "<",
+    "~",
+    '"x"',
+    "1",
+    "null",
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join) | st.text(max_size=80))
+def test_no_text_does_anything_but_be_refused_or_answer(text: str) -> None:
+    try:
+        test = parse(text)
+    except BadExpression:
+        return
+    assert test(look) in (True, False)

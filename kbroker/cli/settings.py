@@ -50,6 +50,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="PORT|off",
         help="Serve metrics and probes by HTTP here; 0 takes a free port. Needs kbroker[console].",
     ),
+    option("--registry-host", help="Address for the schema registry.  [default: 127.0.0.1]"),
+    option(
+        "--registry-port",
+        type=_HttpPort(),
+        metavar="PORT|off",
+        help="Serve a schema registry here; 0 takes a free port. Needs kbroker[registry].",
+    ),
     option(
         "--data-dir",
         type=click.Path(file_okay=False),

@@ -64,6 +64,12 @@ REFUSES: list[tuple[str, Any, Any, list[str]]] = [
         ["READER_FIELD_MISSING_DEFAULT_VALUE"],
     ),
     (
+        "a default of the enum is none of the field",
+        record("R", ("a", {**ENUM, "default": "A"})),
+        record("R"),
+        ["READER_FIELD_MISSING_DEFAULT_VALUE"],
+    ),
+    (
         "in a circle",
         LIST,
         record("L", ("next", ["null", "L"]), ("value", "string")),

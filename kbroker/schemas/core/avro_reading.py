@@ -110,9 +110,7 @@ class Reading:
             found = _written_field(field, written)
             if found is not None:
                 yield from self.differences(field.type, found.type, f"{where}/type")
-            elif not field.has_default and not (
-                field.type.kind == "enum" and field.type.has_default
-            ):
+            elif not field.has_default:
                 yield Difference(
                     "READER_FIELD_MISSING_DEFAULT_VALUE",
                     where,

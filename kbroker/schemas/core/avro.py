@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from .avro_reading import Reading
+from .avro_types import ABSENT, Field, Type
 from .errors import invalid_schema
 from .limits import DEPTH_MAX, Budget, parse_json
 from .parsed import Difference
@@ -16,7 +16,6 @@ from .parsed import Difference
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED = frozenset({"record", "error", "enum", "fixed"})
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_ABSENT = object()
 _OWN = {
     "record": {"type", "name", "namespace", "doc", "fields", "aliases"},
     "error": {"type", "name", "namespace", "doc", "fields", "aliases"},
@@ -26,57 +25,6 @@ _OWN = {
     "map": {"type", "values"},
 }
 _OWN_OF_FIELD = {"name", "type", "doc", "default", "order", "aliases"}
-
-
-@dataclass(slots=True, eq=False)
-class Field:
-    """A field of a record; `default` is `_ABSENT` where it has none."""
-
-    name: str
-    type: Type
-    default: Any
-    aliases: tuple[str, ...]
-    doc: str | None
-    order: str | None
-    more: dict[str, Any]
-
-    @property
-    def has_default(self) -> bool:
-        """Whether readers know what to take where a writer has no such field."""
-        return self.default is not _ABSENT
-
-
-@dataclass(slots=True, eq=False)
-class Type:
-    """One type. Named ones that refer to themselves are circles of these."""
-
-    kind: str
-    name: str = ""
-    """With its namespace."""
-    fields: list[Field] = field(default_factory=list)
-    items: list[Type] = field(default_factory=list)
-    """The branches of a union; the one type of an array or of the values of a map."""
-    symbols: tuple[str, ...] = ()
-    default: Any = _ABSENT
-    size: int = 0
-    doc: str | None = None
-    aliases: tuple[str, ...] = ()
-    more: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def simple_name(self) -> str:
-        """Without its namespace."""
-        return self.name.rpartition(".")[2]
-
-    @property
-    def space(self) -> str:
-        """Its namespace."""
-        return self.name.rpartition(".")[0]
-
-    @property
-    def has_default(self) -> bool:
-        """Whether an enum knows what to take for symbols that it does not have."""
-        return self.default is not _ABSENT
 
 
 class AvroSchema:
@@ -193,7 +141,7 @@ class _Reader:
             fields[name] = Field(
                 name,
                 self.read(each["type"], record.space, depth + 1),
-                each.get("default", _ABSENT),
+                each.get("default", ABSENT),
                 tuple(_texts(each, "aliases")),
                 _text(each, "doc"),
                 order,
@@ -209,7 +157,7 @@ def _take_symbols(enum: Type, node: dict[str, Any]) -> None:
     enum.symbols = tuple(map(_simple, node["symbols"]))
     if len(set(enum.symbols)) < len(enum.symbols):
         raise invalid_schema(f"{enum.name} has a symbol twice")
-    enum.default = node.get("default", _ABSENT)
+    enum.default = node.get("default", ABSENT)
     if enum.has_default and enum.default not in enum.symbols:
         raise invalid_schema(f"{_shown(enum.default)} is no symbol of {enum.name}")
 

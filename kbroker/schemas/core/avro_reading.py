@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from .avro_types import Field, Type
 from .limits import DIFFERENCES_MAX, Budget
 from .parsed import Difference
-
-if TYPE_CHECKING:
-    from .avro import Field, Type
 
 PROMOTED = {
     "long": frozenset({"int"}),

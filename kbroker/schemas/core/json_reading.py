@@ -10,13 +10,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .limits import DIFFERENCES_MAX, Budget
 from .parsed import Difference
-
-if TYPE_CHECKING:
-    from .json_schema import JsonSchema
 
 UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
@@ -26,10 +23,21 @@ TOLD_TOO = frozenset({"definitions", "$defs", "$anchor", "readOnly", "writeOnly"
 Schema = Mapping[str, Any]
 
 
+class Document(Protocol):
+    """A schema whose parts may refer to others."""
+
+    @property
+    def root(self) -> Any:
+        """All of it."""
+
+    def resolved(self, node: Any) -> Any:
+        """What a part stands for."""
+
+
 class Reading:
     """Compares a writer's schema with that of a reader, each pair of parts once."""
 
-    def __init__(self, reader: JsonSchema, writer: JsonSchema, budget: Budget) -> None:
+    def __init__(self, reader: Document, writer: Document, budget: Budget) -> None:
         self._reader, self._writer, self._budget = reader, writer, budget
         self._seen: dict[tuple[int, int], bool] = {}
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .limits import DIFFERENCES_MAX, Budget
 from .parsed import Difference
-
-if TYPE_CHECKING:
-    from .protobuf import Field, Message, ProtobufSchema
+from .protobuf_types import Declared, Field, Message
 
 _ALIKE = (
     frozenset({"int32", "uint32", "int64", "uint64", "bool", "enum"}),
@@ -24,10 +22,17 @@ _ALIKE = (
 UNPACKED = frozenset({"string", "bytes"})
 
 
+class File(Protocol):
+    """What a file declares, and what is known there with all that it imports."""
+
+    own: Declared
+    known: Declared
+
+
 class Reading:
     """Compares all messages of two files."""
 
-    def __init__(self, reader: ProtobufSchema, writer: ProtobufSchema, budget: Budget) -> None:
+    def __init__(self, reader: File, writer: File, budget: Budget) -> None:
         self._reader, self._writer, self._budget = reader, writer, budget
 
     def all(self) -> list[Difference]:
@@ -75,7 +80,7 @@ class Reading:
         if ours.label == "required" != theirs.label:
             yield Difference("REQUIRED_FIELD_ADDED", path, "the reader requires it")
 
-    def _kind(self, schema: ProtobufSchema, message: Message, each: Field) -> str:
+    def _kind(self, schema: File, message: Message, each: Field) -> str:
         """The type of a field: a scalar, an enum, or a message by its name without the package."""
         if each.map_key:
             value = self._kind(schema, message, type(each)(each.name, each.number, each.type, ""))

@@ -262,7 +262,7 @@ class LocalNode:
             config,
             shared.clock,
             in_memory=shared.in_memory,
-            way=Way(self._dial, self._log_in),
+            way=Way(self.dial_other, self._log_in),
             gates=[each.gate for each in self.listeners if each.gate is not None],
         )
         self.server = Server(
@@ -272,7 +272,7 @@ class LocalNode:
         for each in self.listeners:
             shared.links.settle(self.id, told[each.name], _here(each))
 
-    async def _dial(self, endpoint: Endpoint) -> trio.abc.Stream:
+    async def dial_other(self, endpoint: Endpoint) -> trio.abc.Stream:
         """Reach another node: with TLS where nodes listen so to each other. Raises OSError."""
         stream = await self._shared.links.dial(self.id, endpoint)
         gate = self._gate_between_nodes

@@ -62,6 +62,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         is_flag=True,
         help="Let the console write beyond this machine too, with --http-host.",
     ),
+    option("--registry-host", help="Address for the schema registry.  [default: 127.0.0.1]"),
+    option(
+        "--registry-port",
+        type=_HttpPort(),
+        metavar="PORT|off",
+        help="Serve a schema registry here; 0 takes a free port. Needs kbroker[registry].",
+    ),
     option(
         "--data-dir",
         type=click.Path(file_okay=False),

@@ -1576,6 +1576,30 @@ _HTTP = (
     ),
 )
 
+_REGISTRY = (
+    Property(
+        "registry.host",
+        Type.STRING,
+        "127.0.0.1",
+        "Where the schema registry is served by HTTP. Beyond this machine everybody who reaches it can "
+        "register and delete schemas.",
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "registry.port",
+        Type.INT,
+        "-1",
+        "The port of the schema registry; 0 is a free one, -1 serves none. The next nodes of a process "
+        "have those behind. Needs `kbroker[registry]`; what `http.*` bounds is bounded here too.",
+        minimum=0,
+        maximum=65535,
+        also=(-1,),
+        dynamic=False,
+        own=True,
+    ),
+)
+
 SECTIONS: tuple[tuple[str, tuple[Property, ...]], ...] = (
     ("Node and listeners", _NODE),
     ("Several nodes", _CLUSTER),
@@ -1589,5 +1613,6 @@ SECTIONS: tuple[tuple[str, tuple[Property, ...]], ...] = (
     ("Limits", _LIMITS),
     ("Security", _SECURITY),
     ("HTTP", _HTTP),
+    ("Schema registry", _REGISTRY),
     ("Accepted for the sake of Kafka's files", _IGNORED),
 )

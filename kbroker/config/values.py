@@ -379,6 +379,8 @@ class BrokerConfig(Settings):
     http_max_request_bytes = _Integer("http.max.request.bytes")
     http_port = _Integer("http.port")
     http_request_timeout_ms = _Integer("http.request.timeout.ms")
+    registry_host = _Text("registry.host")
+    registry_port = _Integer("registry.port")
     inter_broker_listener_name = _Text("inter.broker.listener.name")
     inter_broker_protocol = _Text("security.inter.broker.protocol")
     listen_backlog = _Integer("socket.listen.backlog.size")

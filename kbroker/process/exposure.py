@@ -45,6 +45,12 @@ def open_http(config: BrokerConfig) -> Iterator[str]:
             "and clients, and all records in the console: HTTP asks for no login; leave --http-host at 127.0.0.1 unless the network is "
             "trusted, or let a proxy ask for one"
         )
+    if config.registry_port >= 0 and config.registry_host not in LOOPBACK_NAMES:
+        yield (
+            f"anyone who can reach {config.registry_host} can register and delete schemas: the registry "
+            "asks for no login; leave --registry-host at 127.0.0.1 unless the network is trusted, or let "
+            "a proxy ask for one"
+        )
 
 
 def open_files(

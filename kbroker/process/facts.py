@@ -18,7 +18,7 @@ from kbroker.storage.naming import LOG
 from .listeners import ANY_HOST
 
 if TYPE_CHECKING:
-    from kbroker.web.service import HttpService
+    from .http import Served
 
 SIZED_MAX = 1000
 """Partitions of which the banner says the size; to look at the files of more takes too long."""
@@ -53,9 +53,11 @@ class NodeFacts(NamedTuple):
     """The nodes of its cluster that run."""
     http: Endpoint | None = None
     """Where it serves metrics and probes."""
+    registry: Endpoint | None = None
+    """Where it serves schemas."""
 
 
-def facts_of(local: LocalNode, http: HttpService | None = None) -> NodeFacts:
+def facts_of(local: LocalNode, http: Served | None = None) -> NodeFacts:
     """The facts of a node that runs; `http` is what it serves beside."""
     node = local.node
     addresses = [
@@ -74,11 +76,12 @@ def facts_of(local: LocalNode, http: HttpService | None = None) -> NodeFacts:
         has_crashed=logs.crashed,
         loss=_loss_window(node.config, in_memory=node.partitions.in_memory),
         nodes=sorted(node.cluster.nodes),
-        http=None if http is None else http.endpoint_of(local.id),
+        http=None if http is None else http.http_at(local.id),
+        registry=None if http is None else http.registry_at(local.id),
     )
 
 
-def facts_of_all(broker: Broker, http: HttpService | None) -> list[NodeFacts]:
+def facts_of_all(broker: Broker, http: Served | None) -> list[NodeFacts]:
     """The facts of all nodes of a process."""
     return [facts_of(each, http) for each in broker.nodes]
 
@@ -100,6 +103,7 @@ def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[st
             "listeners": {name: str(endpoint) for name, _, endpoint, _ in each.addresses},
             "data_dirs": each.data_dirs,
             "http": _url(each.http),
+            "schema_registry": _url(each.registry),
         }
         for each in nodes
     ]
@@ -111,6 +115,7 @@ def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[st
         "node_id": nodes[0].node_id,
         "nodes": rows,
         "http": rows[0]["http"],
+        "schema_registry": rows[0]["schema_registry"],
         "data_dir": os.path.abspath(data_dirs[0]) if data_dirs else None,
         "version": __version__,
     }
@@ -139,6 +144,9 @@ def banner_lines(
             whose = f"  (node {each.node_id})" if len(nodes) > 1 else ""
             yield f"  Console  {_url(each.http)}/console/{whose}"
             yield f"  HTTP     {_url(each.http)}/metrics{whose}"
+        if each.registry is not None:
+            whose = f"  (node {each.node_id})" if len(nodes) > 1 else ""
+            yield f"  Schemas  {_url(each.registry)}{whose}"
     yield f"  Data     {_data_line(nodes, data_dirs, is_new=is_new)}"
     for name, text in more:
         yield f"  {name:<9}{text}"

@@ -25,6 +25,8 @@ class SettingFlags:
     http_host: str | None = None
     http_port: int | None = None
     console_write: bool = False
+    registry_host: str | None = None
+    registry_port: int | None = None
     data_dir: str | None = None
     node_id: int | None = None
     config_file: str | None = None
@@ -69,6 +71,10 @@ def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tu
         yield "--http-port", "http.port", str(flags.http_port)
     if flags.console_write:
         yield "--console-write", "http.console.write", "true"
+    if flags.registry_host is not None:
+        yield "--registry-host", "registry.host", flags.registry_host
+    if flags.registry_port is not None:
+        yield "--registry-port", "registry.port", str(flags.registry_port)
     first = config.listeners[0]
     name, address = split_address(first, "listeners")
     if flags.host is not None or flags.port is not None:

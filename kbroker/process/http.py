@@ -2,26 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import trio
+
+from kbroker.broker import Service
 from kbroker.config import BrokerConfig
+from kbroker.net.server import Listener
 
 from .errors import StartFailed
 
 if TYPE_CHECKING:
+    from kbroker.broker.local_node import LocalNode
+    from kbroker.client.endpoint import Endpoint
+    from kbroker.schemas.service import RegistryService
     from kbroker.web.service import HttpService
 
 
-def http_service(config: BrokerConfig) -> HttpService | None:
-    """Metrics and probes of the nodes of a process; None where no port is named for them.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the nodes of a process serve by HTTP; a `kbroker.broker.Service` as well."""
+
+    http: HttpService | None = None
+    registry: RegistryService | None = None
+
+    def http_at(self, node_id: int) -> Endpoint | None:
+        """Where a node serves metrics and probes."""
+        return None if self.http is None else self.http.endpoint_of(node_id)
+
+    def registry_at(self, node_id: int) -> Endpoint | None:
+        """Where a node serves schemas."""
+        return None if self.registry is None else self.registry.endpoint_of(node_id)
+
+    @property
+    def _services(self) -> list[Service]:
+        return [each for each in (self.http, self.registry) if each is not None]
+
+    async def bind(self, nodes: Sequence[LocalNode]) -> None:
+        """Take the addresses of all, or of none. Raises CannotListen."""
+        try:
+            for each in self._services:
+                await each.bind(nodes)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.close()
+            raise
+
+    async def run(self) -> None:
+        """Serve until `close`."""
+        async with trio.open_nursery() as nursery:
+            for each in self._services:
+                nursery.start_soon(each.run)
+
+    async def close(self) -> None:
+        """End all of it, at the same time."""
+        async with trio.open_nursery() as nursery:
+            for each in self._services:
+                nursery.start_soon(each.close)
+
+
+def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> Served | None:
+    """What is served by HTTP beside the listeners of a node; None where no port is named for anything.
 
     Raises StartFailed when it cannot be.
     """
-    if config.http_port < 0:
+    if config.http_port < 0 and config.registry_port < 0:
         return None
+    return Served(
+        _http(config) if config.http_port >= 0 else None,
+        _registry(config, listeners) if config.registry_port >= 0 else None,
+    )
+
+
+def _http(config: BrokerConfig) -> HttpService:
     try:
         from kbroker.web.service import HttpService  # what it needs most installations do not have
     except ModuleNotFoundError as error:
         missing = f"--http-port needs {error.name}: pip install 'kbroker[console]'"
         raise StartFailed(missing) from None
     return HttpService(config)
+
+
+def _registry(config: BrokerConfig, listeners: Sequence[Listener]) -> RegistryService:
+    if any(each.asks_clients for each in listeners):
+        raise StartFailed(
+            "the schema registry asks for no login, and so it is not served where Kafka's clients have "
+            "to log in: leave out --registry-port"
+        )
+    try:
+        from kbroker.schemas.service import RegistryService  # as above
+    except ModuleNotFoundError as error:
+        missing = f"--registry-port needs {error.name}: pip install 'kbroker[registry]'"
+        raise StartFailed(missing) from None
+    return RegistryService(config)

@@ -81,11 +81,12 @@ async def _serve(order: NodeOrder, store: RemoteStore) -> None:
         tell(Joined())
         await anext(words)  # BEGIN
 
-    http = http_service(config)
+    listeners = configured_listeners(config)
+    http = http_service(config, listeners)
     opened = open_broker(
         config,
         data_dir=config.log_dirs,
-        listeners=configured_listeners(config),
+        listeners=listeners,
         racks=[order.rack] if order.rack is not None else (),
         grace_seconds=options.grace_seconds,
         cluster_id=options.cluster_id,

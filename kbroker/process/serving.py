@@ -55,9 +55,9 @@ from .own_files import write_own
 if TYPE_CHECKING:
     from kbroker.cluster import MetadataStore
     from kbroker.testing.control import ControlPort
-    from kbroker.web.service import HttpService
 
     from .client_settings import Snippet
+    from .http import Served
     from .tls_dev import DevSecurity
 
 logger = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class _Serving:
         if options.processes is not None:
             await self._supervise(config)
             return
-        http = http_service(config)
+        http = http_service(config, configured_listeners(config))
         async with self._open(config, http) as broker, trio.open_nursery() as nursery:
             nodes = facts_of_all(broker, http)
             with self._kept_security(nodes):
@@ -204,8 +204,9 @@ class _Serving:
         """Let each node be a process of its own, and have the metadata here."""
         from .supervising import supervised
 
-        self._check_listeners(config, configured_listeners(config))
-        http_service(config)  # each node has its own; that it can is to be known before
+        listeners = configured_listeners(config)
+        self._check_listeners(config, listeners)
+        http_service(config, listeners)  # each node has its own; that it can is to be known before
         async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
             with self._kept_security(nodes):
                 await self._announce(nodes)
@@ -216,7 +217,7 @@ class _Serving:
                 await trio.sleep_forever()
 
     @contextlib.asynccontextmanager
-    async def _open(self, config: BrokerConfig, http: HttpService | None) -> AsyncIterator[Broker]:
+    async def _open(self, config: BrokerConfig, http: Served | None) -> AsyncIterator[Broker]:
         options = self.options
         listeners = configured_listeners(config)
         self._check_listeners(config, listeners)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from kbroker.broker import Service
 from kbroker.client.groups import Group
@@ -58,6 +58,9 @@ from .rules import Faults, Rule
 from .secured import HOST, Rights, Secured, Users, asked, merged
 from .snapshot import Snapshot, how_far, make_ready
 from .stores import BreakableStore, FolderStore, MemoryStore, Store, has_crashed
+
+if TYPE_CHECKING:
+    from kbroker.schemas.service import RegistryService
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -247,7 +250,8 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
     where the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
     default one on 127.0.0.1, and `secured` is what is asked there, instead of the words above; `nodes` is how many nodes it has, None for as many as the folder has, or
     one, and `racks` where they are; `cluster_id`, `grace_seconds` and `service` are
-    as of `kbroker.broker.open_broker`. Raises ValueError for what cannot be meant.
+    as of `kbroker.broker.open_broker`; `schema_registry` serves schemas too, which needs `kbroker[registry]`.
+    Raises ValueError for what cannot be meant.
 
     Resource handling: use it in a `with` statement, or call `close`.
     """
@@ -276,6 +280,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         cluster_id: str | None = None,
         grace_seconds: float = 0,
         service: Service | None = None,
+        schema_registry: bool = False,
     ) -> None:
         super().__init__()
         wanted = topics_of(topics or {})
@@ -301,7 +306,8 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         self._listeners_of: dict[int, Sequence[Listener]] = {}
         self._cluster_id = cluster_id
         self._grace_seconds = grace_seconds
-        self._service = service
+        self._registry = self._new_registry() if schema_registry else None
+        self._service = service or self._registry
         self._bootstrap = ""
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
@@ -321,6 +327,26 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         except BaseException:
             self.close()
             raise
+
+    def _new_registry(self) -> RegistryService:
+        if self._listeners[0].asks_clients:
+            raise ValueError(
+                "the schema registry asks for no login: leave out users, or schema_registry"
+            )
+        from kbroker.schemas.service import RegistryService  # what it needs most tests do not have
+
+        return RegistryService(
+            self._config.overlay({"registry.port": "0"}, origin="schema_registry")
+        )
+
+    @property
+    def schema_registry_url(self) -> str:
+        """What clients take as their schema.registry.url. Raises ValueError where there is none."""
+        if self._registry is None:
+            raise ValueError(
+                "there is no schema registry: make the broker with schema_registry=True"
+            )
+        return f"http://{self._registry.endpoint_of(self._config.node_id)}"
 
     def _new_store(self, data_dir: str | Sequence[str] | None, *, disk: bool) -> Store:
         if disk and data_dir:

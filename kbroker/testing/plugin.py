@@ -33,7 +33,17 @@ SESSION_KAFKA = "_kbroker_session_kafka"
 """The same where that broker runs elsewhere."""
 BOOTSTRAP_VARIABLE = "KBROKER_TEST_BOOTSTRAP"
 QUIET_VARIABLE = "KBROKER_TEST_QUIET"
-OF_ITS_OWN = ("config", "persist", "disk", "nodes", "tls", "users", "acls", "super_users")
+OF_ITS_OWN = (
+    "config",
+    "persist",
+    "disk",
+    "nodes",
+    "tls",
+    "users",
+    "acls",
+    "super_users",
+    "schema_registry",
+)
 """What a marker can ask for that only a broker of one's own has."""
 
 

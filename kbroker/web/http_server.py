@@ -44,13 +44,17 @@ class Limits(NamedTuple):
 
 
 class HttpServer:
-    """Serves one address. It can be bound again after `close`."""
+    """Serves one address. It can be bound again after `close`.
 
-    def __init__(self, app: Any, endpoint: Endpoint, limits: Limits) -> None:
+    Parameters: `flag` is what the flags for its address begin with.
+    """
+
+    def __init__(self, app: Any, endpoint: Endpoint, limits: Limits, flag: str = "--http") -> None:
         self.endpoint = endpoint
         """With the port that the system chose, as soon as it did."""
         self._app = wrap_app(app, 0, "asgi")
         self._limits = limits
+        self._flag = flag
         self._config = _hypercorn_config()
         self._listeners: list[trio.SocketListener] = []
         self._open: set[_Stream] = set()
@@ -71,7 +75,7 @@ class HttpServer:
         try:
             self._listeners = await trio.open_tcp_listeners(port, host=host)
         except OSError as error:
-            raise _cannot_listen(self.endpoint, error) from None
+            raise _cannot_listen(self.endpoint, error, self._flag) from None
         if not port:
             bound = self._listeners[0].socket.getsockname()[1]
             self.endpoint = self.endpoint._replace(port=bound)
@@ -179,16 +183,16 @@ def _hypercorn_config() -> Config:
     return config
 
 
-def _cannot_listen(endpoint: Endpoint, error: OSError) -> CannotListen:
+def _cannot_listen(endpoint: Endpoint, error: OSError, flag: str) -> CannotListen:
     with suppress(AttributeError):  # trio says which of its tries failed
         error = error.__cause__.exceptions[0]  # type: ignore[union-attr]
     if error.errno == errno.EADDRINUSE:
         return CannotListen(
             f"port {endpoint.port} on {endpoint.host} is in use; stop its owner, or choose another one: "
-            "--http-port 0 lets the system choose"
+            f"{flag}-port 0 lets the system choose"
         )
     reason = os.strerror(error.errno) if error.errno else str(error)
     return CannotListen(
-        f"cannot serve HTTP at {endpoint} ({reason}); name another address with --http-host and "
-        "--http-port"
+        f"cannot serve HTTP at {endpoint} ({reason}); name another address with {flag}-host and "
+        f"{flag}-port"
     )

@@ -1,0 +1,1 @@
+"""A schema registry beside Kafka's protocol, as Confluent's clients know it. Needs `kbroker[registry]`."""

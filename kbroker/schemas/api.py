@@ -1,0 +1,503 @@
+"""The calls of Confluent's REST API, from a request to what is asked of the core, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import trio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kbroker import __version__
+
+from .core import registry
+from .core.errors import BAD_REQUEST, NO_SUCH_SCHEMA, RegistryError, invalid_schema
+from .core.registry import Checked, Compared, Planned
+from .core.store import Registered, SchemaStore
+from .core.values import TYPES, Content, Level, Mode, content_of
+from .topic import Plan, SchemaTopic
+
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+NOT_FOUND, NOT_ALLOWED = 404, 405
+ROWS_IN_PLACE = 100
+"""Longer answers are made in a thread."""
+
+Call = Callable[[Request], Awaitable[Any]]
+T = TypeVar("T")
+
+
+class _Stale(Exception):
+    """What a check was made with has changed meanwhile."""
+
+
+class SchemaApi:
+    """Serves what one node knows. `threads` bounds how much is checked at a time."""
+
+    def __init__(
+        self, topic: SchemaTopic, threads: trio.CapacityLimiter, cluster_id: Callable[[], str]
+    ) -> None:
+        self._topic = topic
+        self._threads = threads
+        self._cluster_id = cluster_id
+        self._is_read = False
+
+    def app(self) -> Callable[..., Awaitable[None]]:
+        """The application. Names in paths may have any characters, quoted."""
+        app = Starlette(routes=[*self._routes()], exception_handlers=_REFUSALS)
+
+        async def quoted(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+            await app(scope, receive, send)
+
+        return quoted
+
+    def _routes(self) -> Iterable[Route]:
+        subject = "/subjects/{subject}"
+        version = f"{subject}/versions/{{version}}"
+        compatibility = f"/compatibility{subject}/versions"
+        by_id = "/schemas/ids/{id}"
+        yield _route("/", GET=self._root)
+        yield _route("/contexts", GET=self._contexts)
+        yield _route("/v1/metadata/id", GET=self._metadata_id)
+        yield _route("/v1/metadata/version", GET=self._metadata_version)
+        yield _route("/schemas", GET=self._look(self._schemas))
+        yield _route("/schemas/types", GET=self._types)
+        yield _route(by_id, GET=self._look(self._by_id))
+        yield _route(f"{by_id}/schema", GET=self._look(self._text_by_id))
+        yield _route(f"{by_id}/subjects", GET=self._look(self._subjects_of_id))
+        yield _route(f"{by_id}/versions", GET=self._look(self._versions_of_id))
+        yield _route("/schemas/guids/{guid}", GET=self._look(self._by_guid))
+        yield _route("/schemas/guids/{guid}/ids", GET=self._look(self._ids_of_guid))
+        yield _route("/subjects", GET=self._look(self._subjects))
+        yield _route(subject, POST=self._find, DELETE=self._delete_subject)
+        yield _route(f"{subject}/metadata", GET=self._look(self._with_metadata))
+        yield _route(f"{subject}/versions", GET=self._look(self._versions), POST=self._register)
+        yield _route(version, GET=self._look(self._version), DELETE=self._delete_version)
+        yield _route(f"{version}/schema", GET=self._look(self._text))
+        yield _route(f"{version}/referencedby", GET=self._look(self._referring))
+        yield _route(compatibility, POST=self._compatible)
+        yield _route(f"{compatibility}/{{version}}", POST=self._compatible)
+        for path in ("/config", "/config/{subject}"):
+            yield _route(
+                path, GET=self._look(self._config), PUT=self._put_config, DELETE=self._delete_config
+            )
+        for path in ("/mode", "/mode/{subject}"):
+            yield _route(
+                path, GET=self._look(self._mode), PUT=self._put_mode, DELETE=self._delete_mode
+            )
+
+    # -- how requests are answered
+
+    def _look(self, call: Callable[[Request], Any]) -> Call:
+        """A request that changes nothing: what is not known here may have come elsewhere just now."""
+
+        async def looked(request: Request) -> Any:
+            return await self._looking(partial(call, request))
+
+        return looked
+
+    async def _looking(self, call: Callable[[], T]) -> T:
+        await self._first_read()
+        try:
+            return call()
+        except RegistryError as error:
+            if error.status != NOT_FOUND:
+                raise
+        await self._topic.catch_up()
+        return call()
+
+    async def _first_read(self) -> None:
+        if not self._is_read:
+            await self._topic.catch_up()
+            self._is_read = True
+
+    async def _write(self, plan: Plan) -> Any:
+        """Write, unless there is nothing to be written. Raises RegistryError."""
+        await self._first_read()
+        try:
+            planned = plan(self._topic.store)
+            if not planned.entries:
+                return planned.answer
+        except RegistryError:
+            pass  # what is newest decides
+        return await self._topic.write(plan)
+
+    async def _checked(self, compared: Compared) -> Checked:
+        return await self._in_thread(partial(registry.check, compared))
+
+    async def _in_thread(self, deed: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(deed, limiter=self._threads, abandon_on_cancel=True)
+
+    async def _rows(self, found: list[Registered]) -> Any:
+        def made() -> bytes:
+            return _json([each.document() for each in found])
+
+        if len(found) <= ROWS_IN_PLACE:
+            return _answer(made())
+        return _answer(await self._in_thread(made))
+
+    @property
+    def _store(self) -> SchemaStore:
+        return self._topic.store
+
+    # -- the registry itself
+
+    async def _root(self, _: Request) -> Any:
+        return {}
+
+    async def _contexts(self, _: Request) -> Any:
+        return ["."]
+
+    async def _types(self, _: Request) -> Any:
+        return [*TYPES]
+
+    async def _metadata_id(self, _: Request) -> Any:
+        clusters = {
+            "kafka-cluster": self._cluster_id(),
+            "schema-registry-cluster": "schema-registry",
+        }
+        return {"scope": {"path": [], "clusters": clusters}, "id": ""}
+
+    async def _metadata_version(self, _: Request) -> Any:
+        return {"version": __version__, "commitId": ""}
+
+    # -- schemas by id
+
+    def _schemas(self, request: Request) -> Any:
+        prefix = request.query_params.get("subjectPrefix", "")
+        found = [
+            each
+            for each in self._store.everything(deleted=_flag(request, "deleted"))
+            if each.subject.startswith(prefix)
+        ]
+        if _flag(request, "latestOnly"):
+            found = [*{each.subject: each for each in found}.values()]
+        return self._rows(_page(request, found))
+
+    def _by_id(self, request: Request) -> Any:
+        schema_id = _id(request)
+        content = self._content(request, schema_id)
+        told = {**content.document(), "guid": content.guid}
+        if _flag(request, "fetchMaxId"):
+            told["maxId"] = self._store.last_id
+        return _formatted(request, content, told)
+
+    def _content(self, request: Request, schema_id: int) -> Content:
+        content = self._store.content_of_id(schema_id)
+        subject = request.query_params.get("subject")
+        if subject and all(
+            each.subject != subject for each in self._store.places_of(schema_id, deleted=True)
+        ):
+            raise RegistryError(NO_SUCH_SCHEMA, f"Schema {schema_id} not found")
+        return content
+
+    def _text_by_id(self, request: Request) -> Any:
+        return _text_answer(self._content(request, _id(request)).text)
+
+    def _subjects_of_id(self, request: Request) -> Any:
+        found = self._store.places_of(_id(request), deleted=_flag(request, "deleted"))
+        return _page(request, [*dict.fromkeys(each.subject for each in found)])
+
+    def _versions_of_id(self, request: Request) -> Any:
+        found = self._store.places_of(_id(request), deleted=_flag(request, "deleted"))
+        subject = request.query_params.get("subject")
+        return _page(
+            request,
+            [
+                {"subject": each.subject, "version": each.version}
+                for each in found
+                if subject in (None, each.subject)
+            ],
+        )
+
+    def _by_guid(self, request: Request) -> Any:
+        content = self._store.content_of_id(self._store.id_of_guid(_path(request, "guid")))
+        return _formatted(request, content, {**content.document(), "guid": content.guid})
+
+    def _ids_of_guid(self, request: Request) -> Any:
+        return [{"context": ".", "id": self._store.id_of_guid(_path(request, "guid"))}]
+
+    # -- subjects and versions
+
+    def _subjects(self, request: Request) -> Any:
+        prefix = request.query_params.get("subjectPrefix", "")
+        found = self._store.subjects(
+            deleted=_flag(request, "deleted"), deleted_only=_flag(request, "deletedOnly")
+        )
+        return _page(request, [each for each in found if each.startswith(prefix)])
+
+    def _versions(self, request: Request) -> Any:
+        subject = _path(request, "subject")
+        only = _flag(request, "deletedOnly")
+        found = self._store.some_versions(subject, deleted=only or _flag(request, "deleted"))
+        return _page(request, [each.version for each in found if each.is_deleted or not only])
+
+    def _one(self, request: Request) -> Registered:
+        version = registry.version_of(_path(request, "version"))
+        deleted = _flag(request, "deleted")
+        return self._store.version(_path(request, "subject"), version, deleted=deleted)
+
+    def _version(self, request: Request) -> Any:
+        found = self._one(request)
+        return _formatted(request, found.content, found.document())
+
+    def _text(self, request: Request) -> Any:
+        return _text_answer(self._one(request).content.text)
+
+    def _referring(self, request: Request) -> Any:
+        found = self._one(request)
+        return sorted({each.id for each in self._store.referring(*found.place)})
+
+    def _with_metadata(self, request: Request) -> Any:
+        """The latest version whose metadata have these properties."""
+        names, values = (request.query_params.getlist(each) for each in ("key", "value"))
+        wanted = dict(zip(names, values, strict=False))
+        subject = _path(request, "subject")
+        for each in reversed(self._store.some_versions(subject, deleted=_flag(request, "deleted"))):
+            properties = json.loads(each.content.metadata or "{}").get("properties") or {}
+            if wanted.items() <= properties.items():
+                return each.document()
+        raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
+
+    async def _find(self, request: Request) -> Any:
+        subject, content = _path(request, "subject"), _content_of(await _body(request))
+        normalize, deleted = _flag(request, "normalize"), _flag(request, "deleted")
+
+        def compared() -> Compared:
+            store = self._store
+            store.some_versions(subject, deleted=deleted)
+            made = registry.to_compare(store, subject, content, normalize=normalize)
+            return made._replace(earlier=())
+
+        checked = await self._checked(await self._looking(compared))
+        found = await self._looking(
+            lambda: registry.find(self._store, subject, checked.content, deleted=deleted)
+        )
+        return found.document()
+
+    async def _register(self, request: Request) -> Any:
+        subject, body = _path(request, "subject"), await _body(request)
+        content, normalize = _content_of(body), _flag(request, "normalize")
+        schema_id, version = _number(body, "id"), _number(body, "version")
+        registry.check_subject(subject)
+        await self._first_read()
+        while True:
+            compare = partial(
+                registry.to_compare, subject=subject, content=content, normalize=normalize
+            )
+            compared = compare(self._store)
+            checked = await self._checked(compared)
+            plan = partial(_registration, compare, compared, subject, checked, schema_id, version)
+            try:
+                made = await self._write(plan)
+            except _Stale:
+                continue
+            return {"id": made.id, "version": made.version, "guid": made.content.guid}
+
+    async def _delete_subject(self, request: Request) -> Any:
+        subject, permanent = _path(request, "subject"), _flag(request, "permanent")
+        return await self._write(
+            lambda store: registry.plan_subject_deletion(store, subject, permanent=permanent)
+        )
+
+    async def _delete_version(self, request: Request) -> Any:
+        subject, permanent = _path(request, "subject"), _flag(request, "permanent")
+        version = registry.version_of(_path(request, "version"))
+        return await self._write(
+            lambda store: registry.plan_version_deletion(
+                store, subject, version, permanent=permanent
+            )
+        )
+
+    async def _compatible(self, request: Request) -> Any:
+        subject, content = _path(request, "subject"), _content_of(await _body(request))
+        named = request.path_params.get("version")
+        version = None if named is None else registry.version_of(unquote(named))
+        normalize = _flag(request, "normalize")
+        compared = await self._looking(
+            lambda: registry.to_compare(
+                self._store,
+                subject,
+                content,
+                normalize=normalize,
+                with_version=version,
+                all_versions=version is None,
+            )
+        )
+        checked = await self._checked(compared)
+        told: dict[str, Any] = {"is_compatible": not checked.reasons}
+        if _flag(request, "verbose"):
+            told["messages"] = [*checked.reasons]
+        return told
+
+    # -- settings
+
+    def _config(self, request: Request) -> Any:
+        subject = _subject(request)
+        own = self._store.config(subject)
+        if subject is not None and own is None:
+            if not _flag(request, "defaultToGlobal"):
+                raise registry.no_own_level(subject)
+            own = self._store.config(None)
+        return {
+            "compatibilityLevel": Level.BACKWARD,
+            **{key: value for key, value in (own or {}).items() if key != "subject"},
+        }
+
+    async def _put_config(self, request: Request) -> Any:
+        subject, body = _subject(request), await _body(request)
+        return await self._write(lambda store: registry.plan_config(store, subject, body))
+
+    async def _delete_config(self, request: Request) -> Any:
+        subject = _subject(request)
+        told = await self._write(lambda store: registry.plan_config_deletion(store, subject))
+        return {key: value for key, value in told.items() if key != "subject"}
+
+    def _mode(self, request: Request) -> Any:
+        subject = _subject(request)
+        own = self._store.own_mode(subject)
+        if subject is not None and own is None:
+            if not _flag(request, "defaultToGlobal"):
+                raise registry.no_own_mode(subject)
+            own = self._store.own_mode(None)
+        return {"mode": own or Mode.READWRITE}
+
+    async def _put_mode(self, request: Request) -> Any:
+        subject, body, force = _subject(request), await _body(request), _flag(request, "force")
+        mode = body.get("mode")
+        return await self._write(
+            lambda store: registry.plan_mode(store, subject, mode, force=force)
+        )
+
+    async def _delete_mode(self, request: Request) -> Any:
+        subject = _subject(request)
+        return await self._write(lambda store: registry.plan_mode_deletion(store, subject))
+
+
+def _registration(
+    compare: Callable[[SchemaStore], Compared],
+    compared: Compared,
+    subject: str,
+    checked: Checked,
+    schema_id: int,
+    version: int,
+    store: SchemaStore,
+) -> Planned:
+    """The plan of a registration whose check still holds. Raises _Stale where it does not."""
+    if compare(store) != compared:
+        raise _Stale
+    return registry.plan_registration(store, subject, checked, schema_id=schema_id, version=version)
+
+
+# -- requests
+
+
+def _route(path: str, **calls: Call) -> Route:
+    async def served(request: Request) -> Response:
+        call = calls.get("GET" if request.method == "HEAD" else request.method)
+        assert call is not None  # Starlette refuses other methods
+        made = await call(request)
+        if isinstance(made, Awaitable):
+            made = await made
+        return made if isinstance(made, Response) else _answer(_json(made))
+
+    return Route(path, served, methods=[*calls])
+
+
+def _path(request: Request, name: str) -> str:
+    return unquote(request.path_params[name])
+
+
+def _subject(request: Request) -> str | None:
+    return _path(request, "subject") if "subject" in request.path_params else None
+
+
+def _id(request: Request) -> int:
+    text = _path(request, "id")
+    if not text.isdecimal() or len(text) > 10:
+        raise RegistryError(NO_SUCH_SCHEMA, f"Schema {text[:100]} not found")
+    return int(text)
+
+
+def _flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "").lower() == "true"
+
+
+def _page(request: Request, rows: list[T]) -> list[T]:
+    first, count = (request.query_params.get(each, "") for each in ("offset", "limit"))
+    rows = rows[int(first) :] if first.isdecimal() else rows
+    return rows[: int(count)] if count.isdecimal() and int(count) else rows
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise RegistryError(BAD_REQUEST, f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RegistryError(BAD_REQUEST, "the body is no object")
+    return body
+
+
+def _content_of(body: Mapping[str, Any]) -> Content:
+    try:
+        return content_of(body)
+    except ValueError as error:
+        raise invalid_schema(str(error)) from None
+
+
+def _number(body: Mapping[str, Any], name: str) -> int:
+    value = body.get(name)
+    if value is None:
+        return -1
+    if type(value) is not int or not -1 <= value <= registry.ID_MAX:
+        raise RegistryError(BAD_REQUEST, f"{name} is a number")
+    return value
+
+
+# -- answers
+
+
+def _formatted(request: Request, content: Content, told: dict[str, Any]) -> dict[str, Any]:
+    """With the schema in another form, where that is asked for."""
+    if request.query_params.get("format") == "serialized" and content.type == "PROTOBUF":
+        raise invalid_schema("descriptors are not given out, only texts")
+    return told
+
+
+def _json(told: Any) -> bytes:
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+def _answer(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type=CONTENT_TYPE)
+
+
+def _text_answer(text: str) -> Response:
+    return Response(text.encode("utf-8", "replace"), media_type=CONTENT_TYPE)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RegistryError)
+    told = {"error_code": error.code, "message": error.message}
+    return _answer(_json(told), error.status)
+
+
+async def _unknown(_: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", NOT_FOUND)
+    reason = "Not Found" if status == NOT_FOUND else "Method Not Allowed"
+    return _answer(_json({"error_code": status, "message": f"HTTP {status} {reason}"}), status)
+
+
+_REFUSALS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    RegistryError: _refused,
+    NOT_FOUND: _unknown,
+    NOT_ALLOWED: _unknown,
+}

@@ -1,0 +1,309 @@
+"""Schemas of Avro: what they say, and their text as Avro's own library for Java writes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .avro_reading import Reading
+from .avro_types import ABSENT, Field, Type
+from .errors import invalid_schema
+from .limits import DEPTH_MAX, Budget, parse_json
+from .parsed import Difference
+
+PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED = frozenset({"record", "error", "enum", "fixed"})
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_OWN = {
+    "record": {"type", "name", "namespace", "doc", "fields", "aliases"},
+    "error": {"type", "name", "namespace", "doc", "fields", "aliases"},
+    "enum": {"type", "name", "namespace", "doc", "symbols", "default", "aliases"},
+    "fixed": {"type", "name", "namespace", "doc", "size", "aliases"},
+    "array": {"type", "items"},
+    "map": {"type", "values"},
+}
+_OWN_OF_FIELD = {"name", "type", "doc", "default", "order", "aliases"}
+
+
+class AvroSchema:
+    """A schema of Avro that is well-formed. `texts` are those it refers to, in their order."""
+
+    def __init__(self, text: str, texts: Iterable[str] = ()) -> None:
+        reader = _Reader()
+        for each in texts:
+            reader.read(parse_json(each), "", 0)
+        known = frozenset(reader.names)
+        self.root = reader.read(parse_json(text), "", 0)
+        self.canonical = _dumped(_Writer(known).written(self.root, None))
+        self._known = known
+
+    @property
+    def normalized(self) -> str:
+        """With properties in the order of their names."""
+        return _dumped(_Writer(self._known, is_sorted=True).written(self.root, None))
+
+    def differences(self, writer: AvroSchema, budget: Budget) -> Iterator[Difference]:
+        """As `parsed.Parsed`."""
+        return iter(Reading(budget).differences(self.root, writer.root))
+
+
+class _Reader:
+    """Makes types of JSON. Raises RegistryError."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Type] = {}
+
+    def read(self, node: Any, space: str, depth: int) -> Type:
+        if depth > DEPTH_MAX:
+            raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
+        if isinstance(node, str):
+            return self._named(node, space)
+        if isinstance(node, list):
+            return self._union(node, space, depth)
+        if not isinstance(node, dict):
+            raise invalid_schema(f"{_shown(node)} is no type")
+        kind = node.get("type")
+        if isinstance(kind, dict | list):
+            return self.read(kind, space, depth + 1)
+        if not isinstance(kind, str):
+            raise invalid_schema(f"{_shown(node)} has no type")
+        if kind in NAMED:
+            return self._definition(kind, node, space, depth)
+        if kind in ("array", "map"):
+            key = "items" if kind == "array" else "values"
+            if key not in node:
+                raise invalid_schema(f"{kind} has no {key}")
+            inner = self.read(node[key], space, depth + 1)
+            return Type(kind, items=[inner], more=_more(node, _OWN[kind]))
+        if kind in PRIMITIVES:
+            return Type(kind, more=_more(node, {"type"}))
+        return self._named(kind, space)
+
+    def _named(self, name: str, space: str) -> Type:
+        if name in PRIMITIVES:
+            return Type(name)
+        found = self.names.get(name if "." in name else _full(name, space)) or self.names.get(name)
+        if found is None:
+            raise invalid_schema(f'"{name}" is not a defined name')
+        return found
+
+    def _union(self, node: list[Any], space: str, depth: int) -> Type:
+        branches = [self.read(each, space, depth + 1) for each in node]
+        seen = set()
+        for each in branches:
+            if each.kind == "union":
+                raise invalid_schema("a union stands directly in a union")
+            known_as = each.name or each.kind
+            if known_as in seen:
+                raise invalid_schema(f"{known_as} stands twice in a union")
+            seen.add(known_as)
+        return Type("union", items=branches)
+
+    def _definition(self, kind: str, node: dict[str, Any], space: str, depth: int) -> Type:
+        name = _name_of(node, space)
+        if name in self.names:
+            raise invalid_schema(f"{name} is defined twice")
+        made = Type(
+            kind,
+            name,
+            doc=_text(node, "doc"),
+            aliases=tuple(_full(each, name.rpartition(".")[0]) for each in _texts(node, "aliases")),
+            more=_more(node, _OWN[kind]),
+        )
+        self.names[name] = made
+        if kind == "enum":
+            _take_symbols(made, node)
+        elif kind == "fixed":
+            size = node.get("size")
+            if type(size) is not int or size < 0:
+                raise invalid_schema(f"{name} has no size")
+            made.size = size
+        else:
+            made.fields = self._fields(node, made, depth)
+        return made
+
+    def _fields(self, node: dict[str, Any], record: Type, depth: int) -> list[Field]:
+        listed = node.get("fields")
+        if not isinstance(listed, list):
+            raise invalid_schema(f"{record.name} has no fields")
+        fields: dict[str, Field] = {}
+        for each in listed:
+            if not isinstance(each, dict) or "type" not in each:
+                raise invalid_schema(f"a field of {record.name} has no type: {_shown(each)}")
+            name = _simple(each.get("name"))
+            if name in fields:
+                raise invalid_schema(f"{record.name} has two fields {name}")
+            order = _text(each, "order")
+            if order not in (None, "ascending", "descending", "ignore"):
+                raise invalid_schema(f"there is no order {order}")
+            fields[name] = Field(
+                name,
+                self.read(each["type"], record.space, depth + 1),
+                each.get("default", ABSENT),
+                tuple(_texts(each, "aliases")),
+                _text(each, "doc"),
+                order,
+                _more(each, _OWN_OF_FIELD),
+            )
+            _check_default(record, fields[name])
+        return [*fields.values()]
+
+
+def _take_symbols(enum: Type, node: dict[str, Any]) -> None:
+    if not isinstance(node.get("symbols"), list):
+        raise invalid_schema(f"{enum.name} has no symbols")
+    enum.symbols = tuple(map(_simple, node["symbols"]))
+    if len(set(enum.symbols)) < len(enum.symbols):
+        raise invalid_schema(f"{enum.name} has a symbol twice")
+    enum.default = node.get("default", ABSENT)
+    if enum.has_default and enum.default not in enum.symbols:
+        raise invalid_schema(f"{_shown(enum.default)} is no symbol of {enum.name}")
+
+
+def _check_default(record: Type, each: Field) -> None:
+    if each.has_default and not _is_value(each.type, each.default):
+        raise invalid_schema(
+            f"{_shown(each.default)} is no default of field {record.name}.{each.name}"
+        )
+
+
+def _is_value(kind: Type, value: Any) -> bool:
+    """Whether JSON can be the default of a type; of a union any branch may have it."""
+    match kind.kind:
+        case "null":
+            return value is None
+        case "boolean":
+            return isinstance(value, bool)
+        case "int" | "long":
+            bits = 31 if kind.kind == "int" else 63
+            return type(value) is int and -(1 << bits) <= value < 1 << bits
+        case "float" | "double":
+            return type(value) in (int, float)
+        case "bytes" | "string" | "fixed" | "enum":
+            return isinstance(value, str)
+        case "array":
+            return isinstance(value, list) and all(_is_value(kind.items[0], v) for v in value)
+        case "map":
+            return isinstance(value, dict) and all(
+                _is_value(kind.items[0], v) for v in value.values()
+            )
+        case "union":
+            return any(_is_value(branch, value) for branch in kind.items)
+    return isinstance(value, dict) and all(
+        _is_value(each.type, value[each.name]) if each.name in value else each.has_default
+        for each in kind.fields
+    )
+
+
+class _Writer:
+    """Makes JSON of types: each name is defined where it comes first, and `known` ones never."""
+
+    def __init__(self, known: frozenset[str], *, is_sorted: bool = False) -> None:
+        self._defined = set(known)
+        self._is_sorted = is_sorted
+
+    def written(self, kind: Type, space: str | None) -> Any:
+        """Parameters: `space` is the namespace around it, None outside of all."""
+        if kind.kind == "union":
+            return [self.written(each, space) for each in kind.items]
+        if kind.kind in ("array", "map"):
+            key = "items" if kind.kind == "array" else "values"
+            inner = self.written(kind.items[0], space)
+            return {"type": kind.kind, key: inner, **self._ordered(kind.more)}
+        if kind.kind not in NAMED:
+            more = self._ordered(kind.more)
+            return {"type": kind.kind, **more} if more else kind.kind
+        if kind.name in self._defined:
+            return kind.simple_name if kind.space == (space or "") else kind.name
+        self._defined.add(kind.name)
+        return self._definition(kind, space)
+
+    def _definition(self, kind: Type, space: str | None) -> dict[str, Any]:
+        made: dict[str, Any] = {"type": kind.kind, "name": kind.simple_name}
+        if kind.space != (space or ""):
+            made["namespace"] = kind.space
+        if kind.doc is not None:
+            made["doc"] = kind.doc
+        if kind.kind == "enum":
+            made["symbols"] = [*kind.symbols]
+            if kind.has_default:
+                made["default"] = kind.default
+        elif kind.kind == "fixed":
+            made["size"] = kind.size
+        else:
+            made["fields"] = [self._field(each, kind.space) for each in kind.fields]
+        made |= self._ordered(kind.more)
+        if kind.aliases:
+            made["aliases"] = [_within(each, kind.space) for each in kind.aliases]
+        return made
+
+    def _field(self, each: Field, space: str) -> dict[str, Any]:
+        made = {"name": each.name, "type": self.written(each.type, space)}
+        if each.doc is not None:
+            made["doc"] = each.doc
+        if each.has_default:
+            made["default"] = each.default
+        if each.order not in (None, "ascending"):
+            made["order"] = each.order
+        if each.aliases:
+            made["aliases"] = [*each.aliases]
+        return made | self._ordered(each.more)
+
+    def _ordered(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(sorted(more.items())) if self._is_sorted else dict(more)
+
+
+def _name_of(node: dict[str, Any], space: str) -> str:
+    name = node.get("name")
+    if not isinstance(name, str):
+        raise invalid_schema(f"{_shown(node)} has no name")
+    own = node.get("namespace")
+    if own is not None and not isinstance(own, str):
+        raise invalid_schema(f"the namespace of {name} is no text")
+    full = name if "." in name else _full(name, space if own is None else own)
+    for part in full.split("."):
+        _simple(part)
+    if full in PRIMITIVES:
+        raise invalid_schema(f"{full} is a type of Avro itself")
+    return full
+
+
+def _full(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _within(name: str, space: str) -> str:
+    """The shortest way to say a name inside of a namespace."""
+    return name.rpartition(".")[2] if name.rpartition(".")[0] == space else name
+
+
+def _simple(name: Any) -> str:
+    if not isinstance(name, str) or not NAME.match(name):
+        raise invalid_schema(f"{_shown(name)} is no name")
+    return name
+
+
+def _text(node: dict[str, Any], key: str) -> str | None:
+    value = node.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _texts(node: dict[str, Any], key: str) -> list[str]:
+    value = node.get(key) or []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise invalid_schema(f"{key} are a list of texts")
+    return value
+
+
+def _more(node: dict[str, Any], own: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in node.items() if key not in own}
+
+
+def _dumped(made: Any) -> str:
+    return json.dumps(made, separators=(",", ":"), ensure_ascii=False)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:100]

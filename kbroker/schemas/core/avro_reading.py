@@ -1,0 +1,120 @@
+"""Whether one schema of Avro reads what another one wrote, by the rules of Avro's specification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .avro_types import Field, Type
+from .limits import DIFFERENCES_MAX, Budget
+from .parsed import Difference
+
+PROMOTED = {
+    "long": frozenset({"int"}),
+    "float": frozenset({"int", "long"}),
+    "double": frozenset({"int", "long", "float"}),
+    "bytes": frozenset({"string"}),
+    "string": frozenset({"bytes"}),
+}
+"""What readers of a type take beside that type itself."""
+
+
+class Reading:
+    """Compares pairs of types; each pair once, so that circles come to an end."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._known: dict[tuple[int, int], list[Difference]] = {}
+
+    def differences(self, reader: Type, writer: Type, path: str = "") -> list[Difference]:
+        """Why `reader` cannot read it; empty where it can."""
+        self._budget.spend()
+        pair = id(reader), id(writer)
+        known = self._known.get(pair)
+        if known is None:
+            self._known[pair] = []  # what is being compared counts as good inside of itself
+            found = []
+            for each in self._compared(reader, writer, path):
+                found.append(each)
+                if len(found) >= DIFFERENCES_MAX:
+                    break
+            self._known[pair] = known = found
+        return known
+
+    def _compared(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
+        if writer.kind == "union":
+            yield from self._each_branch(reader, writer, path)
+        elif reader.kind == "union":
+            yield from self._any_branch(reader, writer, path)
+        elif reader.kind == writer.kind:
+            yield from self._alike(reader, writer, path)
+        elif writer.kind not in PROMOTED.get(reader.kind, ()):
+            yield Difference(
+                "TYPE_MISMATCH", path, f"a reader of {reader.kind} takes no {writer.kind}"
+            )
+
+    def _each_branch(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
+        for index, branch in enumerate(writer.items):
+            found = self.differences(reader, branch, f"{path}/{index}")
+            if found and reader.kind == "union":
+                yield self._no_branch(branch, f"{path}/{index}")
+            else:
+                yield from found
+
+    def _any_branch(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
+        for branch in reader.items:
+            if not self.differences(branch, writer, path):
+                return
+        yield self._no_branch(writer, path)
+
+    def _no_branch(self, writer: Type, path: str) -> Difference:
+        what = writer.name or writer.kind
+        return Difference("MISSING_UNION_BRANCH", path, f"the reader's union has no {what}")
+
+    def _alike(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
+        if reader.kind in ("array", "map"):
+            inner = "items" if reader.kind == "array" else "values"
+            yield from self.differences(reader.items[0], writer.items[0], f"{path}/{inner}")
+        elif reader.name and reader.simple_name != writer.simple_name:
+            yield Difference(
+                "NAME_MISMATCH",
+                f"{path}/name",
+                f"the reader expects {reader.name}, not {writer.name}",
+            )
+        elif reader.kind == "fixed" and reader.size != writer.size:
+            yield Difference(
+                "FIXED_SIZE_MISMATCH",
+                f"{path}/size",
+                f"the reader expects {reader.size} bytes, not {writer.size}",
+            )
+        if reader.kind == "enum":
+            yield from self._symbols(reader, writer, path)
+        elif reader.fields or writer.fields:
+            yield from self._fields(reader, writer, path)
+
+    def _symbols(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
+        self._budget.spend(len(writer.symbols))
+        missing = sorted(set(writer.symbols).difference(reader.symbols))
+        if missing and not reader.has_default:
+            shown = ", ".join(missing[:10])
+            yield Difference(
+                "MISSING_ENUM_SYMBOLS", f"{path}/symbols", f"the reader's enum has no {shown}"
+            )
+
+    def _fields(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
+        written = {each.name: each for each in writer.fields}
+        for index, field in enumerate(reader.fields):
+            where = f"{path}/fields/{index}"
+            found = _written_field(field, written)
+            if found is not None:
+                yield from self.differences(field.type, found.type, f"{where}/type")
+            elif not field.has_default:
+                yield Difference(
+                    "READER_FIELD_MISSING_DEFAULT_VALUE",
+                    where,
+                    f"the writer has no field {field.name}, and the reader has no default for it",
+                )
+
+
+def _written_field(field: Field, written: dict[str, Field]) -> Field | None:
+    """The field of the writer that a reader takes for one of its own."""
+    return next((written[name] for name in (field.name, *field.aliases) if name in written), None)

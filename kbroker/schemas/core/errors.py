@@ -1,0 +1,45 @@
+"""What the registry refuses, with the numbers that Confluent's clients look at."""
+
+from __future__ import annotations
+
+NO_SUCH_SUBJECT, NO_SUCH_VERSION, NO_SUCH_SCHEMA = 40401, 40402, 40403
+SUBJECT_SOFT_DELETED, SUBJECT_NOT_SOFT_DELETED = 40404, 40405
+VERSION_SOFT_DELETED, VERSION_NOT_SOFT_DELETED = 40406, 40407
+NO_OWN_LEVEL, NO_OWN_MODE = 40408, 40409
+INVALID_SCHEMA, INVALID_VERSION, INVALID_LEVEL, INVALID_MODE = 42201, 42202, 42203, 42204
+NOT_PERMITTED, REFERENCE_EXISTS, ID_TAKEN, INVALID_SUBJECT = 42205, 42206, 42207, 42208
+INCOMPATIBLE, BAD_REQUEST, STORE_FAILED, STORE_TIMED_OUT = 409, 400, 50001, 50002
+
+
+class RegistryError(Exception):
+    """A request is refused; `code` is the number, of which the first three digits are HTTP's."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    @property
+    def status(self) -> int:
+        """The status of HTTP."""
+        return int(str(self.code)[:3])
+
+
+def no_such_subject(subject: str) -> RegistryError:
+    """Nothing is registered there."""
+    return RegistryError(NO_SUCH_SUBJECT, f"Subject '{subject}' not found.")
+
+
+def no_such_version(version: int | str) -> RegistryError:
+    """The subject has no such version."""
+    return RegistryError(NO_SUCH_VERSION, f"Version {version} not found.")
+
+
+def no_such_schema(what: object = "") -> RegistryError:
+    """No schema has that id, or is equal to the one that was given."""
+    return RegistryError(NO_SUCH_SCHEMA, f"Schema {what} not found" if what else "Schema not found")
+
+
+def invalid_schema(reason: str) -> RegistryError:
+    """The text is no schema of its type."""
+    return RegistryError(INVALID_SCHEMA, f"Invalid schema: {reason}")

@@ -1,0 +1,404 @@
+"""Whether everything that one JSON Schema allows is allowed by another one.
+
+By the rules that Confluent documents: what is not there is judged by whether objects are open (other
+properties may be there), closed, or open for what a pattern or a schema allows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Protocol
+
+from .limits import DIFFERENCES_MAX, Budget
+from .parsed import Difference
+
+UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+TOLD = frozenset({"$id", "$schema", "$comment", "title", "description", "default", "examples"})
+"""What says nothing of what is allowed."""
+TOLD_TOO = frozenset({"definitions", "$defs", "$anchor", "readOnly", "writeOnly", "deprecated"})
+Schema = Mapping[str, Any]
+
+
+class Document(Protocol):
+    """A schema whose parts may refer to others."""
+
+    @property
+    def root(self) -> Any:
+        """All of it."""
+
+    def resolved(self, node: Any) -> Any:
+        """What a part stands for."""
+
+
+class Reading:
+    """Compares a writer's schema with that of a reader, each pair of parts once."""
+
+    def __init__(self, reader: Document, writer: Document, budget: Budget) -> None:
+        self._reader, self._writer, self._budget = reader, writer, budget
+        self._seen: dict[tuple[int, int], bool] = {}
+
+    def all(self) -> list[Difference]:
+        """Why the reader's schema does not take it all; empty where it does."""
+        found = self._compared(self._reader.root, self._writer.root, "")
+        return [*islice(found, DIFFERENCES_MAX)]
+
+    def _fits(self, new: Any, old: Any, path: str) -> bool:
+        """Whether all that `old` allows is allowed by `new`."""
+        pair = id(new), id(old)
+        if pair not in self._seen:
+            self._seen[pair] = True  # inside of itself
+            self._seen[pair] = next(self._compared(new, old, path, seen=False), None) is None
+        return self._seen[pair]
+
+    def _compared(
+        self, new: Any, old: Any, path: str, *, seen: bool = True
+    ) -> Iterator[Difference]:
+        """Parameters: `seen` says whether to leave out what is being compared already."""
+        self._budget.spend()
+        new, old = self._reader.resolved(new), self._writer.resolved(old)
+        pair = id(new), id(old)
+        if seen and isinstance(new, dict) and isinstance(old, dict):
+            if pair in self._seen:
+                if not self._seen[pair]:
+                    yield Difference(
+                        "TYPE_CHANGED", path, "the reader does not take it here either"
+                    )
+                return
+            self._seen[pair] = True
+        if _takes_all(new) or old is False:
+            return
+        if new is False or _takes_all(old):
+            yield Difference("TYPE_NARROWED", path, "the reader takes less than anything")
+            return
+        if _has_sum(new) or _has_sum(old):
+            yield from self._sums(new, old, path)
+        elif "allOf" in new or "allOf" in old:
+            yield from self._products(new, old, path)
+        else:
+            yield from self._plain(new, old, path)
+
+    # -- combined schemas
+
+    def _sums(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        options = _options(new)
+        for each in _options(old):
+            if not any(self._fits(option, each, path) for option in options):
+                yield Difference(
+                    "SUM_TYPE_NARROWED",
+                    path,
+                    "none of the reader's choices takes one of the writer's",
+                )
+                return
+
+    def _products(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        parts = _parts(old)
+        for each in _parts(new):
+            if not any(self._fits(each, part, path) for part in parts):
+                yield Difference(
+                    "PRODUCT_TYPE_EXTENDED",
+                    path,
+                    "the reader asks for something that the writer does not",
+                )
+                return
+
+    # -- single schemas
+
+    def _plain(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        yield from self._not(new, old, path)
+        yield from _types(new, old, path)
+        yield from _choices(new, old, path)
+        yield from _limits(new, old, path)
+        yield from self._objects(new, old, path)
+        yield from self._arrays(new, old, path)
+
+    def _not(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        if "not" not in new:
+            return
+        # What is not allowed has to be no more than before.
+        turned = Reading(self._writer, self._reader, self._budget)
+        if "not" not in old or next(turned._compared(old["not"], new["not"], path), None):
+            yield Difference("NOT_TYPE_EXTENDED", f"{path}/not", "the reader refuses more")
+
+    def _objects(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        ours, theirs = _mapping(new, "properties"), _mapping(old, "properties")
+        for name, each in theirs.items():
+            where = f"{path}/properties/{name}"
+            if name in ours:
+                yield from self._compared(ours[name], each, where)
+            else:
+                yield from self._removed(new, name, each, where)
+        for name in ours:
+            if name not in theirs:
+                yield from self._added(new, old, name, f"{path}/properties/{name}")
+        yield from self._required(new, old, path)
+        yield from self._rest(new, old, "additionalProperties", "PROPERTIES", path)
+        yield from self._dependencies(new, old, path)
+
+    def _removed(self, new: Schema, name: str, each: Any, path: str) -> Iterator[Difference]:
+        cover = self._cover(new, name)
+        if cover is False and each is not False:
+            yield Difference(
+                "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL",
+                path,
+                "the reader allows no such property",
+            )
+        elif not self._fits(cover, each, path):
+            yield Difference(
+                "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
+                path,
+                "what the reader allows for other properties does not take it",
+            )
+
+    def _added(self, new: Schema, old: Schema, name: str, path: str) -> Iterator[Difference]:
+        each, cover = self._reader.resolved(new["properties"][name]), self._cover(old, name)
+        if cover is False:
+            is_needed = name in new.get("required", ())
+            if is_needed and not (isinstance(each, dict) and "default" in each):
+                yield Difference(
+                    "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL",
+                    path,
+                    "the reader requires it, without a default",
+                )
+        elif _takes_all(cover) and not _takes_all(each):
+            yield Difference(
+                "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
+                path,
+                "the writer allows anything there, and the reader does not",
+            )
+        elif not self._fits(each, cover, path):
+            yield Difference(
+                "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
+                path,
+                "what the writer allows for other properties is not taken",
+            )
+
+    def _cover(self, schema: Schema, name: str) -> Any:
+        """What holds for a property that has no entry of its own."""
+        for pattern, each in _mapping(schema, "patternProperties").items():
+            if _matches(pattern, name):
+                return each
+        return schema.get("additionalProperties", True)
+
+    def _required(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        ours, before = _mapping(new, "properties"), _mapping(old, "properties")
+        for name in new.get("required", ()):
+            each = self._reader.resolved(ours.get(name))
+            has_default = isinstance(each, dict) and "default" in each
+            is_new = name not in old.get("required", ()) and (name in before or name not in ours)
+            if is_new and not has_default:
+                yield Difference(
+                    "REQUIRED_ATTRIBUTE_ADDED",
+                    f"{path}/required/{name}",
+                    "the reader requires it, without a default",
+                )
+
+    def _rest(
+        self, new: Schema, old: Schema, key: str, what: str, path: str
+    ) -> Iterator[Difference]:
+        """What is allowed beside what has an entry of its own."""
+        ours, theirs = new.get(key, True), old.get(key, True)
+        where = f"{path}/{key}"
+        if ours is False:
+            if theirs is not False:
+                yield Difference(f"ADDITIONAL_{what}_REMOVED", where, "the reader allows no others")
+        elif theirs is not False and not _takes_all(ours):
+            if _takes_all(theirs):
+                yield Difference(
+                    f"ADDITIONAL_{what}_NARROWED", where, "the reader allows some others"
+                )
+            else:
+                yield from self._compared(ours, theirs, where)
+
+    def _dependencies(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        for key in ("dependencies", "dependentRequired", "dependentSchemas"):
+            before = _mapping(old, key)
+            for name, each in _mapping(new, key).items():
+                where, known = f"{path}/{key}/{name}", before.get(name)
+                if isinstance(each, list):
+                    if not isinstance(known, list) or not set(each) <= set(known):
+                        yield Difference(
+                            "DEPENDENCY_ARRAY_EXTENDED",
+                            where,
+                            "the reader asks for more properties",
+                        )
+                elif known is None or isinstance(known, list):
+                    yield Difference("DEPENDENCY_SCHEMA_ADDED", where, "the reader asks for more")
+                else:
+                    yield from self._compared(each, known, where)
+
+    def _arrays(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        if new.get("uniqueItems") and not old.get("uniqueItems"):
+            yield Difference(
+                "UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems", "the reader takes none twice"
+            )
+        ours, theirs = _tuple(new), _tuple(old)
+        rest_new, rest_old = _rest_of_items(new), _rest_of_items(old)
+        for index in range(max(len(ours), len(theirs))):
+            each = ours[index] if index < len(ours) else rest_new
+            known = theirs[index] if index < len(theirs) else rest_old
+            if known is not False:
+                yield from self._item(each, known, f"{path}/items/{index}")
+        if rest_old is not False:
+            yield from self._item(rest_new, rest_old, f"{path}/items")
+
+    def _item(self, new: Any, old: Any, path: str) -> Iterator[Difference]:
+        if new is False and old is not False:
+            yield Difference(
+                "ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", path, "the reader allows no such item"
+            )
+        elif _takes_all(old) and not _takes_all(self._reader.resolved(new)):
+            yield Difference(
+                "ITEM_ADDED_TO_OPEN_CONTENT_MODEL",
+                path,
+                "the writer allows anything there, and the reader does not",
+            )
+        else:
+            yield from self._compared(new, old, path)
+
+
+# -- parts of schemas
+
+
+def _takes_all(schema: Any) -> bool:
+    return schema is True or (
+        isinstance(schema, dict) and schema.keys() <= TOLD | TOLD_TOO and "$ref" not in schema
+    )
+
+
+def _has_sum(schema: Schema) -> bool:
+    return "anyOf" in schema or "oneOf" in schema
+
+
+def _options(schema: Schema) -> list[Any]:
+    """The choices of a schema, which is the only one where it gives none."""
+    for key in ("oneOf", "anyOf"):
+        if key in schema:
+            return [*schema[key]]
+    return [schema]
+
+
+def _parts(schema: Schema) -> list[Any]:
+    """All that has to hold at the same time."""
+    if "allOf" not in schema:
+        return [schema]
+    beside = {key: each for key, each in schema.items() if key != "allOf"}
+    return [*schema["allOf"], *([] if _takes_all(beside) else [beside])]
+
+
+def _mapping(schema: Schema, key: str) -> Mapping[str, Any]:
+    value = schema.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _tuple(schema: Schema) -> list[Any]:
+    """The schemas of the first items, one each."""
+    value = schema.get("prefixItems", schema.get("items"))
+    return value if isinstance(value, list) else []
+
+
+def _rest_of_items(schema: Schema) -> Any:
+    """That of the items behind those."""
+    items = schema.get("items", True)
+    return schema.get("additionalItems", True) if isinstance(items, list) else items
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Of patterns, those that say how a name begins or ends: others could take for ever to look at."""
+    plain = re.sub(r"\\(.)", r"\1", pattern.removeprefix("^").removesuffix("$").removesuffix(".*"))
+    if re.search(r"[][.*+?(){}|]", plain):
+        return False
+    begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith(".*$")
+    if begins and ends:
+        return name == plain
+    if begins:
+        return name.startswith(plain)
+    return name.endswith(plain) if ends else plain in name
+
+
+def _types_of(schema: Schema) -> frozenset[str] | None:
+    value = schema.get("type")
+    if value is None:
+        return None
+    return frozenset([value] if isinstance(value, str) else value)
+
+
+def _types(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+    ours, theirs = _types_of(new), _types_of(old)
+    if ours is None:
+        return
+    taken = ours | {"integer"} if "number" in ours else ours
+    if theirs is None:
+        if not (_values(old) and "type" not in old and _are_of(_values(old), taken)):
+            yield Difference("TYPE_NARROWED", path, f"the reader takes only {_listed(ours)}")
+    elif not theirs <= taken:
+        kind = "TYPE_NARROWED" if theirs & taken else "TYPE_CHANGED"
+        yield Difference(kind, path, f"the reader takes {_listed(ours)}, not {_listed(theirs)}")
+
+
+def _are_of(values: list[Any], types: frozenset[str]) -> bool:
+    return all(not _names_of(each).isdisjoint(types) for each in values)
+
+
+def _names_of(value: Any) -> set[str]:
+    match value:
+        case None:
+            return {"null"}
+        case bool():
+            return {"boolean"}
+        case int():
+            return {"integer", "number"}
+        case float():
+            return {"number"}
+        case str():
+            return {"string"}
+        case list():
+            return {"array"}
+    return {"object"}
+
+
+def _listed(types: frozenset[str]) -> str:
+    return " or ".join(sorted(types))
+
+
+def _values(schema: Schema) -> list[Any]:
+    """The only values that are allowed; none where there is no such list."""
+    if "const" in schema:
+        return [schema["const"]]
+    value = schema.get("enum")
+    return value if isinstance(value, list) else []
+
+
+def _choices(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+    ours = _values(new)
+    if not ours:
+        return
+    taken = {json.dumps(each, sort_keys=True) for each in ours}
+    theirs = {json.dumps(each, sort_keys=True) for each in _values(old)}
+    if not theirs or not theirs <= taken:
+        yield Difference("ENUM_ARRAY_CHANGED", f"{path}/enum", "the reader takes fewer values")
+
+
+def _limits(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+    for keys, sign in ((UPPER, 1), (LOWER, -1)):
+        for key in keys:
+            ours, theirs = new.get(key), old.get(key)
+            if type(ours) not in (int, float):
+                continue
+            if type(theirs) not in (int, float) or sign * ours < sign * theirs:  # type: ignore[operator]
+                yield _limit(key, path, "ADDED" if theirs is None else "CHANGED")
+    if "pattern" in new and new["pattern"] != old.get("pattern"):
+        yield _limit("pattern", path, "CHANGED" if "pattern" in old else "ADDED")
+    step, known = new.get("multipleOf"), old.get("multipleOf")
+    if step is not None and (known is None or known % step):
+        yield _limit("multipleOf", path, "ADDED" if known is None else "CHANGED")
+
+
+def _limit(key: str, path: str, what: str) -> Difference:
+    name = re.sub(r"([A-Z])", r"_\1", key).upper()
+    return Difference(
+        f"{name}_{what}", f"{path}/{key}", "the reader takes less than the writer allows"
+    )

@@ -1,0 +1,148 @@
+"""The text of a file of Protobuf whose descriptor a client has sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.message import DecodeError
+
+from .errors import invalid_schema
+from .limits import DEPTH_MAX
+
+_LABELS = {1: "optional", 2: "required", 3: "repeated"}
+_OPTIONS_OF_FILE = (
+    "java_package",
+    "java_outer_classname",
+    "java_multiple_files",
+    "go_package",
+    "objc_class_prefix",
+    "csharp_namespace",
+)
+
+
+def text_of_descriptor(data: bytes) -> str:
+    """Raises RegistryError."""
+    try:
+        file = FileDescriptorProto.FromString(data)
+    except DecodeError:
+        raise invalid_schema("it is neither a file of Protobuf nor a descriptor of one") from None
+    return "\n".join(_Writer(file).lines()) + "\n"
+
+
+class _Writer:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._is_proto3 = file.syntax == "proto3"
+
+    def lines(self) -> Iterator[str]:
+        file = self._file
+        yield f"syntax = {_quoted(file.syntax or 'proto2')};"
+        if file.package:
+            yield f"package {file.package};"
+        for index, each in enumerate(file.dependency):
+            how = "public " if index in file.public_dependency else ""
+            yield f"import {how}{_quoted(each)};"
+        for name in _OPTIONS_OF_FILE:
+            if file.options.HasField(name):
+                yield f"option {name} = {_literal(getattr(file.options, name))};"
+        for each in file.message_type:
+            yield from self._message(each, 0)
+        for each in file.enum_type:
+            yield from self._enum(each)
+        for each in file.service:
+            yield from self._service(each)
+
+    def _message(self, message: Any, depth: int) -> Iterator[str]:
+        if depth > DEPTH_MAX:
+            raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
+        maps = {each.name: each for each in message.nested_type if each.options.map_entry}
+        yield f"message {message.name} {{"
+        yield from _reserved(message)
+        written: set[int] = set()
+        for each in message.field:
+            if each.HasField("oneof_index") and not each.proto3_optional:
+                if each.oneof_index not in written:
+                    written.add(each.oneof_index)
+                    yield from self._oneof(message, each.oneof_index)
+            else:
+                yield self._field(each, maps)
+        for each in message.nested_type:
+            if not each.options.map_entry:
+                yield from self._message(each, depth + 1)
+        for each in message.enum_type:
+            yield from self._enum(each)
+        yield "}"
+
+    def _oneof(self, message: Any, index: int) -> Iterator[str]:
+        if not 0 <= index < len(message.oneof_decl):
+            raise invalid_schema(f"{message.name} has no choice {index}")
+        yield f"oneof {message.oneof_decl[index].name} {{"
+        for each in message.field:
+            if each.HasField("oneof_index") and each.oneof_index == index:
+                yield f"{_type_of(each)} {each.name} = {each.number}{_options(each)};"
+        yield "}"
+
+    def _field(self, each: Any, maps: dict[str, Any]) -> str:
+        entry = maps.get(each.type_name.rpartition(".")[2])
+        if entry is not None and len(entry.field) == 2:
+            key, value = map(_type_of, entry.field)
+            return f"map<{key}, {value}> {each.name} = {each.number}{_options(each)};"
+        label = f"{_LABELS[each.label]} "
+        if self._is_proto3 and each.label == 1 and not each.proto3_optional:
+            label = ""
+        return f"{label}{_type_of(each)} {each.name} = {each.number}{_options(each)};"
+
+    def _enum(self, enum: Any) -> Iterator[str]:
+        yield f"enum {enum.name} {{"
+        if enum.options.allow_alias:
+            yield "option allow_alias = true;"
+        for each in enum.value:
+            yield f"{each.name} = {each.number};"
+        yield "}"
+
+    def _service(self, service: Any) -> Iterator[str]:
+        yield f"service {service.name} {{"
+        for each in service.method:
+            asked = "stream " if each.client_streaming else ""
+            told = "stream " if each.server_streaming else ""
+            yield f"rpc {each.name} ({asked}{each.input_type}) returns ({told}{each.output_type});"
+        yield "}"
+
+
+def _reserved(message: Any) -> Iterator[str]:
+    for each in message.reserved_range:
+        last = each.end - 1
+        yield (
+            f"reserved {each.start};" if each.start == last else f"reserved {each.start} to {last};"
+        )
+    if message.reserved_name:
+        yield f"reserved {', '.join(map(_quoted, message.reserved_name))};"
+
+
+def _type_of(each: Any) -> str:
+    if each.type_name:
+        return str(each.type_name)
+    return str(FieldDescriptorProto.Type.Name(each.type)).removeprefix("TYPE_").lower()
+
+
+def _options(each: Any) -> str:
+    told = []
+    if each.HasField("default_value"):
+        is_text = each.type in (FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BYTES)
+        told.append(f"default = {_quoted(each.default_value) if is_text else each.default_value}")
+    if each.options.HasField("deprecated"):
+        told.append(f"deprecated = {_literal(each.options.deprecated)}")
+    if each.options.HasField("packed"):
+        told.append(f"packed = {_literal(each.options.packed)}")
+    return f" [{', '.join(told)}]" if told else ""
+
+
+def _literal(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,49 @@
+"""What a file of Protobuf declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Field:
+    """A field; `oneof` is the name of the choice that it is of, empty for none."""
+
+    name: str
+    number: int
+    type: str
+    label: str
+    oneof: str = ""
+    map_key: str = ""
+
+
+@dataclass(slots=True)
+class Message:
+    """A message, with its full name in its file's package left out."""
+
+    name: str
+    fields: dict[int, Field] = field(default_factory=dict)
+    oneofs: dict[str, set[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Declared:
+    """What files declare, by names that have the package in front."""
+
+    package: str = ""
+    syntax: str = "proto2"
+    imports: list[str] = field(default_factory=list)
+    messages: dict[str, Message] = field(default_factory=dict)
+    enums: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def resolved(self, name: str, scope: str) -> str:
+        """The full name of what a type's name means inside of a message; itself if nobody knows."""
+        if name.startswith("."):
+            return name[1:]
+        while True:
+            tried = f"{scope}.{name}" if scope else name
+            if tried in self.messages or tried in self.enums:
+                return tried
+            if not scope:
+                return name
+            scope = scope.rpartition(".")[0]

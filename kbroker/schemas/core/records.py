@@ -1,0 +1,72 @@
+"""Records of the topic `_schemas`, byte for byte as Confluent's registry writes their keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .values import Malformed
+
+SCHEMA, CONFIG, MODE = "SCHEMA", "CONFIG", "MODE"
+DELETE_SUBJECT, CLEAR_SUBJECT, NOOP = "DELETE_SUBJECT", "CLEAR_SUBJECT", "NOOP"
+LAST_ID = "kbroker.last.id"
+"""A header of NOOP records: the highest id that was given out, whatever became of its schemas."""
+
+
+class Entry(NamedTuple):
+    """A record: its key, and its value or None for a tombstone."""
+
+    key: Mapping[str, Any]
+    value: Mapping[str, Any] | None = None
+    last_id: int | None = None
+
+    def key_bytes(self) -> bytes:
+        """As it is stored; equal keys have equal bytes, which compaction needs."""
+        return _bytes(self.key)
+
+    def value_bytes(self) -> bytes | None:
+        """As it is stored."""
+        return None if self.value is None else _bytes(self.value)
+
+
+def schema_key(subject: str, version: int) -> dict[str, Any]:
+    """Of one version."""
+    return {"keytype": SCHEMA, "subject": subject, "version": version, "magic": 1}
+
+
+def subject_key(kind: str, subject: str | None) -> dict[str, Any]:
+    """Of a setting or a deletion; None for what holds for all subjects."""
+    return {"keytype": kind, "subject": subject, "magic": 0}
+
+
+def noop(last_id: int | None = None) -> Entry:
+    """A record that changes nothing, and after which nobody writes who wrote before."""
+    return Entry({"keytype": NOOP, "magic": 0}, None, last_id)
+
+
+def read_entry(key: bytes | None, value: bytes | None, last_id: bytes | None = None) -> Entry:
+    """What a record says. Raises ValueError."""
+    read = _read(key)
+    if read is None:
+        raise ValueError("a record of the registry has no key")
+    known = int(last_id) if last_id is not None and last_id.isdigit() else None
+    return Entry(read, _read(value), known)
+
+
+def _read(data: bytes | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    try:
+        read = json.loads(data)
+    except RecursionError:
+        raise ValueError("a record of the registry is nested too deep") from None
+    if not isinstance(read, dict):
+        raise Malformed("a record of the registry is no object")
+    return read
+
+
+def _bytes(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(
+        "utf-8", "surrogatepass"
+    )

@@ -1,0 +1,375 @@
+"""What becomes of a request that changes something: the records that are to be written, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from .errors import (
+    ID_TAKEN,
+    INCOMPATIBLE,
+    INVALID_LEVEL,
+    INVALID_MODE,
+    INVALID_SUBJECT,
+    INVALID_VERSION,
+    NO_OWN_LEVEL,
+    NO_OWN_MODE,
+    NOT_PERMITTED,
+    REFERENCE_EXISTS,
+    SUBJECT_NOT_SOFT_DELETED,
+    SUBJECT_SOFT_DELETED,
+    VERSION_NOT_SOFT_DELETED,
+    VERSION_SOFT_DELETED,
+    RegistryError,
+    invalid_schema,
+    no_such_schema,
+)
+from .formats import Texts, check_size, differences, parse, referred_texts, stored
+from .parsed import Difference
+from .records import CONFIG, DELETE_SUBJECT, MODE, Entry, noop, schema_key, subject_key
+from .store import LEVEL, NORMALIZE, Registered, SchemaStore
+from .values import Content, Level, Mode
+
+ID_MAX = VERSION_MAX = 2**31 - 1
+SUBJECT_MAX = 1024
+"""Characters of a subject's name."""
+CONFIG_KEYS = frozenset(
+    {
+        LEVEL,
+        NORMALIZE,
+        "alias",
+        "compatibilityGroup",
+        "defaultMetadata",
+        "overrideMetadata",
+        "defaultRuleSet",
+        "overrideRuleSet",
+    }
+)
+
+
+class Planned(NamedTuple):
+    """What is to be written, and what is answered when it is."""
+
+    entries: Sequence[Entry]
+    answer: Any
+
+
+class Compared(NamedTuple):
+    """A schema that is to be checked, and what it is compared with: all that a check looks at.
+
+    `earlier` are the versions with what they refer to, the newest one first.
+    """
+
+    content: Content
+    texts: Texts
+    level: Level
+    normalize: bool
+    earlier: tuple[tuple[Registered, Texts], ...]
+
+
+class Checked(NamedTuple):
+    """What came of a check: the schema as it is stored, and why it cannot be."""
+
+    content: Content
+    reasons: Sequence[str]
+
+
+def check_subject(subject: str) -> None:
+    """Raises RegistryError for what is no name of a subject."""
+    if not subject or len(subject) > SUBJECT_MAX or not subject.isprintable():
+        raise RegistryError(
+            INVALID_SUBJECT, f"The specified subject '{subject[:100]}' is not a valid."
+        )
+
+
+def version_of(text: str) -> int:
+    """-1 for the latest one. Raises RegistryError."""
+    if text in ("latest", "-1"):
+        return -1
+    if not text.isdecimal() or len(text) > 10 or not 0 < int(text) <= VERSION_MAX:
+        raise RegistryError(
+            INVALID_VERSION,
+            f"The specified version '{text[:100]}' is not a valid version id. Allowed values are "
+            'between [1, 2^31-1] and the string "latest"',
+        )
+    return int(text)
+
+
+# -- checks, which may take long
+
+
+def to_compare(
+    store: SchemaStore,
+    subject: str,
+    content: Content,
+    *,
+    normalize: bool = False,
+    with_version: int | None = None,
+    all_versions: bool = False,
+) -> Compared:
+    """What a schema has to go with: the versions that the level asks for, or those that are named.
+
+    Raises RegistryError.
+    """
+    check_size(content)
+    level = store.level(subject)
+    there = store.versions(subject)[::-1]
+    if with_version is not None:
+        there = [store.version(subject, with_version)]
+    elif not (all_versions and level is not Level.NONE) and not level.is_transitive:
+        there = there[:1]
+    if level is Level.NONE or store.mode(subject) is Mode.IMPORT:
+        there = []
+    return Compared(
+        content,
+        referred_texts(store, content),
+        level,
+        normalize or store.normalizes(subject),
+        tuple((each, referred_texts(store, each.content)) for each in there),
+    )
+
+
+def check(compared: Compared) -> Checked:
+    """Look whether a schema is well-formed and goes with those before it. Raises RegistryError."""
+    parsed = parse(compared.content, compared.texts)
+    content = stored(compared.content, parsed, normalize=compared.normalize)
+    reasons: list[str] = []
+    for old, texts in compared.earlier:
+        found = [*differences(parsed, content.type, compared.level, old.content, texts)]
+        if found:
+            reasons = [*_told(found, old, compared.level)]
+            break
+    return Checked(content, reasons)
+
+
+def _told(found: Sequence[Difference], old: Registered, level: Level) -> Iterator[str]:
+    yield from map(str, found)
+    yield f"{{oldSchemaVersion: {old.version}}}"
+    yield f"{{compatibility: '{level}'}}"
+
+
+# -- schemas
+
+
+def find(store: SchemaStore, subject: str, content: Content, *, deleted: bool) -> Registered:
+    """The version that has exactly this schema. Raises RegistryError."""
+    for each in reversed(store.some_versions(subject, deleted=deleted)):
+        if _is_same(each.content, content):
+            return each
+    raise no_such_schema()
+
+
+def _is_same(known: Content, asked: Content) -> bool:
+    """Whether somebody who asks means what is known: who names no metadata takes any."""
+    if asked.metadata is None and asked.rule_set is None:
+        known = replace(known, metadata=None, rule_set=None)
+    return known == asked
+
+
+def plan_registration(
+    store: SchemaStore, subject: str, checked: Checked, *, schema_id: int = -1, version: int = -1
+) -> Planned:
+    """Register a schema, which may be there already. Raises RegistryError."""
+    check_subject(subject)
+    content, mode = checked.content, store.mode(subject)
+    known = next((each for each in store.versions(subject) if each.content == content), None)
+    if known is not None and schema_id in (-1, known.id):
+        return Planned((), known)
+    _check_may_write(store, subject)
+    if schema_id >= 0 and mode is not Mode.IMPORT:
+        raise RegistryError(NOT_PERMITTED, f"Subject {subject} is not in import mode")
+    if mode is Mode.IMPORT and schema_id < 0:
+        raise RegistryError(NOT_PERMITTED, f"Subject {subject} is in import mode: name an id")
+    if checked.reasons:
+        raise incompatible(subject, checked.reasons)
+    there = store.versions(subject, deleted=True)
+    following = there[-1].version + 1 if there else 1
+    made = Registered(
+        subject,
+        version if mode is Mode.IMPORT and version > 0 else following,
+        _id_for(store, content, schema_id),
+        content,
+    )
+    if max(made.id, made.version) > VERSION_MAX:
+        raise invalid_schema("there are no more ids")
+    return Planned([_entry_of(made)], made)
+
+
+def incompatible(subject: str, reasons: Sequence[str]) -> RegistryError:
+    """A schema does not go with one before it."""
+    return RegistryError(
+        INCOMPATIBLE,
+        f'Schema being registered is incompatible with an earlier schema for subject "{subject}", '
+        f"details: [{', '.join(reasons)}]",
+    )
+
+
+def _id_for(store: SchemaStore, content: Content, wanted: int) -> int:
+    known = store.id_of(content)
+    if wanted < 0:
+        return store.last_id + 1 if known is None else known
+    try:
+        there = store.content_of_id(wanted)
+    except RegistryError:
+        return wanted
+    if there != content:
+        raise RegistryError(ID_TAKEN, f"Overwrite new schema with id {wanted} is not permitted.")
+    return wanted
+
+
+def _entry_of(each: Registered) -> Entry:
+    value = {**each.document(), "deleted": each.is_deleted}
+    return Entry(schema_key(*each.place), value)
+
+
+def _check_may_write(store: SchemaStore, subject: str | None) -> None:
+    if store.mode(subject) in (Mode.READONLY, Mode.READONLY_OVERRIDE):
+        raise RegistryError(NOT_PERMITTED, f"Subject {subject} is in read-only mode")
+
+
+def plan_version_deletion(
+    store: SchemaStore, subject: str, version: int, *, permanent: bool
+) -> Planned:
+    """Delete one version; for good only what is deleted already. Raises RegistryError."""
+    found = store.version(subject, version, deleted=permanent or version != -1)
+    _check_may_write(store, subject)
+    _check_not_referred(store, found)
+    whose = f"Subject '{subject}' Version {found.version}"
+    if permanent:
+        if not found.is_deleted:
+            raise RegistryError(
+                VERSION_NOT_SOFT_DELETED,
+                f"{whose} was not deleted first before being permanently deleted",
+            )
+        return Planned([Entry(schema_key(*found.place)), noop(store.last_id)], found.version)
+    if found.is_deleted:
+        raise RegistryError(
+            VERSION_SOFT_DELETED,
+            f"{whose} was soft deleted. Set permanent=true to delete permanently",
+        )
+    return Planned([_entry_of(replace(found, is_deleted=True))], found.version)
+
+
+def plan_subject_deletion(store: SchemaStore, subject: str, *, permanent: bool) -> Planned:
+    """Delete all versions of a subject, and its settings. Raises RegistryError."""
+    there = store.some_versions(subject, deleted=True)
+    left = [each for each in there if not each.is_deleted]
+    _check_may_write(store, subject)
+    for each in left:
+        _check_not_referred(store, each)
+    settings = [
+        Entry(subject_key(kind, subject))
+        for kind, known in ((CONFIG, store.config(subject)), (MODE, store.own_mode(subject)))
+        if known is not None
+    ]
+    if permanent:
+        if left:
+            raise RegistryError(
+                SUBJECT_NOT_SOFT_DELETED,
+                f"Subject '{subject}' was not deleted first before being permanently deleted",
+            )
+        for each in there:
+            _check_not_referred(store, each)
+        gone = [Entry(schema_key(*each.place)) for each in there]
+        versions = [each.version for each in there]
+        return Planned([*gone, *settings, noop(store.last_id)], versions)
+    if not left:
+        raise RegistryError(
+            SUBJECT_SOFT_DELETED,
+            f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently",
+        )
+    value = {"subject": subject, "version": left[-1].version}
+    mark = Entry(subject_key(DELETE_SUBJECT, subject), value)
+    return Planned([mark, *settings], [each.version for each in left])
+
+
+def _check_not_referred(store: SchemaStore, each: Registered) -> None:
+    if store.referring(*each.place):
+        key = f"{{magic=1,keytype=SCHEMA,subject={each.subject},version={each.version}}}"
+        raise RegistryError(REFERENCE_EXISTS, f"One or more references exist to the schema {key}.")
+
+
+# -- settings
+
+
+def plan_config(store: SchemaStore, subject: str | None, asked: Mapping[str, Any]) -> Planned:
+    """Change what is named of a subject's settings, or of those of all. Raises RegistryError."""
+    if subject is not None:
+        check_subject(subject)
+    _check_may_write(store, subject)
+    asked = dict(asked)
+    if "compatibility" in asked:
+        asked[LEVEL] = asked.pop("compatibility")
+    named = {key: value for key, value in asked.items() if key in CONFIG_KEYS}
+    if named.get(LEVEL) is not None:
+        named[LEVEL] = level_of(named[LEVEL])
+    if not isinstance(named.get(NORMALIZE), bool | None):
+        raise RegistryError(INVALID_LEVEL, "normalize is true or false")
+    changed = {**(store.config(subject) or {}), **named}
+    value = {key: each for key, each in changed.items() if each is not None}
+    answer = {("compatibility" if key == LEVEL else key): each for key, each in named.items()}
+    return Planned([Entry(subject_key(CONFIG, subject), value)], answer)
+
+
+def level_of(text: Any) -> Level:
+    """Raises RegistryError."""
+    try:
+        return Level(str(text).upper())
+    except ValueError:
+        known = ", ".join(each.lower() for each in Level)
+        raise RegistryError(
+            INVALID_LEVEL, f"Invalid compatibility level. Valid values are {known}"
+        ) from None
+
+
+def plan_config_deletion(store: SchemaStore, subject: str | None) -> Planned:
+    """Forget a subject's settings, so that those of all hold for it. Raises RegistryError."""
+    known = store.config(subject)
+    if subject is not None and known is None:
+        raise no_own_level(subject)
+    _check_may_write(store, subject)
+    return Planned([Entry(subject_key(CONFIG, subject))], dict(known or {LEVEL: Level.BACKWARD}))
+
+
+def no_own_level(subject: str) -> RegistryError:
+    """What holds for all holds for it."""
+    return RegistryError(
+        NO_OWN_LEVEL, f"Subject '{subject}' does not have subject-level compatibility configured"
+    )
+
+
+def plan_mode(store: SchemaStore, subject: str | None, mode: Any, *, force: bool) -> Planned:
+    """Change what may be done. Schemas with ids of their own go to empty subjects only, unless `force`.
+
+    Raises RegistryError.
+    """
+    if subject is not None:
+        check_subject(subject)
+    try:
+        wanted = Mode(str(mode).upper())
+    except ValueError:
+        known = ", ".join(Mode)
+        raise RegistryError(INVALID_MODE, f"Invalid mode. Valid values are {known}") from None
+    there = store.subjects() if subject is None else store.versions(subject)
+    is_new = wanted is Mode.IMPORT and store.mode(subject) is not Mode.IMPORT
+    if is_new and there and not force:
+        raise RegistryError(NOT_PERMITTED, "Cannot import since found existing subjects")
+    value = {"subject": subject, "mode": wanted} if subject is not None else {"mode": wanted}
+    return Planned([Entry(subject_key(MODE, subject), value)], {"mode": wanted})
+
+
+def plan_mode_deletion(store: SchemaStore, subject: str | None) -> Planned:
+    """Forget the mode of a subject. Raises RegistryError."""
+    known = store.own_mode(subject)
+    if subject is not None and known is None:
+        raise no_own_mode(subject)
+    told = {"mode": known or Mode.READWRITE}
+    return Planned([Entry(subject_key(MODE, subject))], told)
+
+
+def no_own_mode(subject: str) -> RegistryError:
+    """What holds for all holds for it."""
+    return RegistryError(
+        NO_OWN_MODE, f"Subject '{subject}' does not have subject-level mode configured"
+    )

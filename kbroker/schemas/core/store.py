@@ -1,0 +1,245 @@
+"""What the registry knows: made by replay of the records of its topic, and in no other way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import no_such_schema, no_such_subject, no_such_version
+from .records import (
+    CLEAR_SUBJECT,
+    CONFIG,
+    DELETE_SUBJECT,
+    MODE,
+    SCHEMA,
+    Entry,
+)
+from .values import Content, Level, Malformed, Mode, Reference, content_of
+
+LEVEL = "compatibilityLevel"
+NORMALIZE = "normalize"
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    content: Content
+    is_deleted: bool = False
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where others refer to it."""
+        return self.subject, self.version
+
+    def document(self) -> dict[str, Any]:
+        """As clients are told of it, and as it is stored but for its being deleted."""
+        return {
+            "subject": self.subject,
+            "version": self.version,
+            "id": self.id,
+            "guid": self.content.guid,
+            **self.content.document(),
+        }
+
+
+class SchemaStore:
+    """Subjects, their versions, ids and settings. `last_id` is the highest id ever given out."""
+
+    def __init__(self) -> None:
+        self.last_id = 0
+        self._subjects: dict[str, dict[int, Registered]] = {}
+        self._places: dict[int, dict[tuple[str, int], Registered]] = {}
+        """By id; those that are gone for good leave none behind."""
+        self._ids: dict[Content, int] = {}
+        self._guids: dict[str, int] = {}
+        self._referring: dict[tuple[str, int], set[tuple[str, int]]] = {}
+        self._configs: dict[str | None, Mapping[str, Any]] = {}
+        self._modes: dict[str | None, Mode] = {}
+
+    # -- replay
+
+    def replay(self, entry: Entry) -> None:
+        """Take in the next record of the topic; one that makes no sense raises ValueError."""
+        kind, subject = entry.key.get("keytype"), entry.key.get("subject")
+        if subject is not None and not isinstance(subject, str):
+            raise Malformed("a subject is a text")
+        if entry.last_id is not None:
+            self.last_id = max(self.last_id, entry.last_id)
+        match kind:
+            case "NOOP":
+                return
+            case _ if kind == SCHEMA:
+                self._replay_schema(entry)
+            case _ if kind == CONFIG:
+                _set(self._configs, subject, entry.value)
+            case _ if kind == MODE:
+                mode = None if entry.value is None else Mode(entry.value["mode"])
+                _set(self._modes, subject, mode)
+            case _ if kind == DELETE_SUBJECT:
+                if entry.value is not None:
+                    self._mark_deleted(entry.value["subject"], int(entry.value["version"]))
+            case _ if kind == CLEAR_SUBJECT:
+                for each in [*self._subjects.get(subject or "", {}).values()]:
+                    self._forget(each.place)
+            case _:
+                raise ValueError(f"there are no records of kind {kind}")
+
+    def _replay_schema(self, entry: Entry) -> None:
+        place = entry.key["subject"], int(entry.key["version"])
+        value = entry.value
+        if value is None:
+            self._forget(place)
+            return
+        made = Registered(
+            *place, int(value["id"]), content_of(value), bool(value.get("deleted", False))
+        )
+        self._forget(place)
+        self._subjects.setdefault(made.subject, {})[made.version] = made
+        self._places.setdefault(made.id, {})[place] = made
+        self._ids.setdefault(made.content, made.id)
+        self._guids.setdefault(made.content.guid, made.id)
+        self.last_id = max(self.last_id, made.id)
+        for each in made.content.references:
+            self._referring.setdefault((each.subject, each.version), set()).add(place)
+
+    def _mark_deleted(self, subject: str, last: int) -> None:
+        for version, each in [*self._subjects.get(subject, {}).items()]:
+            if version <= last and not each.is_deleted:
+                gone = Registered(subject, version, each.id, each.content, True)
+                self._subjects[subject][version] = self._places[each.id][gone.place] = gone
+
+    def _forget(self, place: tuple[str, int]) -> None:
+        subject, version = place
+        gone = self._subjects.get(subject, {}).pop(version, None)
+        if gone is None:
+            return
+        if not self._subjects[subject]:
+            del self._subjects[subject]
+        places = self._places[gone.id]
+        del places[place]
+        if not places:
+            del self._places[gone.id]
+            if self._ids.get(gone.content) == gone.id:
+                del self._ids[gone.content]
+                del self._guids[gone.content.guid]
+        for each in gone.content.references:
+            self._referring[each.subject, each.version].discard(place)
+
+    # -- what there is
+
+    def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
+        """Those with a version that counts."""
+        return [
+            subject
+            for subject in sorted(self._subjects)
+            if self._count(subject, deleted=deleted, deleted_only=deleted_only)
+        ]
+
+    def _count(self, subject: str, *, deleted: bool, deleted_only: bool) -> bool:
+        return any(
+            each.is_deleted if deleted_only else deleted or not each.is_deleted
+            for each in self._subjects[subject].values()
+        )
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
+        """In their order; of a subject that has none, none."""
+        there = self._subjects.get(subject, {})
+        return [there[each] for each in sorted(there) if deleted or not there[each].is_deleted]
+
+    def some_versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
+        """As `versions`. Raises RegistryError where there is none."""
+        found = self.versions(subject, deleted=deleted)
+        if not found:
+            raise no_such_subject(subject)
+        return found
+
+    def version(self, subject: str, version: int, *, deleted: bool = False) -> Registered:
+        """One version, -1 for the latest. Raises RegistryError."""
+        there = self._subjects.get(subject, {})
+        if version == -1:
+            return self.some_versions(subject, deleted=deleted)[-1]
+        found = there.get(version)
+        if found is not None and (deleted or not found.is_deleted):
+            return found
+        self.some_versions(subject, deleted=deleted)
+        raise no_such_version(version)
+
+    def places_of(self, schema_id: int, *, deleted: bool = False) -> list[Registered]:
+        """Every version with an id. Raises RegistryError where nothing ever had it."""
+        found = self._places.get(schema_id)
+        if not found:
+            raise no_such_schema(schema_id)
+        return [found[each] for each in sorted(found) if deleted or not found[each].is_deleted]
+
+    def content_of_id(self, schema_id: int) -> Content:
+        """Also of versions that are deleted, because records may still be there. Raises RegistryError."""
+        return self.places_of(schema_id, deleted=True)[0].content
+
+    def id_of_guid(self, guid: str) -> int:
+        """Raises RegistryError."""
+        if guid not in self._guids:
+            raise no_such_schema(guid)
+        return self._guids[guid]
+
+    def id_of(self, content: Content) -> int | None:
+        """Of what is registered under any subject."""
+        return self._ids.get(content)
+
+    def everything(self, *, deleted: bool = False) -> Iterator[Registered]:
+        """Every version of every subject, in order."""
+        for subject in sorted(self._subjects):
+            yield from self.versions(subject, deleted=deleted)
+
+    def referring(self, subject: str, version: int) -> list[Registered]:
+        """The versions that refer to one and are not deleted."""
+        places = sorted(self._referring.get((subject, version), ()))
+        found = (self._subjects[name][number] for name, number in places)
+        return [each for each in found if not each.is_deleted]
+
+    def referred(self, reference: Reference) -> Registered:
+        """What a reference means, also if that was deleted meanwhile. Raises RegistryError."""
+        return self.version(reference.subject, reference.version, deleted=True)
+
+    # -- settings
+
+    def config(self, subject: str | None) -> Mapping[str, Any] | None:
+        """That of a subject itself, or None; that of all subjects for the name None."""
+        return self._configs.get(subject)
+
+    def level(self, subject: str) -> Level:
+        """What holds for a subject."""
+        return Level(self._setting(subject, LEVEL, Level.BACKWARD))
+
+    def normalizes(self, subject: str) -> bool:
+        """Whether schemas of a subject are normalized though nobody asks for it."""
+        return bool(self._setting(subject, NORMALIZE, False))
+
+    def _setting(self, subject: str, name: str, default: Any) -> Any:
+        for whose in (subject, None):
+            value = self._configs.get(whose, {}).get(name)
+            if value is not None:
+                return value
+        return default
+
+    def own_mode(self, subject: str | None) -> Mode | None:
+        """That of a subject itself."""
+        return self._modes.get(subject)
+
+    def mode(self, subject: str | None) -> Mode:
+        """What holds for a subject."""
+        of_all = self._modes.get(None, Mode.READWRITE)
+        if of_all == Mode.READONLY_OVERRIDE:
+            return of_all
+        return self._modes.get(subject, of_all)
+
+
+def _set(settings: dict[str | None, Any], subject: str | None, value: Any) -> None:
+    if value is None:
+        settings.pop(subject, None)
+    else:
+        settings[subject] = value

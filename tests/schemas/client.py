@@ -1,0 +1,108 @@
+"""Brokers with a registry, and a client of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from kbroker.broker import Broker, open_broker
+from kbroker.client.endpoint import Endpoint
+from kbroker.config import BrokerConfig
+from kbroker.schemas.service import RegistryService
+
+from ..brokers import LOOPBACK
+from ..web.client import asking
+
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+
+
+class Said(NamedTuple):
+    """What a registry answers."""
+
+    status: int
+    body: Any
+
+
+class RegistryClient:
+    """Asks one registry."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Said:
+        data = b"" if body is None else json.dumps(body).encode()
+        async with asking(self.endpoint) as client:
+            answer = await client.ask(path, method, {"Content-Type": CONTENT_TYPE}, data)
+        assert answer.headers["content-type"] == CONTENT_TYPE
+        return Said(answer.status, answer.json())
+
+    async def get(self, path: str) -> Any:
+        """Raises AssertionError where there is nothing."""
+        said = await self.ask("GET", path)
+        assert said.status == 200, said
+        return said.body
+
+    async def put(self, path: str, body: Any) -> Any:
+        said = await self.ask("PUT", path, body)
+        assert said.status == 200, said
+        return said.body
+
+    async def delete(self, path: str) -> Any:
+        said = await self.ask("DELETE", path)
+        assert said.status == 200, said
+        return said.body
+
+    async def register(self, subject: str, schema: Any, **more: Any) -> int:
+        """Returns the id."""
+        said = await self.try_to_register(subject, schema, **more)
+        assert said.status == 200, said
+        found: int = said.body["id"]
+        return found
+
+    async def try_to_register(self, subject: str, schema: Any, **more: Any) -> Said:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        return await self.ask("POST", path, {"schema": text, **more})
+
+    async def refusal(self, method: str, path: str, body: Any = None) -> int:
+        """The number of what is refused, of which HTTP's status is the beginning."""
+        said = await self.ask(method, path, body)
+        assert str(said.body["error_code"]).startswith(str(said.status))
+        assert said.body["message"]
+        code: int = said.body["error_code"]
+        return code
+
+
+@asynccontextmanager
+async def registry(
+    data_dir: Path | None = None, *, nodes: int | None = None
+) -> AsyncIterator[tuple[Broker, list[RegistryClient]]]:
+    """A broker that serves schemas, and a client of each of its nodes."""
+    properties = {"registry.port": "0", "first.request.timeout.ms": "3600000"}
+    config = BrokerConfig.load(options=properties)
+    service = RegistryService(config)
+    async with open_broker(
+        config,
+        data_dir=None if data_dir is None else str(data_dir),
+        listeners=[LOOPBACK],
+        nodes=nodes,
+        grace_seconds=1,
+        service=service,
+    ) as broker:
+        yield broker, [RegistryClient(service.endpoint_of(each.id)) for each in broker.nodes]
+        errors = [each.node.troubles.unhandled_errors for each in broker.nodes]
+        assert errors == [0] * len(errors)
+
+
+def record(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:
+    """A record of Avro; fields are name, type and default where they have one."""
+    keys = ("name", "type", "default")
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [dict(zip(keys, each, strict=False)) for each in fields],
+    }

@@ -1,0 +1,202 @@
+"""What clients of the registry are answered, over a real broker and a real socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from .client import RegistryClient, record, registry
+
+PLAIN = record("R", ("a", "int"))
+WIDER = record("R", ("a", "int"), ("b", "string", ""))
+BROKEN = record("R", ("a", "int"), ("c", "string"))
+
+
+async def test_a_schema_has_one_id_wherever_it_is_registered() -> None:
+    async with registry() as (_, [client]):
+        assert await client.register("first", PLAIN) == 1
+        assert await client.register("second", PLAIN) == 1
+        assert await client.register("second", WIDER) == 2
+        assert await client.register("first", PLAIN) == 1
+        assert await client.get("/schemas/ids/1/subjects") == ["first", "second"]
+        assert await client.get("/schemas/ids/2/versions") == [{"subject": "second", "version": 2}]
+        told = await client.get("/schemas/ids/2")
+        assert told["schema"] == (await client.get("/subjects/second/versions/latest"))["schema"]
+        assert await client.get(f"/schemas/guids/{told['guid']}/ids") == [{"context": ".", "id": 2}]
+
+
+async def test_white_space_does_not_make_another_schema() -> None:
+    async with registry() as (_, [client]):
+        assert await client.register("s", '{ "type" : "string" }') == 1
+        assert await client.register("s", '"string"') == 1
+        found = await client.ask("POST", "/subjects/s", {"schema": ' "string" '})
+        assert found.body["version"] == 1
+        assert await client.refusal("POST", "/subjects/s", {"schema": '"int"'}) == 40403
+
+
+async def test_an_incompatible_schema_is_refused_with_the_reason() -> None:
+    async with registry() as (_, [client]):
+        await client.register("s", PLAIN)
+        said = await client.try_to_register("s", BROKEN)
+        assert (said.status, said.body["error_code"]) == (409, 409)
+        assert "READER_FIELD_MISSING_DEFAULT_VALUE" in said.body["message"]
+        assert "no field c" in said.body["message"]
+        assert "oldSchemaVersion: 1" in said.body["message"]
+        path = "/compatibility/subjects/s/versions/latest"
+        text = '{"type":"record","name":"R","fields":[{"name":"a","type":"string"}]}'
+        told = (await client.ask("POST", f"{path}?verbose=true", {"schema": text})).body
+        assert not told["is_compatible"]
+        assert "TYPE_MISMATCH" in told["messages"][0]
+        told = (await client.ask("POST", path, {"schema": '"broken'})).body
+        assert told["error_code"] == 42201
+
+
+async def test_levels_hold_for_all_subjects_or_for_one() -> None:
+    async with registry() as (_, [client]):
+        assert await client.get("/config") == {"compatibilityLevel": "BACKWARD"}
+        assert await client.refusal("GET", "/config/s") == 40408
+        told = await client.get("/config/s?defaultToGlobal=true")
+        assert told == {"compatibilityLevel": "BACKWARD"}
+        assert await client.refusal("PUT", "/config", {"compatibility": "SOME"}) == 42203
+        assert await client.put("/config/s", {"compatibility": "none"}) == {"compatibility": "NONE"}
+        await client.register("s", PLAIN)
+        await client.register("s", BROKEN)
+        await client.register("other", PLAIN)
+        assert (await client.try_to_register("other", BROKEN)).status == 409
+        assert (await client.delete("/config/s"))["compatibilityLevel"] == "NONE"
+        assert (await client.try_to_register("s", WIDER)).status == 200
+
+
+async def test_deleted_versions_can_be_seen_until_they_are_deleted_for_good() -> None:
+    async with registry() as (_, [client]):
+        await client.register("s", PLAIN)
+        await client.register("s", WIDER)
+        assert await client.refusal("DELETE", "/subjects/s?permanent=true") == 40405
+        assert await client.refusal("DELETE", "/subjects/s/versions/1?permanent=true") == 40407
+        assert await client.delete("/subjects/s/versions/1") == 1
+        assert await client.refusal("DELETE", "/subjects/s/versions/1") == 40406
+        assert await client.refusal("GET", "/subjects/s/versions/1") == 40402
+        assert (await client.get("/subjects/s/versions/1?deleted=true"))["id"] == 1
+        assert await client.get("/subjects/s/versions") == [2]
+        assert await client.delete("/subjects/s") == [2]
+        assert await client.refusal("DELETE", "/subjects/s") == 40404
+        assert await client.get("/subjects") == []
+        assert await client.get("/subjects?deleted=true") == ["s"]
+        assert await client.get("/schemas/ids/1")  # records that have it may still be there
+        assert await client.delete("/subjects/s?permanent=true") == [1, 2]
+        assert await client.refusal("GET", "/schemas/ids/1") == 40403
+        assert await client.register("s", WIDER) == 3
+
+
+async def test_modes_say_what_may_be_done() -> None:
+    async with registry() as (_, [client]):
+        await client.register("s", PLAIN)
+        assert await client.get("/mode") == {"mode": "READWRITE"}
+        assert await client.refusal("PUT", "/mode", {"mode": "SOME"}) == 42204
+        assert await client.refusal("PUT", "/mode/s", {"mode": "IMPORT"}) == 42205
+        await client.put("/mode/s", {"mode": "READONLY"})
+        assert (await client.try_to_register("s", WIDER)).body["error_code"] == 42205
+        assert await client.register("s", PLAIN) == 1  # which changes nothing
+        assert await client.delete("/mode/s") == {"mode": "READONLY"}
+        assert await client.refusal("GET", "/mode/s") == 40409
+        assert (await client.try_to_register("s", WIDER, id=70)).body["error_code"] == 42205
+        await client.put("/mode/new", {"mode": "IMPORT"})
+        assert await client.register("new", BROKEN, id=70, version=5) == 70
+        assert (await client.try_to_register("new", WIDER, id=70)).body["error_code"] == 42207
+        assert await client.register("s", WIDER) == 71
+
+
+async def test_references_are_looked_up_and_hold_what_they_refer_to() -> None:
+    async with registry() as (_, [client]):
+        await client.register("base", record("Base", ("x", "int")))
+        references = [{"name": "Base", "subject": "base", "version": 1}]
+        outer = record("Outer", ("b", "Base"))
+        assert (await client.try_to_register("outer", outer)).body["error_code"] == 42201
+        missing = [{**references[0], "version": 9}]
+        said = await client.try_to_register("outer", outer, references=missing)
+        assert said.body["error_code"] == 42201
+        assert await client.register("outer", outer, references=references) == 2
+        assert await client.get("/subjects/base/versions/1/referencedby") == [2]
+        assert await client.refusal("DELETE", "/subjects/base") == 42206
+        assert await client.refusal("DELETE", "/subjects/base/versions/1") == 42206
+        told = await client.get("/schemas/ids/2")
+        assert told["references"] == references
+        await client.delete("/subjects/outer")
+        await client.delete("/subjects/base")
+
+
+async def test_numbers_of_what_is_not_there() -> None:
+    async with registry() as (_, [client]):
+        assert await client.refusal("GET", "/subjects/s/versions") == 40401
+        assert await client.refusal("GET", "/subjects/s/versions/latest") == 40401
+        assert await client.refusal("DELETE", "/subjects/s") == 40401
+        assert await client.refusal("GET", "/schemas/ids/1") == 40403
+        assert await client.refusal("GET", "/schemas/guids/x") == 40403
+        await client.register("s", PLAIN)
+        assert await client.refusal("GET", "/subjects/s/versions/2") == 40402
+        assert await client.refusal("GET", "/subjects/s/versions/0") == 42202
+        assert await client.refusal("POST", "/subjects/s/versions", {"schema": 1}) == 42201
+        assert await client.refusal("POST", "/subjects/s/versions", []) == 400
+        assert await client.refusal("GET", "/nothing") == 404
+
+
+async def test_nothing_is_written_before_something_is_registered() -> None:
+    async with registry() as (broker, [client]):
+        assert await client.get("/subjects") == []
+        assert await client.refusal("GET", "/schemas/ids/1") == 40403
+        assert "_schemas" not in broker.node.cluster.topics
+
+
+async def test_ids_survive_a_restart_and_are_not_given_twice(tmp_path: Path) -> None:
+    async with registry(tmp_path) as (_, [client]):
+        await client.register("s", PLAIN)
+        await client.register("gone", '"long"')
+        await client.delete("/subjects/gone")
+        await client.delete("/subjects/gone?permanent=true")
+        await client.put("/config/s", {"compatibility": "FULL"})
+        before = await client.get("/schemas?deleted=true")
+    async with registry(tmp_path) as (_, [client]):
+        assert await client.get("/schemas?deleted=true") == before
+        assert await client.get("/config/s") == {"compatibilityLevel": "FULL"}
+        assert await client.register("s", WIDER) == 3
+
+
+async def _all_registered(clients: list[RegistryClient], count: int) -> dict[str, int]:
+    """What each of many writers was answered, spread over the nodes."""
+    found: dict[str, int] = {}
+
+    async def one(index: int) -> None:
+        client = clients[index % len(clients)]
+        schema = record(f"R{index}", ("a", "int"))
+        found[f"s{index}"] = await client.register(f"s{index}", schema)
+
+    async with trio.open_nursery() as nursery:
+        for index in range(count):
+            nursery.start_soon(one, index)
+    return found
+
+
+async def test_nodes_that_write_at_the_same_time_agree() -> None:
+    async with registry(nodes=3) as (_, clients):
+        found = await _all_registered(clients, 12)
+        assert sorted(found.values()) == [*range(1, 13)]
+        told = [await each.get(f"/schemas/ids/{max(found.values())}") for each in clients]
+        assert told[0] == told[1] == told[2]
+        for subject, schema_id in found.items():
+            for each in clients:
+                latest = await each.get(f"/subjects/{subject}/versions/latest")
+                assert latest["id"] == schema_id
+
+
+async def test_writes_go_on_when_the_leader_has_crashed() -> None:
+    async with registry(nodes=3) as (broker, clients):
+        await clients[0].register("s", PLAIN)
+        leader = broker.node.cluster.topics["_schemas"].partitions[0].leader
+        await broker.local_node(leader).crash()
+        others = [
+            each for each, local in zip(clients, broker.nodes, strict=True) if local.id != leader
+        ]
+        assert await others[0].register("s", WIDER) == 2
+        assert await others[1].get("/subjects/s/versions") == [1, 2]
+        await broker.local_node(leader).start()

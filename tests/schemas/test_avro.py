@@ -1,0 +1,150 @@
+"""Schemas of Avro: their text, what is none, and which ones read which."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kbroker.schemas.core.avro import AvroSchema
+from kbroker.schemas.core.errors import RegistryError
+from kbroker.schemas.core.limits import Budget
+
+from .client import record
+
+
+def schema(value: Any) -> AvroSchema:
+    return AvroSchema(json.dumps(value))
+
+
+def kinds(reader: Any, writer: Any) -> list[str]:
+    """Why a reader cannot read it."""
+    found = schema(reader).differences(schema(writer), Budget())
+    return [each.kind for each in found]
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+WIDE_ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
+FIXED = {"type": "fixed", "name": "F", "size": 4}
+LIST = record("L", ("next", ["null", "L"]), ("value", "int"))
+READS: list[tuple[str, Any, Any]] = [
+    ("the same", "int", "int"),
+    ("int as long", "long", "int"),
+    ("int as double", "double", "int"),
+    ("long as float", "float", "long"),
+    ("string as bytes", "bytes", "string"),
+    ("bytes as string", "string", "bytes"),
+    ("one branch", ["null", "string"], "string"),
+    ("one promoted branch", ["null", "long"], "int"),
+    ("each branch", "long", ["int", "long"]),
+    ("more branches", ["null", "int", "string"], ["int", "null"]),
+    ("more symbols", WIDE_ENUM, ENUM),
+    ("a default symbol", {**ENUM, "default": "A"}, WIDE_ENUM),
+    ("a field with a default", record("R", ("a", "int", 1)), record("R")),
+    ("a field less", record("R"), record("R", ("a", "int"))),
+    ("another namespace", {**FIXED, "namespace": "x"}, FIXED),
+    ("a circle", LIST, LIST),
+    ("items", {"type": "array", "items": "long"}, {"type": "array", "items": "int"}),
+    ("values", {"type": "map", "values": "long"}, {"type": "map", "values": "int"}),
+]
+REFUSES: list[tuple[str, Any, Any, list[str]]] = [
+    ("long as int", "int", "long", ["TYPE_MISMATCH"]),
+    ("int as string", "string", "int", ["TYPE_MISMATCH"]),
+    ("a branch that is gone", ["int"], ["int", "null"], ["MISSING_UNION_BRANCH"]),
+    ("no branch", ["null", "int"], "string", ["MISSING_UNION_BRANCH"]),
+    ("one branch of two", "int", ["int", "string"], ["TYPE_MISMATCH"]),
+    ("fewer symbols", ENUM, WIDE_ENUM, ["MISSING_ENUM_SYMBOLS"]),
+    ("another size", {**FIXED, "size": 5}, FIXED, ["FIXED_SIZE_MISMATCH"]),
+    ("another name", {**FIXED, "name": "G"}, FIXED, ["NAME_MISMATCH"]),
+    (
+        "a field without a default",
+        record("R", ("a", "int")),
+        record("R"),
+        ["READER_FIELD_MISSING_DEFAULT_VALUE"],
+    ),
+    (
+        "a default of the enum is none of the field",
+        record("R", ("a", {**ENUM, "default": "A"})),
+        record("R"),
+        ["READER_FIELD_MISSING_DEFAULT_VALUE"],
+    ),
+    (
+        "in a circle",
+        LIST,
+        record("L", ("next", ["null", "L"]), ("value", "string")),
+        ["TYPE_MISMATCH"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer"), [row[1:] for row in READS], ids=[row[0] for row in READS]
+)
+def test_a_reader_takes(reader: Any, writer: Any) -> None:
+    assert kinds(reader, writer) == []
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "why"), [row[1:] for row in REFUSES], ids=[row[0] for row in REFUSES]
+)
+def test_a_reader_does_not_take(reader: Any, writer: Any, why: list[str]) -> None:
+    assert kinds(reader, writer)[: len(why)] == why
+
+
+def test_a_field_is_found_by_an_alias() -> None:
+    reader = record("R", ("new", "int"))
+    reader["fields"][0]["aliases"] = ["old"]
+    assert kinds(reader, record("R", ("old", "int"))) == []
+
+
+INVALID: list[Any] = [
+    "nothing",
+    {"type": "record", "name": "R"},
+    {"type": "record", "fields": []},
+    record("R", ("a", "int"), ("a", "int")),
+    record("R", ("a", "int", "x")),
+    record("R-S"),
+    record("R", ("a", "Unknown")),
+    [["int"]],
+    ["int", "int"],
+    {"type": "enum", "name": "E", "symbols": ["A", "A"]},
+    {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"},
+    {"type": "fixed", "name": "F"},
+    {"type": "array"},
+    5,
+]
+
+
+@pytest.mark.parametrize("value", INVALID, ids=json.dumps)
+def test_what_is_no_schema_is_refused(value: Any) -> None:
+    with pytest.raises(RegistryError):
+        schema(value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a":NaN}'])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(RegistryError):
+        AvroSchema(text)
+
+
+def test_its_text_is_the_same_however_it_was_written() -> None:
+    inner = {"name": "I", "type": "record", "fields": []}
+    loose = {
+        "fields": [{"type": {"type": "string"}, "name": "a"}, {"name": "b", "type": inner}],
+        "doc": "d",
+        "name": "x.y.R",
+        "type": "record",
+        "more": 1,
+    }
+    assert schema(loose).canonical == (
+        '{"type":"record","name":"R","namespace":"x.y","doc":"d","fields":[{"name":"a","type":"string"},'
+        '{"name":"b","type":{"type":"record","name":"I","fields":[]}}],"more":1}'
+    )
+    assert AvroSchema(schema(loose).canonical).canonical == schema(loose).canonical
+
+
+def test_unions_too_large_to_be_compared_are_refused() -> None:
+    union = [{"type": "fixed", "name": f"F{index}", "size": 1} for index in range(1000)]
+    with pytest.raises(RegistryError, match="too large"):
+        kinds(union[::-1], union)

@@ -450,7 +450,7 @@ ELSEWHERE = {
     "disk": "disk_flip",
 }
 """Orders that have other names than the methods of the broker."""
-PYTHON_ONLY = {"connections", "on", "run_in_broker", "running"}
+PYTHON_ONLY = {"connections", "on", "run_in_broker", "running", "schema_registry_url"}
 
 
 def test_there_is_an_order_for_all_that_python_can_do(order: Orders) -> None:

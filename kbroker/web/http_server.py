@@ -49,7 +49,7 @@ class HttpServer:
     Parameters: `flag` is what the flags for its address begin with.
     """
 
-    def __init__(self, app: Any, endpoint: Endpoint, limits: Limits, flag: str = "--http") -> None:
+    def __init__(self, app: Any, endpoint: Endpoint, limits: Limits, flag: str) -> None:
         self.endpoint = endpoint
         """With the port that the system chose, as soon as it did."""
         self._app = wrap_app(app, 0, "asgi")

@@ -44,7 +44,7 @@ async def running(
     *, connections: int = 10, seconds: float = 60
 ) -> AsyncIterator[tuple[HttpServer, Endpoint]]:
     rules = Rules.of((), is_read_only=False, body_bytes_max=1000, seconds=seconds)
-    server = HttpServer(Guard(app, rules), ANY, Limits(connections, seconds))
+    server = HttpServer(Guard(app, rules), ANY, Limits(connections, seconds), "--http")
     await server.bind()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
@@ -132,11 +132,11 @@ async def test_nonsense_ends_one_connection(nonsense: bytes) -> None:
 
 async def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
     async with running() as (_, there):
-        other = HttpServer(app, there, Limits(1, 1))
+        other = HttpServer(app, there, Limits(1, 1), "--http")
         with pytest.raises(CannotListen, match=f"port {there.port} .* --http-port 0"):
             await other.bind()
 
 
 async def test_a_place_that_is_not_here_is_named() -> None:
     with pytest.raises(CannotListen, match="--http-host"):
-        await HttpServer(app, Endpoint("192.0.2.1", 0), Limits(1, 1)).bind()
+        await HttpServer(app, Endpoint("192.0.2.1", 0), Limits(1, 1), "--http").bind()

@@ -1,0 +1,80 @@
+"""One HTTP server for each node of a process, each behind the same guard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trio
+
+from kbroker.client.endpoint import PORT_MAX, Endpoint
+from kbroker.config import BrokerConfig
+from kbroker.net.server import CannotListen
+
+from .guard import App, Guard, Rules
+from .http_server import HttpServer, Limits
+
+
+class NodeServers:
+    """The servers of all nodes. They can be bound again after `close`.
+
+    Parameters: `config` is that of the first node, which is at `first`; the next ones have the ports
+    behind. `flag` is what the flags for the address begin with.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, first: Endpoint, *, flag: str, is_read_only: bool
+    ) -> None:
+        self._first = first
+        self._first_id = config.node_id
+        self._flag = flag
+        self._limits = Limits(config.http_max_connections, config.http_request_timeout_ms / 1000)
+        self._rules = Rules.of(
+            config.http_allowed_hosts,
+            is_read_only=is_read_only,
+            body_bytes_max=config.http_max_request_bytes,
+            seconds=self._limits.seconds,
+        )
+        self._ports: dict[int, int] = {}
+        """By node; those that the system chose are kept when it starts again."""
+        self._servers: dict[int, HttpServer] = {}
+
+    def endpoint_of(self, node_id: int) -> Endpoint:
+        """Where a node serves."""
+        return self._servers[node_id].endpoint
+
+    async def bind(self, apps: Mapping[int, App]) -> None:
+        """Take the ports of all nodes, or of none; `apps` is what each serves. Raises CannotListen."""
+        self._servers = {node_id: self._server(node_id, app) for node_id, app in apps.items()}
+        try:
+            for server in self._servers.values():
+                await server.bind()
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.close()
+            raise
+        self._ports = {node_id: self.endpoint_of(node_id).port for node_id in self._servers}
+
+    async def run(self) -> None:
+        """Serve until `close`."""
+        async with trio.open_nursery() as nursery:
+            for server in self._servers.values():
+                nursery.start_soon(server.run)
+
+    async def close(self) -> None:
+        """End all of them, at the same time."""
+        async with trio.open_nursery() as nursery:
+            for server in self._servers.values():
+                nursery.start_soon(server.close)
+
+    def _server(self, node_id: int, app: App) -> HttpServer:
+        endpoint = self._first._replace(port=self._port_of(node_id))
+        return HttpServer(Guard(app, self._rules), endpoint, self._limits, self._flag)
+
+    def _port_of(self, node_id: int) -> int:
+        port = self._first.port
+        if node_id in self._ports or not port:
+            return self._ports.get(node_id, 0)
+        port += node_id - self._first_id
+        if not 0 < port <= PORT_MAX:
+            raise CannotListen(f"there is no port {port}; name a lower one with {self._flag}-port")
+        return port

@@ -5,23 +5,40 @@ import { h, note, visible } from "./dom.js";
 import { activity, cluster, explain, group, groups, overview, storage, topics } from "./pages.js";
 import { topic } from "./topic.js";
 
-const PAGES = [["", "Overview", overview], ["topics", "Topics", topics], ["groups", "Groups", groups],
-  ["activity", "Activity", activity], ["storage", "Transactions & storage", storage], ["cluster", "Cluster", cluster]];
-let leave = null, shown = 0;
+const PAGES = [
+  ["", "Overview", overview],
+  ["topics", "Topics", topics],
+  ["groups", "Groups", groups],
+  ["activity", "Activity", activity],
+  ["storage", "Transactions & storage", storage],
+  ["cluster", "Cluster", cluster],
+];
+let leave = null,
+  shown = 0;
 
 export function place() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
-  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query ?? "") };
+  return {
+    parts: path.split("/").filter(Boolean).map(decodeURIComponent),
+    query: new URLSearchParams(query ?? ""),
+  };
 }
 
 async function show() {
-  const mine = ++shown, { parts, query } = place(), main = document.getElementById("main");
+  const mine = ++shown,
+    { parts, query } = place(),
+    main = document.getElementById("main");
   document.getElementById("detail").close();
   if (leave) leave();
   leave = null;
   const found = PAGES.find(([name]) => name === (parts[0] ?? ""));
-  document.getElementById("nav").replaceChildren(...PAGES.map(([name, text]) =>
-    h("a", { href: `#/${name}`, "aria-current": name === (parts[0] ?? "") ? "page" : null }, text)));
+  document
+    .getElementById("nav")
+    .replaceChildren(
+      ...PAGES.map(([name, text]) =>
+        h("a", { href: `#/${name}`, "aria-current": name === (parts[0] ?? "") ? "page" : null }, text),
+      ),
+    );
   const view = h("div");
   let page = found?.[2];
   if (parts[0] === "topics" && parts.length > 1) page = topic;
@@ -31,7 +48,10 @@ async function show() {
   try {
     if (!page) throw new Error("there is no such page");
     const end = await page(view, parts, query, () => mine === shown);
-    if (mine !== shown) { end?.(); return; }
+    if (mine !== shown) {
+      end?.();
+      return;
+    }
     leave = end;
   } catch (error) {
     if (mine !== shown) return;
@@ -46,24 +66,38 @@ function theme(name) {
 
 function choose() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const kept = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
+  const kept = () => {
+    try {
+      return localStorage.getItem("theme");
+    } catch {
+      return null;
+    }
+  };
   theme(kept() ?? (dark.matches ? "dark" : "light"));
   dark.addEventListener("change", () => theme(kept() ?? (dark.matches ? "dark" : "light")));
   document.getElementById("theme").addEventListener("click", () => {
     const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
     theme(next);
-    try { localStorage.setItem("theme", next); } catch { /* then it is kept for this page only */ }
+    try {
+      localStorage.setItem("theme", next);
+    } catch {
+      /* then it is kept for this page only */
+    }
   });
 }
 
 // Keys: g and a letter go to a page, / to the first field.
 let isGoing = false;
 function key(event) {
-  if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey)
+    return;
   const pages = { o: "", t: "topics", g: "groups", a: "activity", s: "storage", c: "cluster" };
   if (isGoing && event.key in pages) location.hash = `#/${pages[event.key]}`;
   isGoing = !isGoing && event.key === "g";
-  if (event.key === "/") { document.querySelector("main input")?.focus(); event.preventDefault(); }
+  if (event.key === "/") {
+    document.querySelector("main input")?.focus();
+    event.preventDefault();
+  }
 }
 
 choose();
@@ -72,7 +106,8 @@ addEventListener("keydown", key);
 addEventListener("unhandledrejection", (event) => note(event.reason?.message ?? "that did not work", true));
 try {
   Object.assign(session, await get("/session"));
-  document.getElementById("who").textContent = `${session.user} · node ${session.node_id}${session.may_write ? "" : " · read-only"}`;
+  document.getElementById("who").textContent =
+    `${session.user} · node ${session.node_id}${session.may_write ? "" : " · read-only"}`;
 } catch (error) {
   note(error.message, true);
 }

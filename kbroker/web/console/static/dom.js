@@ -7,7 +7,9 @@ export function h(tag, attributes, ...children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  element.append(
+    ...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false),
+  );
   return element;
 }
 
@@ -17,7 +19,10 @@ export function bytes(value) {
   if (value === null || value === undefined || value < 0) return "–";
   const units = ["B", "kB", "MB", "GB", "TB"];
   let at = 0;
-  while (value >= 1000 && at < units.length - 1) { value /= 1000; at += 1; }
+  while (value >= 1000 && at < units.length - 1) {
+    value /= 1000;
+    at += 1;
+  }
   return `${at && value < 100 ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
 }
 
@@ -29,8 +34,10 @@ export function time(ms) {
 
 // What cannot be seen is shown as it is written in programs, so that nothing hides or turns text around.
 export function visible(text) {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
-    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return text.replace(
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -38,60 +45,114 @@ const SVG = "http://www.w3.org/2000/svg";
 export function spark(values, label, width = 120, height = 24) {
   const known = (values ?? []).filter((each) => each !== null);
   if (!known.length) return h("span", { class: "soft" }, "–");
-  const most = Math.max(...known, 1), svg = document.createElementNS(SVG, "svg");
-  const path = document.createElementNS(SVG, "path"), step = width / Math.max(values.length - 1, 1);
-  let line = "", isDown = false;
+  const most = Math.max(...known, 1),
+    svg = document.createElementNS(SVG, "svg");
+  const path = document.createElementNS(SVG, "path"),
+    step = width / Math.max(values.length - 1, 1);
+  let line = "",
+    isDown = false;
   values.forEach((value, at) => {
-    if (value === null) { isDown = false; return; }
+    if (value === null) {
+      isDown = false;
+      return;
+    }
     line += `${isDown ? "L" : "M"}${(at * step).toFixed(1)} ${(height - 2 - (value / most) * (height - 4)).toFixed(1)}`;
     isDown = true;
   });
   const last = values.length - 1;
   if (values[last] !== null && values[last - 1] === null) line += "h0.1";
   path.setAttribute("d", line);
-  for (const [name, value] of [["fill", "none"], ["stroke", "currentColor"], ["stroke-width", "1.8"], ["stroke-linecap", "round"]]) path.setAttribute(name, value);
-  for (const [name, value] of [["class", "spark"], ["width", width], ["height", height], ["viewBox", `0 0 ${width} ${height}`], ["role", "img"], ["aria-label", `${label}: now ${known[known.length - 1]}, at most ${most}`]]) svg.setAttribute(name, value);
+  for (const [name, value] of [
+    ["fill", "none"],
+    ["stroke", "currentColor"],
+    ["stroke-width", "1.8"],
+    ["stroke-linecap", "round"],
+  ])
+    path.setAttribute(name, value);
+  for (const [name, value] of [
+    ["class", "spark"],
+    ["width", width],
+    ["height", height],
+    ["viewBox", `0 0 ${width} ${height}`],
+    ["role", "img"],
+    ["aria-label", `${label}: now ${known[known.length - 1]}, at most ${most}`],
+  ])
+    svg.setAttribute(name, value);
   svg.append(path);
   return svg;
 }
 
-const ROW = 33, AROUND = 12;
+const ROW = 33,
+  AROUND = 12;
 
 // A table of which only the rows are made that can be seen. `columns`: [heading, cell(row), class].
 export class Table {
   constructor(columns, { pick = null, tall = true, label = "Table" } = {}) {
-    this.columns = columns; this.pick = pick; this.rows = []; this.first = -1; this.end = -1;
+    this.columns = columns;
+    this.pick = pick;
+    this.rows = [];
+    this.first = -1;
+    this.end = -1;
     this.body = h("tbody");
     const heads = columns.map(([name, , kind]) => h("th", { class: kind, scope: "col" }, name));
-    this.element = h("div", { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "region", "aria-label": label },
-      h("table", {}, h("thead", {}, h("tr", {}, heads)), this.body));
+    this.element = h(
+      "div",
+      { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "region", "aria-label": label },
+      h("table", {}, h("thead", {}, h("tr", {}, heads)), this.body),
+    );
     this.element.addEventListener("scroll", () => this.draw(), { passive: true });
   }
-  set(rows) { this.rows = rows; this.first = -1; this.draw(); return this; }
+  set(rows) {
+    this.rows = rows;
+    this.first = -1;
+    this.draw();
+    return this;
+  }
   draw() {
-    const height = this.element.clientHeight || 600, at = Math.floor(this.element.scrollTop / ROW);
-    const first = Math.max(at - AROUND, 0), end = Math.min(at + Math.ceil(height / ROW) + AROUND, this.rows.length);
+    const height = this.element.clientHeight || 600,
+      at = Math.floor(this.element.scrollTop / ROW);
+    const first = Math.max(at - AROUND, 0),
+      end = Math.min(at + Math.ceil(height / ROW) + AROUND, this.rows.length);
     if (first === this.first && end === this.end) return;
-    this.first = first; this.end = end;
+    this.first = first;
+    this.end = end;
     const space = (count) => {
       const cell = h("td", { colspan: this.columns.length });
       cell.style.height = `${count * ROW}px`;
       return h("tr", { class: "space", "aria-hidden": "true" }, cell);
     };
-    this.body.replaceChildren(...(first ? [space(first)] : []), ...this.rows.slice(first, end).map((row) => this.line(row)),
-      ...(end < this.rows.length ? [space(this.rows.length - end)] : []));
-    if (!this.rows.length) this.body.append(h("tr", {}, h("td", { colspan: this.columns.length, class: "soft" }, "nothing")));
+    this.body.replaceChildren(
+      ...(first ? [space(first)] : []),
+      ...this.rows.slice(first, end).map((row) => this.line(row)),
+      ...(end < this.rows.length ? [space(this.rows.length - end)] : []),
+    );
+    if (!this.rows.length)
+      this.body.append(h("tr", {}, h("td", { colspan: this.columns.length, class: "soft" }, "nothing")));
   }
   line(row) {
     const cells = this.columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)));
     if (!this.pick) return h("tr", {}, cells);
-    return h("tr", { class: "pick", tabindex: 0, onclick: () => this.pick(row),
-      onkeydown: (event) => { if (event.key === "Enter") { event.preventDefault(); this.pick(row); } } }, cells);
+    return h(
+      "tr",
+      {
+        class: "pick",
+        tabindex: 0,
+        onclick: () => this.pick(row),
+        onkeydown: (event) => {
+          if (event.key === "Enter") {
+            event.preventDefault();
+            this.pick(row);
+          }
+        },
+      },
+      cells,
+    );
   }
 }
 
 export const link = (path, text) => h("a", { href: `#${path}` }, visible(text));
-export const card = (name, ...big) => h("div", { class: "card" }, h("div", { class: "name" }, name), h("div", { class: "big" }, ...big));
+export const card = (name, ...big) =>
+  h("div", { class: "card" }, h("div", { class: "name" }, name), h("div", { class: "big" }, ...big));
 export const field = (name, input) => h("label", {}, name, input);
 
 export function note(text, isBad = false) {

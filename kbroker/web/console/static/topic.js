@@ -10,54 +10,126 @@ const KEPT = 5000;
 export async function topic(view, parts, query, isShown) {
   const [, name, tab = "messages"] = parts;
   const tabs = Object.keys(TABS).filter((each) => each !== "produce" || session.may_write);
-  view.append(h("h1", {}, visible(name)), h("div", { class: "tabs", role: "navigation", "aria-label": "Of this topic" }, tabs.map((each) =>
-    h("a", { href: `#/topics/${part(name)}/${each}`, "aria-current": each === tab ? "page" : null }, each[0].toUpperCase() + each.slice(1)))));
+  view.append(
+    h("h1", {}, visible(name)),
+    h(
+      "div",
+      { class: "tabs", role: "navigation", "aria-label": "Of this topic" },
+      tabs.map((each) =>
+        h(
+          "a",
+          { href: `#/topics/${part(name)}/${each}`, "aria-current": each === tab ? "page" : null },
+          each[0].toUpperCase() + each.slice(1),
+        ),
+      ),
+    ),
+  );
   if (!(tab in TABS)) throw new Error("there is no such page");
   return TABS[tab](view, name, query, isShown);
 }
 
-const shown = (row, name) => row[`${name}_text`] ?? row[name] ?? (row[`${name}_base64`] === undefined ? "null" : row[`${name}_base64`]);
+const shown = (row, name) =>
+  row[`${name}_text`] ?? row[name] ?? (row[`${name}_base64`] === undefined ? "null" : row[`${name}_base64`]);
 
 async function messages(view, name, query, isShown) {
-  const value = (key, otherwise = "") => query.get(key) ?? otherwise, from = value("from", "newest");
-  const origin = h("select", { name: "from" }, ["newest", "oldest", "offset", "timestamp", "live"].map((each) => h("option", { selected: each === from }, each)));
-  const inputs = { offset: h("input", { name: "offset", inputmode: "numeric", value: value("offset"), placeholder: "47" }), timestamp: h("input", { name: "timestamp", value: value("timestamp"), placeholder: "ms since 1970" }),
-    partition: h("input", { name: "partition", value: value("partition"), placeholder: "all" }), contains: h("input", { name: "contains", type: "search", value: value("contains") }),
-    key: h("input", { name: "key", value: value("key") }), header: h("input", { name: "header", value: value("header"), placeholder: "name=text" }), where: h("input", { name: "where", value: value("where"), placeholder: "value.n > 3 and size < 100" }) };
-  const labels = { offset: "Offset", timestamp: "Time", partition: "Partitions", contains: "Contains", key: "Key contains", header: "Header", where: "Where" };
+  const value = (key, otherwise = "") => query.get(key) ?? otherwise,
+    from = value("from", "newest");
+  const origin = h(
+    "select",
+    { name: "from" },
+    ["newest", "oldest", "offset", "timestamp", "live"].map((each) =>
+      h("option", { selected: each === from }, each),
+    ),
+  );
+  const inputs = {
+    offset: h("input", { name: "offset", inputmode: "numeric", value: value("offset"), placeholder: "47" }),
+    timestamp: h("input", { name: "timestamp", value: value("timestamp"), placeholder: "ms since 1970" }),
+    partition: h("input", { name: "partition", value: value("partition"), placeholder: "all" }),
+    contains: h("input", { name: "contains", type: "search", value: value("contains") }),
+    key: h("input", { name: "key", value: value("key") }),
+    header: h("input", { name: "header", value: value("header"), placeholder: "name=text" }),
+    where: h("input", { name: "where", value: value("where"), placeholder: "value.n > 3 and size < 100" }),
+  };
+  const labels = {
+    offset: "Offset",
+    timestamp: "Time",
+    partition: "Partitions",
+    contains: "Contains",
+    key: "Key contains",
+    header: "Header",
+    where: "Where",
+  };
   const committed = h("input", { type: "checkbox", checked: value("committed") === "1" });
   const fields = Object.entries(inputs).map(([each, input]) => [each, field(labels[each], input)]);
-  const choose = () => fields.forEach(([each, label]) => { if (each === "offset" || each === "timestamp") label.hidden = origin.value !== each; });
+  const choose = () =>
+    fields.forEach(([each, label]) => {
+      if (each === "offset" || each === "timestamp") label.hidden = origin.value !== each;
+    });
   origin.addEventListener("change", choose);
   choose();
-  const form = h("form", { class: "bar", onsubmit: (event) => {
-    event.preventDefault();
-    const given = new URLSearchParams({ from: origin.value });
-    for (const [each, input] of Object.entries(inputs)) if (input.value && !input.closest("label").hidden) given.set(each, input.value);
-    if (committed.checked) given.set("committed", "1");
-    const target = `#/topics/${part(name)}/messages?${given}`;
-    if (location.hash === target) dispatchEvent(new HashChangeEvent("hashchange")); else location.hash = target;
-  } }, field("From", origin), fields.map(([, label]) => label), h("label", { class: "check" }, committed, "Committed only"), h("button", { class: "main" }, "Look"));
-  const table = new Table([["Time", (row) => time(row.timestamp)], ["Partition", (row) => row.partition, "num"], ["Offset", (row) => number(row.offset), "num"], ["Key", (row) => visible(shown(row, "key").slice(0, 80)), "mono"], ["Value", (row) => visible(shown(row, "value").slice(0, 300)), "mono"], ["Size", (row) => bytes(row.value_size ?? row.value?.length ?? 0), "num"]],
-    { label: "Records", pick: (row) => detail(name, row) });
-  const said = h("p", { class: "soft", role: "status" }), more = h("button", { type: "button", hidden: true }, "Go on");
+  const form = h(
+    "form",
+    {
+      class: "bar",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const given = new URLSearchParams({ from: origin.value });
+        for (const [each, input] of Object.entries(inputs))
+          if (input.value && !input.closest("label").hidden) given.set(each, input.value);
+        if (committed.checked) given.set("committed", "1");
+        const target = `#/topics/${part(name)}/messages?${given}`;
+        if (location.hash === target) dispatchEvent(new HashChangeEvent("hashchange"));
+        else location.hash = target;
+      },
+    },
+    field("From", origin),
+    fields.map(([, label]) => label),
+    h("label", { class: "check" }, committed, "Committed only"),
+    h("button", { class: "main" }, "Look"),
+  );
+  const table = new Table(
+    [
+      ["Time", (row) => time(row.timestamp)],
+      ["Partition", (row) => row.partition, "num"],
+      ["Offset", (row) => number(row.offset), "num"],
+      ["Key", (row) => visible(shown(row, "key").slice(0, 80)), "mono"],
+      ["Value", (row) => visible(shown(row, "value").slice(0, 300)), "mono"],
+      ["Size", (row) => bytes(row.value_size ?? row.value?.length ?? 0), "num"],
+    ],
+    { label: "Records", pick: (row) => detail(name, row) },
+  );
+  const said = h("p", { class: "soft", role: "status" }),
+    more = h("button", { type: "button", hidden: true }, "Go on");
   const save = h("button", { type: "button", onclick: () => download(name, rows) }, "Save as NDJSON");
   let rows = [];
   view.append(form, table.element, said, h("div", { class: "row" }, more, save));
   const asked = Object.fromEntries([...query.entries()].filter(([each]) => each !== "from"));
-  if (from === "live") return live(name, asked, said, (found) => { rows = found.reverse().concat(rows).slice(0, KEPT); table.set(rows); });
-  let cursor = "", scanned = 0, seconds = 0;
+  if (from === "live")
+    return live(name, asked, said, (found) => {
+      rows = found.reverse().concat(rows).slice(0, KEPT);
+      table.set(rows);
+    });
+  let cursor = "",
+    scanned = 0,
+    seconds = 0;
   async function look() {
     more.disabled = true;
     said.textContent = "Looking …";
-    const it = await get(`/topics/${part(name)}/messages`, { ...asked, from, cursor, limit: 200 }).catch((error) => { said.textContent = visible(error.message); said.className = "bad"; });
+    const it = await get(`/topics/${part(name)}/messages`, { ...asked, from, cursor, limit: 200 }).catch(
+      (error) => {
+        said.textContent = visible(error.message);
+        said.className = "bad";
+      },
+    );
     if (!it || !isShown()) return;
     ({ cursor } = it);
-    scanned += it.scanned; seconds += it.seconds;
+    scanned += it.scanned;
+    seconds += it.seconds;
     rows = rows.concat(it.records);
     table.set(rows);
     said.textContent = `${number(rows.length)} records of ${number(scanned)} looked at in ${seconds.toFixed(1)} s${it.done ? "; that is all" : ""}${it.too_large ? `; ${it.too_large} values were too large for the expression` : ""}`;
-    more.hidden = it.done; more.disabled = false;
+    more.hidden = it.done;
+    more.disabled = false;
   }
   more.addEventListener("click", look);
   look();
@@ -67,22 +139,50 @@ async function messages(view, name, query, isShown) {
 function live(name, asked, said, take) {
   const kept = Object.entries(asked).filter(([each]) => FILTERS.includes(each) || each === "partition");
   const source = new EventSource(`/api/v1/topics/${part(name)}/live?${new URLSearchParams(kept)}`);
-  let seen = 0, dropped = 0;
+  let seen = 0,
+    dropped = 0;
   said.textContent = "Waiting for records …";
   source.onmessage = (event) => {
     const it = JSON.parse(event.data);
-    seen += it.seen; dropped += it.dropped;
+    seen += it.seen;
+    dropped += it.dropped;
     if (it.records.length) take(it.records);
-    said.textContent = it.trouble ? visible(it.trouble) : `live: ${number(seen)} records came${dropped ? `, ${number(dropped)} of them too fast to be shown` : ""}`;
+    said.textContent = it.trouble
+      ? visible(it.trouble)
+      : `live: ${number(seen)} records came${dropped ? `, ${number(dropped)} of them too fast to be shown` : ""}`;
   };
-  source.onerror = () => { if (source.readyState === EventSource.CLOSED) said.textContent = "The live view ended."; };
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) said.textContent = "The live view ended.";
+  };
   return () => source.close();
 }
 
 function download(name, rows) {
-  const fields = ["topic", "partition", "offset", "timestamp", "timestamp_type", "key", "key_base64", "value", "value_base64"];
-  const lines = rows.map((row) => JSON.stringify({ ...Object.fromEntries(fields.filter((each) => each in row).map((each) => [each, row[each]])), headers: row.headers.map((each) => Object.fromEntries(["key", "key_base64", "value", "value_base64"].filter((one) => one in each).map((one) => [one, each[one]]))) }));
-  if (rows.some((row) => row.value_cut || row.key_cut)) note("Long values are cut in it: load them one by one.", true);
+  const fields = [
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestamp_type",
+    "key",
+    "key_base64",
+    "value",
+    "value_base64",
+  ];
+  const lines = rows.map((row) =>
+    JSON.stringify({
+      ...Object.fromEntries(fields.filter((each) => each in row).map((each) => [each, row[each]])),
+      headers: row.headers.map((each) =>
+        Object.fromEntries(
+          ["key", "key_base64", "value", "value_base64"]
+            .filter((one) => one in each)
+            .map((one) => [one, each[one]]),
+        ),
+      ),
+    }),
+  );
+  if (rows.some((row) => row.value_cut || row.key_cut))
+    note("Long values are cut in it: load them one by one.", true);
   const url = URL.createObjectURL(new Blob([lines.join("\n")], { type: "application/x-ndjson" }));
   h("a", { href: url, download: `${name}.ndjson` }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
@@ -90,54 +190,212 @@ function download(name, rows) {
 
 function pretty(row, name) {
   const text = shown(row, name);
-  if (["json", "coordinator"].includes(row[`${name}_format`])) try { return JSON.stringify(JSON.parse(text), null, 2); } catch { /* it is cut */ }
+  if (["json", "coordinator"].includes(row[`${name}_format`]))
+    try {
+      return JSON.stringify(JSON.parse(text), null, 2);
+    } catch {
+      /* it is cut */
+    }
   return text;
 }
 
 function detail(topicName, row) {
-  const dialog = document.getElementById("detail"), where = `/topics/${part(topicName)}/records/${row.partition}/${row.offset}`;
+  const dialog = document.getElementById("detail"),
+    where = `/topics/${part(topicName)}/records/${row.partition}/${row.offset}`;
   const block = (name) => {
     const box = h("pre", { tabindex: 0 }, visible(pretty(row, name)));
-    const load = row[`${name}_cut`] && h("button", { type: "button", onclick: async (event) => {
-      const found = await fetch(`/api/v1${where}/${name}`);
-      box.textContent = visible(await found.text());
-      event.target.remove();
-    } }, `Load all ${bytes(row[`${name}_size`])}`);
-    return [h("h2", {}, name === "key" ? "Key" : "Value", h("span", { class: "soft" }, ` ${row[`${name}_format`] ?? ""}`)), load, box];
+    const load =
+      row[`${name}_cut`] &&
+      h(
+        "button",
+        {
+          type: "button",
+          onclick: async (event) => {
+            const found = await fetch(`/api/v1${where}/${name}`);
+            box.textContent = visible(await found.text());
+            event.target.remove();
+          },
+        },
+        `Load all ${bytes(row[`${name}_size`])}`,
+      );
+    return [
+      h(
+        "h2",
+        {},
+        name === "key" ? "Key" : "Value",
+        h("span", { class: "soft" }, ` ${row[`${name}_format`] ?? ""}`),
+      ),
+      load,
+      box,
+    ];
   };
   const close = h("button", { type: "button", autofocus: true, onclick: () => dialog.close() }, "Close");
-  const copy = h("button", { type: "button", onclick: async () => { await navigator.clipboard.writeText(JSON.stringify(row)); note("copied"); } }, "Copy");
-  const resend = session.may_write && h("button", { type: "button", onclick: () => post(`${where}/resend`).then((it) => note(`written at offset ${it.written[0].offset}`)).catch((error) => note(error.message, true)) }, "Send again");
-  dialog.replaceChildren(h("div", {}, h("h1", {}, `Partition ${row.partition}, offset ${row.offset}`), h("p", { class: "soft" }, `${time(row.timestamp)} ${row.timestamp_type}${row.producer_id === undefined ? "" : `, producer ${row.producer_id}`}`), h("div", { class: "row" }, close, copy, resend),
-    block("key"), block("value"), h("h2", {}, "Headers"), h("ul", { class: "lines card" }, row.headers.length ? row.headers.map((each) => h("li", { class: "mono" }, `${visible(shown(each, "key"))}: ${visible(shown(each, "value"))}`)) : h("li", {}, "none"))));
+  const copy = h(
+    "button",
+    {
+      type: "button",
+      onclick: async () => {
+        await navigator.clipboard.writeText(JSON.stringify(row));
+        note("copied");
+      },
+    },
+    "Copy",
+  );
+  const resend =
+    session.may_write &&
+    h(
+      "button",
+      {
+        type: "button",
+        onclick: () =>
+          post(`${where}/resend`)
+            .then((it) => note(`written at offset ${it.written[0].offset}`))
+            .catch((error) => note(error.message, true)),
+      },
+      "Send again",
+    );
+  dialog.replaceChildren(
+    h(
+      "div",
+      {},
+      h("h1", {}, `Partition ${row.partition}, offset ${row.offset}`),
+      h(
+        "p",
+        { class: "soft" },
+        `${time(row.timestamp)} ${row.timestamp_type}${row.producer_id === undefined ? "" : `, producer ${row.producer_id}`}`,
+      ),
+      h("div", { class: "row" }, close, copy, resend),
+      block("key"),
+      block("value"),
+      h("h2", {}, "Headers"),
+      h(
+        "ul",
+        { class: "lines card" },
+        row.headers.length
+          ? row.headers.map((each) =>
+              h("li", { class: "mono" }, `${visible(shown(each, "key"))}: ${visible(shown(each, "value"))}`),
+            )
+          : h("li", {}, "none"),
+      ),
+    ),
+  );
   dialog.showModal();
 }
 
 async function partitions(view, name) {
   const it = await get(`/topics/${part(name)}`);
-  view.append(new Table([["Partition", (row) => row.partition, "num"], ["Leader", (row) => row.leader, "num"], ["Replicas", (row) => row.replicas.join(", ")], ["In sync", (row) => h("span", { class: row.isr.length < row.replicas.length ? "bad" : null }, row.isr.join(", "))], ["Start", (row) => number(row.start_offset), "num"], ["End", (row) => number(row.end_offset), "num"], ["Size", (row) => bytes(row.bytes), "num"], ["Error", (row) => row.error ?? ""], ["Why", (row) => link(`/explain/partition/${part(name)}/${row.partition}`, "explain")]], { label: "Partitions" }).set(it.partitions).element);
+  view.append(
+    new Table(
+      [
+        ["Partition", (row) => row.partition, "num"],
+        ["Leader", (row) => row.leader, "num"],
+        ["Replicas", (row) => row.replicas.join(", ")],
+        [
+          "In sync",
+          (row) =>
+            h("span", { class: row.isr.length < row.replicas.length ? "bad" : null }, row.isr.join(", ")),
+        ],
+        ["Start", (row) => number(row.start_offset), "num"],
+        ["End", (row) => number(row.end_offset), "num"],
+        ["Size", (row) => bytes(row.bytes), "num"],
+        ["Error", (row) => row.error ?? ""],
+        ["Why", (row) => link(`/explain/partition/${part(name)}/${row.partition}`, "explain")],
+      ],
+      { label: "Partitions" },
+    ).set(it.partitions).element,
+  );
 }
 
 async function groups(view, name) {
   const it = await get(`/topics/${part(name)}`);
-  view.append(new Table([["Group", (row) => link(`/groups/${part(row.group)}`, row.group)], ["Members", (row) => number(row.members), "num"], ["Lag", (row) => number(row.lag), "num"]], { label: "Groups" }).set(it.groups).element);
+  view.append(
+    new Table(
+      [
+        ["Group", (row) => link(`/groups/${part(row.group)}`, row.group)],
+        ["Members", (row) => number(row.members), "num"],
+        ["Lag", (row) => number(row.lag), "num"],
+      ],
+      { label: "Groups" },
+    ).set(it.groups).element,
+  );
 }
 
 async function config(view, name) {
   const it = await get(`/topics/${part(name)}/config`);
-  view.append(new Table([["Setting", (row) => h("strong", {}, row.name)], ["Value", (row) => h("code", {}, visible(row.value ?? (row.sensitive ? "(secret)" : "–")))], ["From", (row) => row.source], ["What it is for", (row) => row.doc ?? "", "doc"]], { label: "Settings" }).set(it.configs).element);
+  view.append(
+    new Table(
+      [
+        ["Setting", (row) => h("strong", {}, row.name)],
+        ["Value", (row) => h("code", {}, visible(row.value ?? (row.sensitive ? "(secret)" : "–")))],
+        ["From", (row) => row.source],
+        ["What it is for", (row) => row.doc ?? "", "doc"],
+      ],
+      { label: "Settings" },
+    ).set(it.configs).element,
+  );
 }
 
 async function produce(view, name) {
-  const key = h("input", { name: "key" }), partition = h("input", { name: "partition", inputmode: "numeric", placeholder: "by key" }), value = h("textarea", { name: "value", spellcheck: "false" }), headers = h("input", { name: "headers", placeholder: "a=1, b=2" });
-  const isNull = h("input", { type: "checkbox" }), lines = h("input", { type: "checkbox" });
-  const write = (body) => post(`/topics/${part(name)}/records`, body).then((it) => note(`written: ${it.written.map((each) => `${each.partition}/${each.offset}`).slice(0, 5).join(", ")}`)).catch((error) => note(error.message, true));
-  view.append(h("form", { onsubmit: (event) => {
-    event.preventDefault();
-    if (lines.checked) { write(value.value); return; }
-    const record = { key: key.value || null, value: isNull.checked ? null : value.value, headers: headers.value.split(",").filter((each) => each.trim()).map((each) => { const at = each.indexOf("="); return { key: each.slice(0, at < 0 ? undefined : at).trim(), value: at < 0 ? "" : each.slice(at + 1).trim() }; }) };
-    if (partition.value) record.partition = Number(partition.value);
-    write(JSON.stringify(record));
-  } }, h("div", { class: "bar row" }, field("Key", key), field("Partition", partition), field("Headers", headers)), field("Value", value),
-  h("div", { class: "row" }, h("label", { class: "check" }, isNull, "Null"), h("label", { class: "check" }, lines, "These are lines of NDJSON"), h("button", { class: "main" }, "Write"))));
+  const key = h("input", { name: "key" }),
+    partition = h("input", { name: "partition", inputmode: "numeric", placeholder: "by key" }),
+    value = h("textarea", { name: "value", spellcheck: "false" }),
+    headers = h("input", { name: "headers", placeholder: "a=1, b=2" });
+  const isNull = h("input", { type: "checkbox" }),
+    lines = h("input", { type: "checkbox" });
+  const write = (body) =>
+    post(`/topics/${part(name)}/records`, body)
+      .then((it) =>
+        note(
+          `written: ${it.written
+            .map((each) => `${each.partition}/${each.offset}`)
+            .slice(0, 5)
+            .join(", ")}`,
+        ),
+      )
+      .catch((error) => note(error.message, true));
+  view.append(
+    h(
+      "form",
+      {
+        onsubmit: (event) => {
+          event.preventDefault();
+          if (lines.checked) {
+            write(value.value);
+            return;
+          }
+          const record = {
+            key: key.value || null,
+            value: isNull.checked ? null : value.value,
+            headers: headers.value
+              .split(",")
+              .filter((each) => each.trim())
+              .map((each) => {
+                const at = each.indexOf("=");
+                return {
+                  key: each.slice(0, at < 0 ? undefined : at).trim(),
+                  value: at < 0 ? "" : each.slice(at + 1).trim(),
+                };
+              }),
+          };
+          if (partition.value) record.partition = Number(partition.value);
+          write(JSON.stringify(record));
+        },
+      },
+      h(
+        "div",
+        { class: "bar row" },
+        field("Key", key),
+        field("Partition", partition),
+        field("Headers", headers),
+      ),
+      field("Value", value),
+      h(
+        "div",
+        { class: "row" },
+        h("label", { class: "check" }, isNull, "Null"),
+        h("label", { class: "check" }, lines, "These are lines of NDJSON"),
+        h("button", { class: "main" }, "Write"),
+      ),
+    ),
+  );
 }

@@ -39,8 +39,7 @@ def some_work(step: int) -> list[Record]:
 
 def work_done(workers: ShareWorkers) -> int:
     workers.check()
-    done = workers.done()
-    return done["accept"] + done["reject"] + done["release"]
+    return workers.taken()
 
 
 def wait_for_work(workers: ShareWorkers) -> int:
@@ -110,6 +109,7 @@ def test_each_record_is_settled_once_whoever_is_killed(
             lambda: lags(own_broker, tools), lambda seen: seen == ["0"] * PARTITIONS, "lag", SECONDS
         )
         workers.leave()
+    workers.tell()
     kinds = checker.ends(ends)
     print(f"\nfigures: {dict(figures)}; {written} records: {kinds}; {dict(checker.done)}")
     assert figures["rounds with work"] == kills

@@ -1,7 +1,8 @@
 """Members of a share group that are killed, and what a checker makes of all that they say (KIP-932).
 
 A member says what it got, with the count of its deliveries, before it acknowledges that, and afterwards
-whether the acknowledgement was taken. What a killed one has said still comes.
+whether the acknowledgement was taken. What a killed one has said still comes. Each says when that was, because
+what two of them say may be heard in another order than it took place, on a machine with much else to do.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import contextlib
 import signal
 import subprocess
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -51,7 +55,7 @@ class _Fate:
 
 @dataclass
 class ShareChecker:
-    """All that members say, in one order; `wrong` counts what must never be.
+    """All that members say, in the order in which it took place; `wrong` counts what must never be.
 
     Attributes:
       limit: How often a record is delivered at most.
@@ -136,6 +140,9 @@ class ShareWorkers:
     ) -> None:
         self.checker = checker
         self.lock = threading.Lock()
+        self._heard: list[tuple[int, int, Callable[[], None]]] = []
+        """By time, and by when it was heard where that is the same."""
+        self._taken = 0
         program = str(COMPAT / "java" / "ShareWorker.java")
         self._command = command_line("kafka-4.3", program, broker.address, group, topic)
         self._log = log
@@ -158,10 +165,21 @@ class ShareWorkers:
         """One more member."""
         self._running.append(_Worker(self._command, self._log, self))
 
-    def done(self) -> Counter[str]:
-        """How many acknowledgements of each kind were taken by now."""
+    def taken(self) -> int:
+        """How many acknowledgements were taken by now."""
+        return self._taken
+
+    def hear(self, at: int, deed: Callable[[], None], *, is_taken: bool = False) -> None:
+        """Take note of something for the checker; `at` in ns of the machine's monotonic clock."""
         with self.lock:
-            return Counter(self.checker.done)
+            self._heard.append((at, len(self._heard), deed))
+            self._taken += is_taken
+
+    def tell(self) -> None:
+        """Let the checker know of everything, in its order."""
+        for _, _, deed in sorted(self._heard, key=lambda heard: heard[:2]):
+            deed()
+        self._heard.clear()
 
     def check(self) -> None:
         """No member has ended by itself."""
@@ -172,13 +190,10 @@ class ShareWorkers:
         """SIGKILL for the member that has worked longest; returns how many records it had at hand."""
         worker = self._running.pop(0)
         ends: dict[int, int] = {}
-        with self.lock:
-            self.checker.kills.append(ends)  # first: others get at once what it had
+        self.hear(time.monotonic_ns(), lambda: self.checker.kills.append(ends))
         worker.process.send_signal(signal.SIGKILL)
         worker.join()
-        known = self._reader.ends(self._topic)
-        with self.lock:
-            ends.update(known)
+        ends.update(self._reader.ends(self._topic))
         return len(worker.open)
 
     def leave(self) -> None:
@@ -225,19 +240,20 @@ class _Worker:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.endswith("\n"):
-                with self._workers.lock:
-                    self._hear(line.split())
+                self._hear(line.split())
 
     def _hear(self, words: list[str]) -> None:
         if words == ["left"]:
             self.has_left = True
             return
-        what, partition, offset, *rest = words
+        what, at, partition, offset, *rest = words
         place, checker = (int(partition), int(offset)), self._workers.checker
         if what == "got":
-            self.open[place] = int(rest[0]), rest[1]
-            checker.got(place, *self.open[place])
+            got = self.open[place] = int(rest[0]), rest[1]
+            self._workers.hear(int(at), partial(checker.got, place, *got))
         elif what == "settled":
-            checker.settled(place, *self.open.pop(place))
+            settled = partial(checker.settled, place, *self.open.pop(place))
+            self._workers.hear(int(at), settled, is_taken=True)
         else:
-            checker.refused(place, self.open.pop(place)[1], rest[0])
+            _, deed = self.open.pop(place)
+            self._workers.hear(int(at), partial(checker.refused, place, deed, rest[0]))

@@ -8,6 +8,7 @@ import java.util.Map;
 import java.util.Optional;
 import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicIdPartition;
@@ -19,8 +20,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  *
  * <p>Usage: java ShareWorker.java host:port group topic. The value of a record says what is done with it: "accept",
  * "reject", "release" (always), "again" (release the first delivery, accept the next one). Lines on stdout, with
- * partition and offset: "got P O DELIVERIES DEED" before a record is acknowledged, then "settled P O" when that was
- * taken or "refused P O WHY" when it was not, and "left" at the end.
+ * partition and offset: "got T P O DELIVERIES DEED" before a record is acknowledged, then "settled T P O" when that
+ * was taken or "refused T P O WHY" when it was not, and "left" at the end. T is when it had the record, or began to
+ * acknowledge it, in ns of the machine's monotonic clock.
  */
 public final class ShareWorker {
     private static final Map<String, AcknowledgeType> DEEDS = Map.of(
@@ -39,22 +41,25 @@ public final class ShareWorker {
 
     private static void work(KafkaShareConsumer<byte[], byte[]> consumer, PrintStream out) {
         List<ConsumerRecord<byte[], byte[]>> taken = new ArrayList<>();
-        for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
+        ConsumerRecords<byte[], byte[]> polled = consumer.poll(Duration.ofMillis(100));
+        long polledAt = System.nanoTime();
+        for (ConsumerRecord<byte[], byte[]> record : polled) {
             String deed = deed(record);
-            out.println("got " + record.partition() + " " + record.offset() + " "
+            out.println("got " + polledAt + " " + record.partition() + " " + record.offset() + " "
                 + record.deliveryCount().orElseThrow() + " " + deed);
             consumer.acknowledge(record, DEEDS.get(deed));
             taken.add(record);
         }
         out.flush();
         Map<Integer, String> outcomes = new HashMap<>();
+        long begunAt = System.nanoTime();
         Map<TopicIdPartition, Optional<KafkaException>> answer = consumer.commitSync();
         answer.forEach((place, error) -> outcomes.put(place.partition(),
             error.map(each -> each.getClass().getSimpleName()).orElse("")));
         for (ConsumerRecord<byte[], byte[]> record : taken) {
             String refusal = outcomes.getOrDefault(record.partition(), "nothing");
             String what = refusal.isEmpty() ? "settled " : "refused ";
-            out.println(what + record.partition() + " " + record.offset() + " " + refusal);
+            out.println(what + begunAt + " " + record.partition() + " " + record.offset() + " " + refusal);
         }
         out.flush();
     }

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import read_assignment, write_assignment
 from kbroker.protocol.schema import Struct, fields
 
@@ -201,6 +202,13 @@ class Twins:
         for parked in list(self.parked.values()):
             self._heard(parked, 0.001)
 
+    def hang_up(self) -> None:
+        """Wait no longer for what both brokers hold back."""
+        for name in self.parked:
+            for twin in (self.ours, self.theirs):
+                twin.lines.pop(name).close()
+        self.parked.clear()
+
     def _heard(self, parked: Parked, seconds: float) -> bool:
         if self.parked.get(parked.line) is not parked:
             return True
@@ -209,6 +217,8 @@ class Twins:
             return False
         if not all(line.is_answered(SETTLE_SECONDS) for line in lines):
             who = [line.is_answered(0) for line in lines]
+            if who == [False, True] and self._is_turned_away(parked, lines[1]):
+                raise KafkaFailed(parked.told)
             self._fail(f"one answers only (kbroker, Kafka: {who}): {parked.told}")
         answers = [line.answer(parked.key, parked.version) for line in lines]
         del self.parked[parked.line]
@@ -216,6 +226,16 @@ class Twins:
         self._must_not_differ(found)
         parked.learn(answer)
         return True
+
+    def _is_turned_away(self, parked: Parked, line: RawConnection) -> bool:
+        """Whether Kafka has no room for a static member that is in the group already.
+
+        One that comes back without its id it takes for a new one, while members join again.
+        """
+        if parked.key is not ApiKey.JOIN_GROUP or "group_instance_id=" not in parked.told:
+            return False
+        answer = line.answer(parked.key, parked.version)
+        return bool(answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     # -- comparing
 

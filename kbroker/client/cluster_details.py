@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from kbroker.protocol.messages.metadata import MetadataResponse
@@ -24,26 +25,28 @@ _MAKE_ROOM = (
 
 def cluster_details(metadata: MetadataResponse) -> Row:
     """The cluster's id and its brokers."""
+    leads = Counter(part.leader_id for topic in metadata.topics for part in topic.partitions)
     return {
         "cluster_id": metadata.cluster_id,
         "topics": len(metadata.topics),
         "partitions": sum(len(topic.partitions) for topic in metadata.topics),
-        "brokers": [
-            {
-                "broker": row.node_id,
-                "host": row.host,
-                "port": row.port,
-                "rack": row.rack,
-                "controller": row.node_id == metadata.controller_id,
-                "leads": _led_by(metadata, row.node_id),
-            }
-            for row in sorted(metadata.brokers, key=lambda row: row.node_id)
-        ],
+        "brokers": broker_rows(metadata, leads),
     }
 
 
-def _led_by(metadata: MetadataResponse, node_id: int) -> int:
-    return sum(part.leader_id == node_id for topic in metadata.topics for part in topic.partitions)
+def broker_rows(metadata: MetadataResponse, leads: Mapping[int, int]) -> list[Row]:
+    """The brokers that run; `leads` is how many partitions each leads."""
+    return [
+        {
+            "broker": row.node_id,
+            "host": row.host,
+            "port": row.port,
+            "rack": row.rack,
+            "controller": row.node_id == metadata.controller_id,
+            "leads": leads.get(row.node_id, 0),
+        }
+        for row in sorted(metadata.brokers, key=lambda row: row.node_id)
+    ]
 
 
 def log_dir_row(found: LogDir, topics: Container[str] = ()) -> Row:

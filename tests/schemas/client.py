@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from kbroker.broker import Broker, open_broker
+from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.schemas.service import RegistryService
 
-from ..brokers import LOOPBACK
-from ..web.client import asking
+from ..web.client import asking, broker_with
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -85,17 +84,8 @@ async def registry(
     properties = {"registry.port": "0", "first.request.timeout.ms": "3600000"}
     config = BrokerConfig.load(options=properties)
     service = RegistryService(config)
-    async with open_broker(
-        config,
-        data_dir=None if data_dir is None else str(data_dir),
-        listeners=[LOOPBACK],
-        nodes=nodes,
-        grace_seconds=1,
-        service=service,
-    ) as broker:
+    async with broker_with(service, config, data_dir, nodes) as broker:
         yield broker, [RegistryClient(service.endpoint_of(each.id)) for each in broker.nodes]
-        errors = [each.node.troubles.unhandled_errors for each in broker.nodes]
-        assert errors == [0] * len(errors)
 
 
 def record(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import h11
 import trio
 
-from kbroker.broker import Broker, open_broker
+from kbroker.broker import Broker, Service, open_broker
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.web.service import HttpService
@@ -105,14 +105,23 @@ async def served(
     options = {name.replace("_", "."): str(value) for name, value in properties.items()}
     config = BrokerConfig.load(options=options)
     http = HttpService(config)
+    async with broker_with(http, config, data_dir, nodes) as broker:
+        yield broker, http
+
+
+@asynccontextmanager
+async def broker_with(
+    service: Service, config: BrokerConfig, data_dir: Path | None, nodes: int | None
+) -> AsyncIterator[Broker]:
+    """A broker with something beside it, in which nothing unexpected happens."""
     async with open_broker(
         config,
         data_dir=None if data_dir is None else str(data_dir),
         listeners=[LOOPBACK],
         nodes=nodes,
         grace_seconds=1,
-        service=http,
+        service=service,
     ) as broker:
-        yield broker, http
+        yield broker
         errors = [each.node.troubles.unhandled_errors for each in broker.nodes]
         assert errors == [0] * len(errors)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.client.cluster_details import cluster_problems
+from kbroker.client.cluster_details import broker_rows, cluster_problems
 from kbroker.client.transactions import (
     ONGOING,
     abort_transaction,
@@ -117,16 +117,7 @@ class ClusterViews:
                 "topics": len(cluster.topics),
                 "partitions": partitions,
                 "brokers": [
-                    {
-                        "broker": row.node_id,
-                        "host": row.host,
-                        "port": row.port,
-                        "rack": row.rack,
-                        "controller": row.node_id == metadata.controller_id,
-                        "leads": leads[row.node_id],
-                        "replicas": hosts[row.node_id],
-                    }
-                    for row in sorted(metadata.brokers, key=lambda row: row.node_id)
+                    row | {"replicas": hosts[row["broker"]]} for row in broker_rows(metadata, leads)
                 ],
                 "offline": offline,
                 "behind_count": behind_count,

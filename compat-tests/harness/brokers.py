@@ -7,6 +7,7 @@ and the same data folder.
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import signal
@@ -28,12 +29,26 @@ class BrokerFailed(Exception):
     """The broker did not start, or ended by itself; carries the end of its log."""
 
 
+_taken: list[socket.socket] = []
+"""Of UDP, which no broker speaks: who has the port there has it until this process ends."""
+
+
 def free_port() -> int:
-    """A TCP port that was free a moment ago, for brokers that cannot report one of their own."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port for brokers that cannot report one of their own.
+
+    It is below those from which systems take the other end of a connection: while its broker is down,
+    nobody else gets it.
+    """
+    while True:
+        port = random.randrange(9500, 14_000)
+        taken = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            taken.bind(("127.0.0.1", port))
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            taken.close()
+            continue
+        _taken.append(taken)
         return port
 
 

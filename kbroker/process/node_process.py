@@ -20,6 +20,7 @@ from kbroker.cluster.remote_store import RemoteStore
 from kbroker.cluster.running import running
 from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging
+from kbroker.storage.errors import StorageError
 from kbroker.text.lines import Lines
 
 from .declared import declare
@@ -47,8 +48,9 @@ def main() -> None:
     gc.disable()  # until it is ready: what a start makes stays
     try:
         trio.run(_run, order, strict_exception_groups=True)
-    except ExceptionGroup as group:
-        tell(Refused(text_of(cause_of(group))))
+    except (StorageError, ExceptionGroup) as error:
+        cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
+        tell(Refused(text_of(cause)))
         sys.exit(START_FAILED)
 
 
@@ -79,7 +81,8 @@ async def _serve(order: NodeOrder, store: RemoteStore) -> None:
 
     async def others() -> None:
         tell(Joined())
-        await anext(words)  # BEGIN
+        if await anext(words, None) is None:  # the end instead of BEGIN
+            raise StartFailed("the server stops before its nodes have begun")
 
     listeners = configured_listeners(config)
     http = http_service(config, listeners)

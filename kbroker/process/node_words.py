@@ -7,6 +7,7 @@ its stdout, a line each.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from typing import Any, NamedTuple
@@ -47,9 +48,13 @@ class Refused(NamedTuple):
 
 
 def tell(news: Any) -> None:
-    """Tell the supervisor something."""
-    sys.stdout.write(pickle.dumps(news).hex() + "\n")
-    sys.stdout.flush()
+    """Tell the supervisor something; one that is gone hears nothing."""
+    try:
+        sys.stdout.write(pickle.dumps(news).hex() + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nor is it told what is left when Python ends, which would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def news_of(line: bytes) -> Any:

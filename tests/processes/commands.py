@@ -21,6 +21,7 @@ def refused(*words: str) -> str:
     """The sentence with which a start of `kbroker serve` ends that cannot be."""
     done = run("serve", *words)
     assert done.returncode == 3, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     *_, sentence = done.stderr.splitlines()
     return sentence
 
@@ -45,7 +46,7 @@ def is_healthy(bootstrap: str) -> bool:
 def wait_until(condition: Callable[[], bool]) -> None:
     ends_at = time.monotonic() + WAIT_SECONDS
     while not condition():
-        assert time.monotonic() < ends_at
+        assert time.monotonic() < ends_at, condition
         time.sleep(0.2)
 
 

@@ -37,7 +37,10 @@ class Supervised(Server):
         path = self.folder / READY
         path.unlink(missing_ok=True)
         self.launch()
-        wait_until(path.exists)
+        process = self.process
+        assert process is not None
+        wait_until(lambda: path.exists() or process.poll() is not None)
+        assert path.exists(), self.log
         event: dict[str, object] = json.loads(path.read_text())
         return event
 
@@ -127,6 +130,18 @@ def test_when_the_supervisor_is_killed_its_nodes_end_and_nothing_is_lost(tmp_pat
         server.ready()
         wait_until(lambda: is_healthy(server.bootstrap))
         assert consume(server.bootstrap) == [*range(100)]
+
+
+def test_when_the_supervisor_is_killed_in_its_start_its_nodes_end_quietly(tmp_path: Path) -> None:
+    with supervised(tmp_path) as server:
+        server.launch()
+        assert server.process is not None
+        supervisor = server.process.pid
+        wait_until(lambda: len(children_of(supervisor)) == NODES)
+        children = children_of(supervisor)
+        server.kill()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+        assert "Traceback" not in server.log
 
 
 def test_all_nodes_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:

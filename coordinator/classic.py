@@ -91,13 +91,19 @@ class ClassicGroups:
     def _refuse_join(self, group: Group | None, ask: _Ask) -> ErrorCode:
         if not ask.group_id:
             return ErrorCode.INVALID_GROUP_ID
-        if not self.has_fitting_session(ask):
+        if not self._has_fitting_session(ask):
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if group is None and ask.member_id:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
-    def has_fitting_session(self, ask: JoinGroupRequest | _Ask) -> bool:
+    def could_begin(self, request: JoinGroupRequest) -> bool:
+        """Whether a group could begin with this request, or at least with its id."""
+        is_new = bool(request.group_id) and not request.member_id
+        says_what = bool(request.protocol_type) and bool(request.protocols)
+        return is_new and says_what and self._has_fitting_session(request)
+
+    def _has_fitting_session(self, ask: JoinGroupRequest | _Ask) -> bool:
         """Whether its session timeout is one that members may ask for."""
         shortest_ms = self._settings.session_timeout_min_ms
         return shortest_ms <= ask.session_timeout_ms <= self._settings.session_timeout_max_ms

@@ -165,11 +165,15 @@ class GroupCoordinator:
     def join(
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
-        """JoinGroup 0-9. The answer mostly comes when all members have joined."""
+        """JoinGroup 0-9. The answer mostly comes when all members have joined.
+
+        A newer group without members is for this as if it were not there: see `free_for_classic`.
+        """
         group = self._consumer_group(request.group_id)
-        if group is not None:
+        if group is not None and group.members:
             return self._classic_members.join(group, request, client, now, version)
-        if request.group_id in self._state.streams_groups:
+        streams = self._state.streams_groups.get(request.group_id)
+        if streams is not None and streams.members:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return Result(JoinGroupResponse(error_code=code))
         if self.has_share_group(request.group_id):
@@ -245,7 +249,7 @@ class GroupCoordinator:
         """
         group_id = request.group_id
         group = self._consumer_group(group_id) or self._state.streams_groups.get(group_id)
-        if group is None or group.members or not self._classic.has_fitting_session(request):
+        if group is None or group.members or not self._classic.could_begin(request):
             return None
         self._streams.forget(group_id)
         result: Result[JoinGroupResponse] = Result()

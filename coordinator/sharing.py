@@ -188,16 +188,18 @@ class Sharing:
         if new:
             patterns[new] = 1
         changed = old != new and (not new or new in group.resolved)
+        # A new pattern that fits nothing finds nothing new, but the topics of the old one are gone.
+        is_other = bool(old) and old != new
         wanted = self._unresolved(group, patterns, now)
         if not wanted or group.is_resolving or not resolves:
             return changed
         names = tuple(self._topics.all_names())
         group.patterns_version = self._topics.version
         if len(names) * len(wanted) > AT_ONCE:
-            step.work = self._resolve_beside(group.id, wanted, names, may_know, now)
+            step.work = self._resolve_beside(group.id, wanted, names, may_know, is_other, now)
             return changed
         found = all_of(_matches(wanted, names, may_know))
-        return take_resolved(step, found, now) or changed
+        return take_resolved(step, found, now) or changed or is_other
 
     def _unresolved(self, group: ConsumerGroup, patterns: Collection[str], now: Now) -> list[str]:
         """The patterns that are to be held against the topics: new ones, or all."""
@@ -215,6 +217,7 @@ class Sharing:
         patterns: Collection[str],
         names: tuple[str, ...],
         may_know: MayKnow | None,
+        is_other: bool,
         now: Now,
     ) -> Pieces:
         """As `_resolve`, in pieces; at the end the epoch rises if members read other topics."""
@@ -229,7 +232,7 @@ class Sharing:
         result: Result[None] = Result()
         step = Step(group, result.records)
         found = {each: topics for each, topics in found.items() if each in group.patterns}
-        if take_resolved(step, found, now):
+        if take_resolved(step, found, now) or is_other:
             names_read = group.topics_after(None, None, step.resolved)
             step.raise_epoch(self._topics.hash_of(names_read))
         result.on_failure = lambda code, now: Result()  # the next heartbeat tries again

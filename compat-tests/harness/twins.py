@@ -217,7 +217,7 @@ class Twins:
             return False
         if not all(line.is_answered(SETTLE_SECONDS) for line in lines):
             who = [line.is_answered(0) for line in lines]
-            if who == [False, True] and self._is_turned_away(parked, lines[1]):
+            if who == [False, True] and self._is_let_down(parked, lines[1]):
                 raise KafkaFailed(parked.told)
             self._fail(f"one answers only (kbroker, Kafka: {who}): {parked.told}")
         answers = [line.answer(parked.key, parked.version) for line in lines]
@@ -227,15 +227,19 @@ class Twins:
         parked.learn(answer)
         return True
 
-    def _is_turned_away(self, parked: Parked, line: RawConnection) -> bool:
-        """Whether Kafka has no room for a static member that is in the group already.
-
-        One that comes back without its id it takes for a new one, while members join again.
-        """
-        if parked.key is not ApiKey.JOIN_GROUP or "group_instance_id=" not in parked.told:
+    def _is_let_down(self, parked: Parked, line: RawConnection) -> bool:
+        """Whether Kafka answers who joins, and waits for the others, with an error that is none."""
+        if parked.key is not ApiKey.JOIN_GROUP:
             return False
-        answer = line.answer(parked.key, parked.version)
-        return bool(answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED)
+        code = line.answer(parked.key, parked.version).error_code
+        return _is_turned_away(parked.told, code) or self._is_sent_back(code)
+
+    def _is_sent_back(self, code: int) -> bool:
+        """Members of a classic group join again because of a heartbeat of the newer protocol, which would
+        have made it a consumer group, but was refused."""
+        last = self._told[-1]
+        is_refused = "ConsumerGroupHeartbeat" in last and "error_code=0" not in last
+        return is_refused and code == ErrorCode.REBALANCE_IN_PROGRESS
 
     # -- comparing
 
@@ -256,6 +260,8 @@ class Twins:
             self.has_other_leader = mine.leader != other.leader
         codes = [getattr(each, "error_code", 0) for each in (mine, other)]
         if codes[1] == UNKNOWN_SERVER_ERROR != codes[0] and key is not ApiKey.JOIN_GROUP:
+            raise KafkaFailed(told)
+        if key is ApiKey.JOIN_GROUP and codes[0] != codes[1] and _is_turned_away(told, codes[1]):
             raise KafkaFailed(told)
         found = self.comparison.compare(name, key, version, mine, other)
         self._told[-1] = f"{told}\n    -> {other}" if told == self._told[-1] else self._told[-1]
@@ -305,6 +311,14 @@ class Twins:
     def close(self) -> None:
         self.ours.close()
         self.theirs.close()
+
+
+def _is_turned_away(told: str, code: int) -> bool:
+    """Whether Kafka has no room for a static member that is in the group already.
+
+    One that comes back without its id it takes for a new one, while members join again.
+    """
+    return "group_instance_id=" in told and code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def _renamed(

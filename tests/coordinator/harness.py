@@ -215,6 +215,24 @@ class Entry(NamedTuple):
             record(*self.record, self.producer_id)
 
 
+def joining(
+    member_id: str = "",
+    protocols: tuple[tuple[str, bytes], ...] = RANGE,
+    *,
+    session_ms: int = SESSION_MS,
+    group: str = "g",
+) -> JoinGroupRequest:
+    """A member of the classic protocol wants to join."""
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=REBALANCE_MS,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.Protocol(name=n, metadata=m) for n, m in protocols],
+    )
+
+
 class Harness:
     """One shard. `hold` keeps the high watermark back; `append_fails` refuses the next append."""
 
@@ -517,15 +535,10 @@ class Harness:
         rebalance_ms: int = REBALANCE_MS,
         client: str = "c",
     ) -> Call[JoinGroupResponse]:
-        request = JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=session_ms,
-            rebalance_timeout_ms=rebalance_ms,
-            member_id=member_id,
-            group_instance_id=instance,
-            protocol_type=protocol_type,
-            protocols=[JoinGroupRequest.Protocol(name=n, metadata=m) for n, m in protocols],
-        )
+        request = joining(member_id, protocols, session_ms=session_ms, group=group)
+        request.rebalance_timeout_ms = rebalance_ms
+        request.group_instance_id = instance
+        request.protocol_type = protocol_type
         call: Call[JoinGroupResponse] = Call(version)
         info = ClientInfo(client, "/10.0.0.1")
         request = travel(request, version)

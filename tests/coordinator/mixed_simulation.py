@@ -19,10 +19,9 @@ from kbroker.protocol.group_metadata import (
     write_assignment,
     write_subscription,
 )
-from kbroker.protocol.messages.groups import JoinGroupRequest
 
 from .consumer_simulation import NAMES, Consumer, ConsumerSimulation, Place, must
-from .harness import REBALANCE_MS, SESSION_MS, Call
+from .harness import REBALANCE_MS, Call, joining
 
 TRY_AGAIN = (
     ErrorCode.REBALANCE_IN_PROGRESS,
@@ -179,13 +178,13 @@ class MixedSimulation(ConsumerSimulation):
     def _ask(self, consumer: OldConsumer) -> None:
         if consumer.wants == "join":
             consumer.owned = set()
-            request = JoinGroupRequest(group_id="g", session_timeout_ms=SESSION_MS)
+            protocols = (("range", write_subscription(consumer.topics)),)
+            request = joining(consumer.member_id, protocols)
             freed = self.h.coordinator.free_for_classic(request, self.h.now)
             if freed is not None:
                 self.h.settle(freed)
                 if self.h.coordinator.free_for_classic(request, self.h.now) is not None:
                     return  # it could not be stored
-            protocols = (("range", write_subscription(consumer.topics)),)
             consumer.call = self.h.join(
                 consumer.member_id, protocols=protocols, rebalance_ms=REBALANCE_MS
             )

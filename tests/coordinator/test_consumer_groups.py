@@ -310,6 +310,28 @@ def test_a_regular_expression_that_nobody_has_any_more_is_forgotten() -> None:
     assert given(h, answer) == {}
 
 
+@pytest.mark.parametrize("topics", [0, 2_100])
+def test_who_changes_to_a_pattern_that_fits_nothing_leaves_its_partitions_to_others(
+    topics: int,
+) -> None:
+    h = harness()
+    for number in range(topics):
+        h.topics.create(f"t{number}", 1)
+    h.beat("a", 0, subscribed_topic_regex="or.*")
+    h.beat("a", 1)
+    h.beat("b", 0, topics=["orders"])
+    epoch = h.beat("a", h.coordinator._state.consumer_groups["g"].members["a"].epoch).member_epoch
+    h.beat("a", epoch, owned={"orders": [0, 1]})
+    group = h.coordinator._state.consumer_groups["g"]
+    h.beat("a", group.members["a"].epoch, subscribed_topic_regex="nothing")
+    answer = h.beat("a", group.members["a"].epoch, owned={})
+    assert answer.error_code == 0
+    for _ in range(2):
+        h.beat("b", group.members["b"].epoch)
+    assert {len(parts) for parts in group.members["b"].assigned.values()} == {4}
+    assert group.state.value == "Stable"
+
+
 def test_a_member_without_topics_lives() -> None:
     h = harness()
     assert h.beat("a", 0, topics=[]).member_epoch == 1

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import ConsumerGroupSettings, MigrationPolicy
+from kbroker.coordinator import ClientInfo, ConsumerGroupSettings, MigrationPolicy
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import read_assignment, write_assignment
-from kbroker.protocol.messages.groups import JoinGroupRequest
+from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 
-from .harness import SESSION_MS, Harness, subscription
+from .harness import SESSION_MS, Harness, joining, subscription
 from .test_consumer_groups import AT_ONCE, given, harness, members
 
 HALVES = [[("orders", 0), ("orders", 1)], [("orders", 2), ("orders", 3)]]
@@ -338,15 +338,26 @@ def test_classic_settings_hold_for_the_size_of_a_classic_group() -> None:
 # -- as Apache Kafka 4.3 does, which random histories of both showed
 
 
-def joining(session_ms: int = SESSION_MS) -> JoinGroupRequest:
-    return JoinGroupRequest(group_id="g", session_timeout_ms=session_ms)
-
-
-def test_a_join_that_is_refused_leaves_an_empty_consumer_group_as_it_is() -> None:
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (joining(session_ms=1), ErrorCode.INVALID_SESSION_TIMEOUT),
+        (joining("unheard-of"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (joining(protocols=()), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+def test_a_join_that_is_refused_leaves_an_empty_newer_group_as_it_is(
+    request_: JoinGroupRequest, code: ErrorCode
+) -> None:
+    """Kafka forgets it when the id of the member is not one of its own."""
     h = harness()
     h.beat("a", 0)
     h.beat("a", -1)
-    assert h.coordinator.free_for_classic(joining(session_ms=1), h.now) is None
+    assert h.coordinator.free_for_classic(request_, h.now) is None
+    answer = h.coordinator.join(request_, ClientInfo("c", "/10.0.0.1"), h.now, 9).response
+    assert isinstance(answer, JoinGroupResponse)
+    assert answer.error_code == code
+    assert not is_classic(h)
     assert h.coordinator.free_for_classic(joining(), h.now) is not None
 
 

@@ -10,8 +10,7 @@ from kbroker.coordinator import StreamsGroupSettings
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 
-from .harness import REBALANCE_MS, SESSION_MS, Harness, subtopology, topology
-from .test_conversion import joining
+from .harness import REBALANCE_MS, SESSION_MS, Harness, joining, subtopology, topology
 
 NONE: dict[str, Any] = {"owned": {}}
 STATEFUL = topology(subtopology("0", "orders", changelogs=["log"]))

@@ -10,7 +10,6 @@ what it owns. A member of the eager protocols owns nothing when it joins.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -175,7 +174,7 @@ class ClassicMembers:
         group = step.group
         stale = step.epoch > group.assignment_epoch
         if not stale:
-            step.member = replace(step.member, epoch=step.epoch, previous_epoch=step.epoch)
+            step.member = step.member._replace(epoch=step.epoch, previous_epoch=step.epoch)
         result.records.clear()
         cause = f"static member {step.member.instance_id} is back as {step.member.id}"
         members = step.members()
@@ -296,8 +295,7 @@ def _updated(
 ) -> ConsumerMember:
     protocols = protocols_of((row.name, bytes(row.metadata)) for row in request.protocols)
     rebalance_ms = request.rebalance_timeout_ms
-    return replace(
-        member,
+    return member._replace(
         instance_id=request.group_instance_id or member.instance_id,
         rack_id=said.rack_id or member.rack_id,
         client_id=client.client_id,

@@ -9,10 +9,8 @@ it: an offset or a heartbeat of an older epoch is one of a member that has misse
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -71,8 +69,7 @@ class ClassicSide(NamedTuple):
     protocols: tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerMember:
+class ConsumerMember(NamedTuple):
     """One member. Timeouts are ms; `classic` is set while it uses the classic protocol.
 
     `assigned` is what it may use; what is in `revoking` it has been told to give back.
@@ -93,8 +90,8 @@ class ConsumerMember:
     previous_epoch: int = 0
     """Of which a heartbeat is taken as well, when it shows that the answer to it was lost."""
     state: MemberState = MemberState.STABLE
-    assigned: Assigned = field(default_factory=lambda: NOTHING)
-    revoking: Assigned = field(default_factory=lambda: NOTHING)
+    assigned: Assigned = NOTHING
+    revoking: Assigned = NOTHING
 
     @property
     def has_left_for_a_while(self) -> bool:
@@ -157,10 +154,10 @@ class ConsumerGroup:
         self.has_topics_record = False
         self.static_ids: dict[str, str] = {}
         """Instance id to member id."""
-        self.topics: Counter[str] = Counter()
+        self.topics: dict[str, int] = {}
         """How many members subscribe to a topic by its name."""
-        self.patterns: Counter[str] = Counter()
-        self.assignors: Counter[str] = Counter()
+        self.patterns: dict[str, int] = {}
+        self.assignors: dict[str, int] = {}
         self.classic_count = 0
         """How many members use the classic protocol."""
         self.held: dict[UUID, dict[int, str]] = {}
@@ -321,16 +318,20 @@ def _partitions(member: ConsumerMember) -> Iterator[tuple[UUID, int]]:
                 yield topic_id, partition
 
 
-def add_to(counts: Counter[K], name: K, by: int) -> None:
+def add_to(counts: dict[K, int], name: K, by: int) -> None:
     """Count something; what comes to nothing is let go."""
-    counts[name] += by
-    if not counts[name]:
+    count = counts.get(name, 0) + by
+    if count:
+        counts[name] = count
+    else:
         del counts[name]
 
 
-def changed_counts(counts: Counter[str], less: Iterable[str], more: Iterable[str]) -> Counter[str]:
+def changed_counts(
+    counts: Mapping[str, int], less: Iterable[str], more: Iterable[str]
+) -> dict[str, int]:
     """The counts with some names less and some more."""
-    changed = counts.copy()
+    changed = dict(counts)
     for name in less:
         add_to(changed, name, -1)
     for name in more:

@@ -12,7 +12,6 @@ four steps, and what each of them changes is a record:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -228,8 +227,8 @@ class ConsumerGroups:
                 f"Static member {known.instance_id} is member {known.id}, which has not left.",
             )
         step.replaced = known
-        step.before = replace(
-            known, id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE
+        step.before = known._replace(
+            id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE
         )
         step.records += member_tombstones(step.group.id, known.id)
 
@@ -330,8 +329,7 @@ class ConsumerGroups:
         response = Response(member_id=request.member_id, member_epoch=request.member_epoch)
         result = Result(response)
         if request.instance_id is not None and request.member_epoch == LEAVES_FOR_A_WHILE:
-            away = replace(
-                member,
+            away = member._replace(
                 epoch=LEAVES_FOR_A_WHILE,
                 revoking=NOTHING,
                 assigned={
@@ -572,8 +570,7 @@ def _updated(
     if says_nothing and is_same_client and member.classic is None:
         return member
     timeout_ms = request.rebalance_timeout_ms
-    return replace(
-        member,
+    return member._replace(
         instance_id=request.instance_id or member.instance_id,
         rack_id=request.rack_id or member.rack_id,
         client_id=client.client_id,

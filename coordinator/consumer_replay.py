@@ -7,7 +7,6 @@ all of them: what is missing was written over or taken away later on, so no reco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -38,29 +37,31 @@ from .consumer_group import (
 from .state import ShardState
 
 NO_EPOCH = -1
+_STATES = MappingProxyType({each.value: each for each in MemberState})
 
 
-def replay_consumer_group(state: ShardState, key: Buffer, value: Buffer | None) -> None:
-    """Apply one record; one that is not about a consumer group is passed over.
+def replay_consumer_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
+    """Apply one record; whether it is one about a consumer group.
 
     Raises DecodeError.
     """
     entry = decode_key(key)
     if entry is None:
-        return
+        return False
     if value is not None:
         group = state.consumer_groups.get(entry.group_id) or state.begin_consumer_group(
             entry.group_id
         )
         _PUT[type(entry)](group, entry, decode_value(entry, value))
-        return
+        return True
     known = state.consumer_groups.get(entry.group_id)
     if known is None:
-        return
+        return True
     if isinstance(entry, ConsumerGroupMetadataKey):
         state.end_consumer_group(entry.group_id)
     else:
         _DELETE[type(entry)](known, entry)
+    return True
 
 
 def _put_epoch(group: ConsumerGroup, key: Any, value: Any) -> None:
@@ -70,6 +71,10 @@ def _put_epoch(group: ConsumerGroup, key: Any, value: Any) -> None:
 
 def _put_topics(group: ConsumerGroup, key: Any, value: Any) -> None:
     group.has_topics_record = True
+
+
+def _known(group: ConsumerGroup, member_id: str) -> ConsumerMember:
+    return group.members.get(member_id) or ConsumerMember(member_id)
 
 
 def _delete_topics(group: ConsumerGroup, key: Any) -> None:
@@ -83,8 +88,7 @@ def _put_member(
 ) -> None:
     side = value.classic_member_metadata
     group.put(
-        replace(
-            group.members.get(key.member_id) or ConsumerMember(key.member_id),
+        _known(group, key.member_id)._replace(
             instance_id=value.instance_id,
             rack_id=value.rack_id,
             client_id=value.client_id,
@@ -130,13 +134,11 @@ def _put_current(
     key: ConsumerGroupCurrentMemberAssignmentKey,
     value: ConsumerGroupCurrentMemberAssignmentValue,
 ) -> None:
-    known = {each.value for each in MemberState}
     group.put(
-        replace(
-            group.members.get(key.member_id) or ConsumerMember(key.member_id),
+        _known(group, key.member_id)._replace(
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
-            state=MemberState(value.state) if value.state in known else MemberState.UNKNOWN,
+            state=_STATES.get(value.state, MemberState.UNKNOWN),
             assigned=_assigned(value.assigned_partitions, value.member_epoch),
             revoking=_assigned(value.partitions_pending_revocation, value.member_epoch),
         )
@@ -147,8 +149,8 @@ def _delete_current(group: ConsumerGroup, key: ConsumerGroupCurrentMemberAssignm
     member = group.members.get(key.member_id)
     if member is not None:
         group.put(
-            replace(
-                member, epoch=NO_EPOCH, previous_epoch=NO_EPOCH, assigned=NOTHING, revoking=NOTHING
+            member._replace(
+                epoch=NO_EPOCH, previous_epoch=NO_EPOCH, assigned=NOTHING, revoking=NOTHING
             )
         )
 

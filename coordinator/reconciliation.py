@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
@@ -110,8 +109,7 @@ def _unsubscribe(
 def _changed(
     member: ConsumerMember, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
 ) -> ConsumerMember:
-    return replace(
-        member,
+    return member._replace(
         previous_epoch=member.epoch,
         epoch=epoch,
         state=state,

@@ -44,9 +44,9 @@ def replay(
         replay_offset(state, entry, offset, producer_id)
     elif isinstance(entry, GroupMetadataKey):
         replay_group(state, entry.group, None if value is None else decode_group_metadata(value))
-    else:
-        replay_consumer_group(state, key, value)
-        replay_streams_group(state, key, value)
+    elif not replay_consumer_group(state, key, value) and not replay_streams_group(
+        state, key, value
+    ):
         replay_share_group(state, key, value)
 
 

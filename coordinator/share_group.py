@@ -8,7 +8,6 @@ share coordinator; that is made as soon as somebody subscribes to their topic.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -114,9 +113,9 @@ class ShareGroup:
         self.targets: dict[str, Target] = {}
         self.shared = NO_STATE
         self.has_shared_record = False
-        self.topics: Counter[str] = Counter()
+        self.topics: dict[str, int] = {}
         """How many members subscribe to a topic."""
-        self.held: dict[UUID, Counter[int]] = {}
+        self.held: dict[UUID, dict[int, int]] = {}
         """How many members have a partition in their targets."""
         # Volatile:
         self.heard_ms: dict[str, int] = {}
@@ -192,7 +191,7 @@ class ShareGroup:
 
     def _count(self, target: Target, by: int) -> None:
         for topic_id, partition in _partitions(target):
-            add_to(self.held.setdefault(topic_id, Counter()), partition, by)
+            add_to(self.held.setdefault(topic_id, {}), partition, by)
         for topic_id in target:
             if not self.held.get(topic_id, True):
                 del self.held[topic_id]

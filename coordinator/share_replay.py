@@ -32,22 +32,23 @@ from .state import ShardState
 NO_EPOCH = -1
 
 
-def replay_share_group(state: ShardState, key: Buffer, value: Buffer | None) -> None:
-    """Apply one record; one that is not about a share group is passed over. Raises DecodeError."""
+def replay_share_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
+    """Apply one record; whether it is one about a share group. Raises DecodeError."""
     entry = decode_key(key)
     if entry is None:
-        return
+        return False
     if value is not None:
         group = state.share_groups.get(entry.group_id) or state.begin_share_group(entry.group_id)
         _PUT[type(entry)](group, entry, decode_value(entry, value))
-        return
+        return True
     known = state.share_groups.get(entry.group_id)
     if known is None:
-        return
+        return True
     if isinstance(entry, ShareGroupMetadataKey):
         state.end_share_group(entry.group_id)
     else:
         _DELETE[type(entry)](known, entry)
+    return True
 
 
 def _put_epoch(group: ShareGroup, key: Any, value: Any) -> None:

@@ -44,27 +44,28 @@ NO_EPOCH = -1
 _Rows = Iterable[StreamsGroupCurrentMemberAssignmentValue.TaskIds]
 
 
-def replay_streams_group(state: ShardState, key: Buffer, value: Buffer | None) -> None:
-    """Apply one record; one that is not about a streams group is passed over.
+def replay_streams_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
+    """Apply one record; whether it is one about a streams group.
 
     Raises DecodeError.
     """
     entry = decode_key(key)
     if entry is None:
-        return
+        return False
     if value is not None:
         group = state.streams_groups.get(entry.group_id) or state.begin_streams_group(
             entry.group_id
         )
         _PUT[type(entry)](group, entry, decode_value(entry, value))
-        return
+        return True
     known = state.streams_groups.get(entry.group_id)
     if known is None:
-        return
+        return True
     if isinstance(entry, StreamsGroupMetadataKey):
         state.end_streams_group(entry.group_id)
     else:
         _DELETE[type(entry)](known, entry)
+    return True
 
 
 def _put_epoch(group: StreamsGroup, key: Any, value: StreamsGroupMetadataValue) -> None:

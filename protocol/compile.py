@@ -113,13 +113,13 @@ def encode_in_slices(
     return parts
 
 
-def encode_bytes(message: object, version: int) -> bytes:
-    """Encode a message that holds no deferred range into one `bytes`.
+def encode_bytes(message: object, version: int, before: bytes = b"") -> bytes:
+    """Encode a message that holds no deferred range into one `bytes`, behind others.
 
     Raises:
       EncodeError: as `encode`, or there is a deferred range.
     """
-    parts = encode(message, version)
+    parts = encode_after(bytearray(before), message, version)
     try:
         return b"".join(parts)  # type: ignore[arg-type]  # a range makes it raise
     except TypeError as error:

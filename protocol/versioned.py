@@ -22,7 +22,7 @@ def encode_versioned(message: object, version: int) -> bytes:
     Raises:
         EncodeError: a field does not fit, or there is no such version.
     """
-    return _VERSION.pack(version) + encode_bytes(message, version)
+    return encode_bytes(message, version, _VERSION.pack(version))
 
 
 def version_of(buffer: Buffer) -> int:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import trio
 
 from kbroker.cluster import OFFSETS_TOPIC, ConfigResource, ResourceType, TopicsChanged
 from kbroker.cluster.topics import NewTopic
+from kbroker.config import BrokerConfig
 from kbroker.coordinator import (
     ConsumerGroupSettings,
     Event,
     GroupCoordinator,
     GroupSettings,
-    MigrationPolicy,
     Result,
     ShareGroupSettings,
     StreamsGroupSettings,
@@ -29,6 +29,7 @@ from kbroker.protocol.records import BatchHeader, Record, read_marker
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 from kbroker.runtime.slices import TurnQueue
 
+from . import group_settings
 from .causes import cause_of, reason_of, rebalance_ended_by
 from .shards import Load, Shard
 from .share_maker import ShareMaker
@@ -39,14 +40,7 @@ from .topics import ClusterTopics
 logger = logging.getLogger(__name__)
 
 GroupShard: TypeAlias = Shard[GroupCoordinator]
-
-
-class _Timings(NamedTuple):
-    """Times of a group, in ms."""
-
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    assignment_interval_ms: int
+S = TypeVar("S")
 
 
 class GroupService(SweepingShards[GroupCoordinator]):
@@ -61,6 +55,8 @@ class GroupService(SweepingShards[GroupCoordinator]):
         self.rebalances: Counter[str] = Counter()
         """How many began, by reason."""
         self._closed: Counter[str] = Counter()
+        self._common: tuple[BrokerConfig, dict[Any, Any]] = partitions.config, {}
+        """What holds for groups without settings of their own, by what reads it."""
 
     def _new_topic(self) -> NewTopic:
         config = self._partitions.config
@@ -95,51 +91,31 @@ class GroupService(SweepingShards[GroupCoordinator]):
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         """What holds for a consumer group now: its own settings before those of the broker."""
-        config = self._partitions.config
-        return ConsumerGroupSettings(
-            **self._timings("consumer", group_id)._asdict(),
-            size_max=config.group_consumer_max_size,
-            assignors=config.group_consumer_assignors,
-            migration=MigrationPolicy(config.group_consumer_migration_policy.lower()),
-        )
+        return self._settings(group_id, group_settings.consumer)
 
     def streams_settings(self, group_id: str) -> StreamsGroupSettings:
         """As `consumer_settings`, of a streams group."""
-        config, own = self._partitions.config, self._own_settings(group_id)
-
-        def number(name: str) -> int:
-            return int(own.get(name, config.integer(f"group.{name}")))
-
-        most_standbys = config.integer("group.streams.max.standby.replicas")
-        return StreamsGroupSettings(
-            **self._timings("streams", group_id)._asdict(),
-            initial_rebalance_delay_ms=number("streams.initial.rebalance.delay.ms"),
-            size_max=config.group_streams_max_size,
-            standby_replicas=min(number("streams.num.standby.replicas"), most_standbys),
-        )
-
-    def _own_settings(self, group_id: str) -> Mapping[str, str]:
-        return self._partitions.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
+        return self._settings(group_id, group_settings.streams)
 
     def share_settings(self, group_id: str) -> ShareGroupSettings:
         """As `consumer_settings`, of a share group."""
-        size_max = self._partitions.config.integer("group.share.max.size")
-        return ShareGroupSettings(**self._timings("share", group_id)._asdict(), size_max=size_max)
+        return self._settings(group_id, group_settings.share)
 
-    def _timings(self, kind: str, group_id: str) -> _Timings:
-        """The times of a group of a kind: its own or the broker's, between the broker's limits."""
+    def _settings(self, group_id: str, make: Callable[[BrokerConfig, Mapping[str, str]], S]) -> S:
+        """What `make` reads; of groups without settings of their own once for each configuration."""
         config, own = self._partitions.config, self._own_settings(group_id)
+        if own:
+            return make(config, own)
+        if self._common[0] is not config:
+            self._common = config, {}
+        common = self._common[1]
+        if make not in common:
+            common[make] = make(config, own)
+        found: S = common[make]
+        return found
 
-        def timing(name: str) -> int:
-            value = int(own.get(f"{kind}.{name}", config.integer(f"group.{kind}.{name}")))
-            least = config.integer(f"group.{kind}.min.{name}")
-            return min(max(value, least), config.integer(f"group.{kind}.max.{name}"))
-
-        return _Timings(
-            timing("session.timeout.ms"),
-            timing("heartbeat.interval.ms"),
-            timing("assignment.interval.ms"),
-        )
+    def _own_settings(self, group_id: str) -> Mapping[str, str]:
+        return self._partitions.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
 
     def store(self, shard: GroupShard, result: Result[Any]) -> Result[Any]:
         result = super().store(shard, result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,7 +112,7 @@ def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
 
 def _a_conversion_forgets_who_has_what(patch: pytest.MonkeyPatch) -> None:
     def converted(self: Conversion, *arguments: Any) -> Any:
-        return replace(real(self, *arguments), assigned={})
+        return real(self, *arguments)._replace(assigned={})
 
     real = Conversion._converted
     patch.setattr(Conversion, "_converted", converted)

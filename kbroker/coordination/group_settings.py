@@ -1,0 +1,71 @@
+"""What holds for a group of one of the newer kinds: its own settings before those of the broker.
+
+Each takes the settings of the broker, and those that the group was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kbroker.config import BrokerConfig
+from kbroker.coordinator import (
+    ConsumerGroupSettings,
+    MigrationPolicy,
+    ShareGroupSettings,
+    StreamsGroupSettings,
+)
+
+
+class _Timings(NamedTuple):
+    """Times of a group, in ms."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+def consumer(config: BrokerConfig, own: Mapping[str, str]) -> ConsumerGroupSettings:
+    """What holds for a consumer group."""
+    return ConsumerGroupSettings(
+        **_timings("consumer", config, own)._asdict(),
+        size_max=config.group_consumer_max_size,
+        assignors=config.group_consumer_assignors,
+        migration=MigrationPolicy(config.group_consumer_migration_policy.lower()),
+    )
+
+
+def streams(config: BrokerConfig, own: Mapping[str, str]) -> StreamsGroupSettings:
+    """What holds for a streams group."""
+
+    def number(name: str) -> int:
+        return int(own.get(name, config.integer(f"group.{name}")))
+
+    most_standbys = config.integer("group.streams.max.standby.replicas")
+    return StreamsGroupSettings(
+        **_timings("streams", config, own)._asdict(),
+        initial_rebalance_delay_ms=number("streams.initial.rebalance.delay.ms"),
+        size_max=config.group_streams_max_size,
+        standby_replicas=min(number("streams.num.standby.replicas"), most_standbys),
+    )
+
+
+def share(config: BrokerConfig, own: Mapping[str, str]) -> ShareGroupSettings:
+    """What holds for a share group."""
+    size_max = config.integer("group.share.max.size")
+    return ShareGroupSettings(**_timings("share", config, own)._asdict(), size_max=size_max)
+
+
+def _timings(kind: str, config: BrokerConfig, own: Mapping[str, str]) -> _Timings:
+    """The times of a group of a kind: its own or the broker's, between the broker's limits."""
+
+    def timing(name: str) -> int:
+        value = int(own.get(f"{kind}.{name}", config.integer(f"group.{kind}.{name}")))
+        least = config.integer(f"group.{kind}.min.{name}")
+        return min(max(value, least), config.integer(f"group.{kind}.max.{name}"))
+
+    return _Timings(
+        timing("session.timeout.ms"),
+        timing("heartbeat.interval.ms"),
+        timing("assignment.interval.ms"),
+    )

@@ -68,7 +68,7 @@ def said(container: Container, *command: str, stdin: str = "") -> str:
 def test_it_starts_by_itself_and_everything_is_at_its_place(start: Start, image: Image) -> None:
     container = start()
     assert image.command == ["/etc/kafka/docker/run"]
-    assert image.exposed == ["9092"]
+    assert image.exposed == ["9092", "8080", "8081"]
     assert image.volumes == ["/var/lib/kafka/data"]
     assert image.user != "root"
     for path in PATHS:
@@ -178,6 +178,14 @@ def test_the_machine_has_a_port_of_its_own_beside_that_of_containers(start: Star
         versions = said(container, "kafka-broker-api-versions", "--bootstrap-server", address)
         assert versions.startswith((f"{address} (id: 1 ", "127.0.0.1:9092 (id: 1 "))
     assert "also advertised" not in container.logged()
+
+
+def test_console_and_registry_are_reached_from_outside(start: Start) -> None:
+    container = start(environment={"KBROKER_HTTP_PORT": "8080", "KBROKER_REGISTRY_PORT": "8081"})
+    fetch = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read())"
+    # An address of the machine that is not the one of localhost.
+    assert "<html" in said(container, "python3", "-c", fetch, "http://127.0.0.2:8080/console/")
+    assert said(container, "python3", "-c", fetch, "http://127.0.0.2:8081/subjects") == "b'[]'\n"
 
 
 def test_it_starts_as_confluents_images_do(start: Start) -> None:

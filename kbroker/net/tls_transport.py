@@ -11,7 +11,7 @@ import contextlib
 import ssl
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -31,6 +31,14 @@ tickets for the next one, which go out with the first answer, in one system call
 client."""
 SEAL_BYTES = 256 * 1024
 """At most this much is encrypted at a time, in some tenths of a millisecond."""
+
+
+class Carrier(Transport, Protocol):
+    """What carries the encrypted bytes."""
+
+    def acknowledge(self) -> bool:
+        """Let the peer know at once that all has come; False where the system leaves no choice."""
+        ...
 
 
 class _Sealed(bytes):
@@ -53,7 +61,7 @@ class TlsTransport:
         "_tls",
     )
 
-    def __init__(self, plain: Transport, context: ssl.SSLContext) -> None:
+    def __init__(self, plain: Carrier, context: ssl.SSLContext) -> None:
         self._plain = plain
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         side = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -84,6 +92,8 @@ class TlsTransport:
             if not self._is_shaken or self._tls.version() != TICKETS_ONLY:
                 await self._flush()
         self._has_some = self._incoming.pending > 0
+        if self._outgoing.pending and not self._has_some and not self._plain.acknowledge():
+            await self._flush()
 
     def _step(self) -> bool:
         """Go on with the handshake; True at its end."""

@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import trio
@@ -100,6 +101,18 @@ class PlainTransport:
                 return self._socket.recv_into(buffer)
             except BlockingIOError:
                 continue
+
+    def acknowledge(self) -> bool:
+        """Let the peer know at once that all has come; False where the system leaves no choice.
+
+        A client that sends small pieces together (Nagle's algorithm) keeps the next one back until it has
+        heard of the one before, and systems wait for some 40 ms for an answer that could say so.
+        """
+        if not hasattr(socket, "TCP_QUICKACK"):
+            return False
+        with suppress(OSError):  # it has ended, which shows soon
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        return True
 
     async def writable(self) -> None:
         """Wait until `send_now` can go on."""

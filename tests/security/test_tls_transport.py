@@ -26,6 +26,12 @@ class Line:
         self.coming: deque[bytes] = deque()
         self.sent: list[bytes] = []
         self.is_closed = False
+        self.acknowledged = 0
+        self.can_acknowledge = True
+
+    def acknowledge(self) -> bool:
+        self.acknowledged += 1
+        return self.can_acknowledge
 
     async def receive(self, size: int) -> bytes:
         await trio.lowlevel.checkpoint()
@@ -115,6 +121,20 @@ async def test_tickets_go_out_with_the_first_answer(authority: Authority) -> Non
     again = Pair(authority, session=session, trusts=pair.trusts, server=pair.server)
     await again.shake_hands()
     assert again.client.session_reused
+
+
+async def test_a_client_that_keeps_its_request_back_until_it_has_heard_hears_at_once(
+    authority: Authority,
+) -> None:
+    """Nagle's algorithm: its request is a small piece behind another one, the end of the handshake."""
+    pair = Pair(authority)
+    await pair.shake_hands()
+    assert pair.line.acknowledged == 1
+    assert len(pair.line.sent) == 1
+    pair = Pair(authority)
+    pair.line.can_acknowledge = False
+    await pair.shake_hands()
+    assert len(pair.line.sent) == 2, "the tickets say so"
 
 
 async def test_an_older_version_waits_for_the_end_of_the_handshake(authority: Authority) -> None:

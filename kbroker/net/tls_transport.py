@@ -129,10 +129,7 @@ class TlsTransport:
     async def receive(self, size: int) -> bytes:
         """Return up to `size` bytes, none when the peer has closed. Always yields."""
         while True:
-            if self._has_some:
-                await trio.lowlevel.checkpoint()
-            else:
-                self._take(await self._plain.receive(CIPHERTEXT_BYTES))
+            await self._more()
             parts: list[bytes] = []
             while size > 0 and (data := self._decrypted(size)) is not None:
                 if not data:
@@ -143,10 +140,26 @@ class TlsTransport:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """Fill a part of `buffer`, return how much; 0 when the peer has closed."""
-        data = await self.receive(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        """Fill a part of `buffer`, return how much; 0 when the peer has closed. Always yields."""
+        while True:
+            await self._more()
+            filled = 0
+            while filled < len(buffer):
+                size = self._decrypted_into(buffer[filled:])
+                if size == 0:
+                    return filled
+                if size is None:
+                    break
+                filled += size
+            if filled:
+                return filled
+
+    async def _more(self) -> None:
+        """Wait until something has come that was not looked at. Always yields."""
+        if self._has_some:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._take(await self._plain.receive(CIPHERTEXT_BYTES))
 
     def _decrypted(self, size: int) -> bytes | None:
         """The next bytes, at most those of one TLS record; none at the end, None when more has to come."""
@@ -155,19 +168,41 @@ class TlsTransport:
         asked = min(size, RECORD_BYTES)
         try:
             data = self._tls.read(asked)
-        except ssl.SSLWantReadError:
-            self._has_some = False
+        except ssl.SSLError as error:
+            return b"" if self._is_end(error) else None
+        self._look_for_more(is_full=len(data) == asked)
+        return data
+
+    def _decrypted_into(self, buffer: memoryview) -> int | None:
+        """As `_decrypted`, into a buffer: how many bytes it was."""
+        if not self._has_some:
             return None
-        except ssl.SSLZeroReturnError:
-            return b""
-        except ssl.SSLEOFError:
+        asked = min(len(buffer), RECORD_BYTES)
+        try:
+            size: int = self._tls.read(asked, buffer)  # type: ignore[assignment]
+        except ssl.SSLError as error:
+            return 0 if self._is_end(error) else None
+        self._look_for_more(is_full=size == asked)
+        return size
+
+    def _look_for_more(self, *, is_full: bool) -> None:
+        """After a read: whether there may be another one; OpenSSL holds nothing when it gave less."""
+        if not self._incoming.pending:
+            self._has_some = is_full and self._tls.pending() > 0
+
+    def _is_end(self, error: ssl.SSLError) -> bool:
+        """Whether the client says no more; or else more has to come. Raises what is neither."""
+        if isinstance(error, ssl.SSLWantReadError):
+            self._has_some = False
+            return False
+        if isinstance(error, ssl.SSLZeroReturnError):
+            return True
+        if isinstance(error, ssl.SSLEOFError):
             # Some clients close without a word, and the length of a request says enough. Who does so
             # waits for no word either.
             self._is_heard = False
-            return b""
-        if not self._incoming.pending:
-            self._has_some = len(data) == asked and self._tls.pending() > 0
-        return data
+            return True
+        raise error
 
     async def writable(self) -> None:
         """Wait until `send_now` can go on."""

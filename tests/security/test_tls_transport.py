@@ -230,7 +230,13 @@ async def test_all_that_comes_is_read_however_it_is_cut(authority: Authority, se
     got = b""
     while len(got) < len(told):
         size = numbers.choice(SIZES)
-        some = await pair.transport.receive(size)
+        if numbers.random() < 0.5:
+            some = await pair.transport.receive(size)
+        else:
+            buffer = bytearray(size)
+            some = bytes(buffer[: await pair.transport.receive_into(memoryview(buffer))])
         assert 0 < len(some) <= size
         got += some
     assert got == told
+    pair.line.coming.append(b"")
+    assert not await pair.transport.receive_into(memoryview(bytearray(1)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.routing import Route
 
@@ -15,6 +15,7 @@ from .cluster import ClusterViews
 from .groups import Groups
 from .live import Live
 from .pages import Pages
+from .schemas import Schemas
 from .topics import Topics
 from .trends import Trends
 from .viewers import Viewers, is_exposed
@@ -29,8 +30,14 @@ def may_write(config: BrokerConfig) -> bool:
 class Console:
     """That of the nodes of one process. `run` it until cancelled, and `end` its streams before a stop."""
 
-    def __init__(self, config: BrokerConfig, nodes: Sequence[LocalNode]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        nodes: Sequence[LocalNode],
+        schemas: Callable[[int], Schemas] | None,
+    ) -> None:
         self._config = config
+        self._schemas = schemas
         self._nodes = nodes
         self.trends = Trends(nodes)
         self._apis: list[Api] = []
@@ -45,6 +52,7 @@ class Console:
             self._nodes,
             self.trends,
             viewers,
+            self._schemas,
             may_write=may_write(config),
             seconds=config.http_request_timeout_ms / 1000,
         )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import trio
@@ -37,6 +39,7 @@ PAGES = {
     "topics": "#/topics",
     "messages": "#/topics/orders/messages",
     "found": "#/topics/orders/messages?from=oldest&where=value.country%20%3D%3D%20%22DE%22",
+    "by-schema": "#/topics/typed/messages",
     "live": "#/topics/orders/messages?from=live",
     "partitions": "#/topics/orders/partitions",
     "groups-of-topic": "#/topics/orders/groups",
@@ -51,10 +54,28 @@ PAGES = {
 }
 
 
+SCHEMAS = {
+    "typed-value": {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "country", "type": "string"}, {"name": "number", "type": "long"}],
+    },
+    EVIL.replace("\x1b", ""): "string",
+}
+
+
+def register(url: str) -> None:
+    """Schemas; their ids are in their order."""
+    for subject, schema in SCHEMAS.items():
+        body = json.dumps({"schema": json.dumps(schema)}).encode()
+        urllib.request.urlopen(f"{url}/subjects/{quote(subject, safe='')}/versions", body).close()
+
+
 async def seed(address: str) -> None:
     """Topics, records and groups, some of them with names that mean no good."""
     async with open_cluster([Endpoint.parse(address)], "shop") as cluster:
-        await create_topics(cluster, [NewTopic("orders", 6), NewTopic("payments", 1)])
+        topics = [NewTopic("orders", 6), NewTopic("payments", 1), NewTopic("typed", 1)]
+        await create_topics(cluster, topics)
         producer = Producer(cluster)
         records: dict[tuple[str, int], list[Record]] = {("orders", at): [] for at in range(6)}
         for n in range(600):
@@ -68,6 +89,12 @@ async def seed(address: str) -> None:
             Record(EVIL.encode(), EVIL.encode(), 1, headers, -1),
             Record(None, b'{"text": "' + b"y" * 20_000 + b'the end"}', 2, [], -1),
         ]
+        number = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # the largest of 64 bits
+        records["typed", 0] = [
+            Record(b"a", b"\0\0\0\0\1\x04DE" + number, 1, [], -1),
+            Record(b"b", b"\0\0\0\0\1\x7f", 2, [], -1),
+            Record(b"c", b"\0\0\0\0\2" + bytes([2 * len(EVIL)]) + EVIL.encode(), 3, [], -1),
+        ]
         await producer.write(records)
         await commit_offsets(cluster, "billing", {("orders", at): 60 for at in range(6)})
         await commit_offsets(cluster, EVIL, {("payments", 0): 1})
@@ -76,9 +103,10 @@ async def seed(address: str) -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     port_file = tmp_path_factory.mktemp("console") / "ready.json"
-    flags = ("--memory", "--port", "0", "--http-port", "0", "--port-file", str(port_file))
-    with serving(*flags):
+    flags = ("--memory", "--port", "0", "--http-port", "0", "--registry-port", "0")
+    with serving(*flags, "--port-file", str(port_file)):
         ready: dict[str, Any] = json.loads(wait_for(port_file))
+        register(ready["schema_registry"])
         trio.run(seed, ready["bootstrap_servers"])
         yield ready
 
@@ -182,6 +210,25 @@ def test_hostile_texts_stay_texts(shown: Shown) -> None:
     assert "broken" not in page.title()
     shown.go("#/groups")
     assert page.locator("main img").count() == 0
+
+
+def test_values_are_told_by_their_schemas_or_why_not(shown: Shown) -> None:
+    page = shown.go("#/topics/typed/messages")
+    rows, dialog = page.locator("tr.pick"), page.locator("dialog")
+    rows.nth(2).click()
+    expect(dialog).to_contain_text("avro of typed-value, version 1, schema 1 (AVRO)")
+    expect(dialog.locator("pre").nth(1)).to_have_text(
+        '{\n  "country": "DE",\n  "number": 9223372036854775807\n}'
+    )
+    page.screenshot(path=PICTURES / "by-schema-detail.png")
+    page.keyboard.press("Escape")
+    rows.nth(1).click()
+    expect(dialog).to_contain_text("The bytes do not fit their schema: at byte 1 ")
+    page.screenshot(path=PICTURES / "by-schema-trouble.png")
+    page.keyboard.press("Escape")
+    rows.nth(0).click()
+    expect(dialog).to_contain_text("onerror")
+    assert page.locator("main img, dialog img").count() == 0
 
 
 def test_a_long_value_is_cut_and_loaded_whole(shown: Shown) -> None:

@@ -38,7 +38,9 @@ class Source:
     def take(self, size: int) -> bytes:
         """The next bytes. Raises Unfit."""
         at, behind = self.at, self.at + size
-        if size < 0 or behind > self.end:
+        if size < 0:
+            raise Unfit(f"at byte {at} there is a size of {size} bytes")
+        if behind > self.end:
             raise Unfit(f"at byte {at} there are to be {size} bytes, and there are {self.end - at}")
         self.at = behind
         return self.data[at:behind]

@@ -31,6 +31,12 @@ export async function topic(view, parts, query, isShown) {
 const shown = (row, name) =>
   row[`${name}_text`] ?? row[name] ?? (row[`${name}_base64`] === undefined ? "null" : row[`${name}_base64`]);
 
+const sizeOf = (row) =>
+  row.value_size ??
+  (row.value_base64 === undefined
+    ? new TextEncoder().encode(row.value ?? "").length
+    : atob(row.value_base64).length);
+
 async function messages(view, name, query, isShown) {
   const value = (key, otherwise = "") => query.get(key) ?? otherwise,
     from = value("from", "newest");
@@ -94,7 +100,7 @@ async function messages(view, name, query, isShown) {
       ["Offset", (row) => number(row.offset), "num"],
       ["Key", (row) => visible(shown(row, "key").slice(0, 80)), "mono"],
       ["Value", (row) => visible(shown(row, "value").slice(0, 300)), "mono"],
-      ["Size", (row) => bytes(row.value_size ?? row.value?.length ?? 0), "num"],
+      ["Size", (row) => bytes(sizeOf(row)), "num"],
     ],
     { label: "Records", pick: (row) => detail(name, row) },
   );
@@ -215,7 +221,7 @@ function indented(text) {
 const schemaOf = (row, name) => {
   const it = row[`${name}_schema`];
   return it
-    ? ` ${it.message ?? ""} of ${visible(it.subject)}, version ${it.version}, schema ${it.id} (${it.type})`
+    ? ` ${it.message ? `${visible(it.message)} ` : ""}of ${visible(it.subject)}, version ${it.version}, schema ${it.id} (${it.type})`
     : "";
 };
 

@@ -13,6 +13,7 @@ from kbroker.config import BrokerConfig
 
 from .console.console import Console, may_write
 from .console.schemas import Schemas
+from .console.under_test import UnderTest
 from .metrics.beat import Beat
 from .metrics.scrape import Metrics
 from .node_servers import NodeServers
@@ -40,6 +41,8 @@ class HttpService:
         self._beat = Beat()
         self.console: Console | None = None
         """Of the nodes for which ports are taken."""
+        self.under_test: UnderTest | None = None
+        """The broker of these nodes, if it takes orders of tests."""
 
     def endpoint_of(self, node_id: int) -> Endpoint:
         """Where a node serves HTTP."""
@@ -47,7 +50,9 @@ class HttpService:
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Take the ports of all nodes, or of none. Raises CannotListen."""
-        console = self.console = Console(self._config, nodes, self._schemas)
+        console = self.console = Console(
+            self._config, nodes, self._schemas, lambda: self.under_test
+        )
         await self._servers.bind({each.id: self._app(each, console) for each in nodes})
 
     async def run(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ PAGES = {
     "storage": "#/storage",
     "cluster": "#/cluster",
     "explain": "#/explain/partition/orders/0",
+    "tests": "#/tests",
 }
 
 
@@ -69,6 +71,22 @@ def register(url: str) -> None:
     for subject, schema in SCHEMAS.items():
         body = json.dumps({"schema": json.dumps(schema)}).encode()
         urllib.request.urlopen(f"{url}/subjects/{quote(subject, safe='')}/versions", body).close()
+
+
+def arm(ready: dict[str, Any]) -> None:
+    """Faults that hit nothing of what these tests do."""
+    token = Path(ready["control_token_file"]).read_text().strip()
+    host, port = ready["control"].split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        lines = connection.makefile("rw")
+        for order in (
+            {"do": "login", "token": token},
+            {"do": "fault", "api": "Produce", "topic": EVIL, "error": "NOT_LEADER_OR_FOLLOWER"},
+            {"do": "fault", "api": "DeleteTopics", "effect": "delay", "ms": 5},
+        ):
+            lines.write(json.dumps(order) + "\n")
+            lines.flush()
+            assert json.loads(lines.readline())["ok"]
 
 
 async def seed(address: str) -> None:
@@ -103,11 +121,13 @@ async def seed(address: str) -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     port_file = tmp_path_factory.mktemp("console") / "ready.json"
-    flags = ("--memory", "--port", "0", "--http-port", "0", "--registry-port", "0")
+    ports = ("--port", "--http-port", "--registry-port", "--control-port")
+    flags = ["--memory", *(each for name in ports for each in (name, "0"))]
     with serving(*flags, "--port-file", str(port_file)):
         ready: dict[str, Any] = json.loads(wait_for(port_file))
         register(ready["schema_registry"])
         trio.run(seed, ready["bootstrap_servers"])
+        arm(ready)
         yield ready
 
 
@@ -278,6 +298,22 @@ def test_a_group_is_moved_after_a_rehearsal(shown: Shown) -> None:
     page.get_by_role("button", name="Rehearse").click()
     page.get_by_role("button", name="Move the group").click()
     page.wait_for_selector("text=Moved:")
+
+
+def test_faults_are_disarmed_and_a_clock_goes_on(shown: Shown) -> None:
+    page = shown.go("#/tests")
+    rows = page.locator("tbody tr:has(button)")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("onerror")
+    assert page.locator("main img").count() == 0
+    rows.first.get_by_role("button").click()
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="Disarm all").click()
+    expect(rows).to_have_count(0)
+    page.locator("input[name=amount]").fill("25")
+    page.get_by_role("button", name="Let time pass").click()
+    expect(page.locator("main .cards")).to_contain_text("25 hours")
+    page.screenshot(path=PICTURES / "tests-moved.png")
 
 
 def test_themes_and_keys_work(shown: Shown) -> None:

@@ -110,7 +110,7 @@ class Api:
         if not hmac.compare_digest(given, self._token.encode()):
             raise Refusal(FORBIDDEN, f"{TOKEN_HEADER} is the token of {ROOT}/session")
 
-    def session_route(self) -> Route:
+    def session_route(self, is_under_test: Callable[[], bool]) -> Route:
         """What a page has to know first."""
 
         async def session(_: Request, viewer: Viewer) -> Response:
@@ -122,6 +122,7 @@ class Api:
                     "user": viewer.client.principal.name,
                     "may_write": self._may_write,
                     "token": self._token,
+                    "under_test": is_under_test(),
                 }
             )
 

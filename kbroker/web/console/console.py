@@ -18,6 +18,7 @@ from .pages import Pages
 from .schemas import Schemas
 from .topics import Topics
 from .trends import Trends
+from .under_test import Found, Tests
 from .viewers import Viewers, is_exposed
 from .writing import Writing
 
@@ -35,9 +36,11 @@ class Console:
         config: BrokerConfig,
         nodes: Sequence[LocalNode],
         schemas: Callable[[int], Schemas] | None,
+        under_test: Found,
     ) -> None:
         self._config = config
         self._schemas = schemas
+        self._under_test = under_test
         self._nodes = nodes
         self.trends = Trends(nodes)
         self._apis: list[Api] = []
@@ -65,9 +68,11 @@ class Console:
             Groups(api),
             Activity(api),
             ClusterViews(api),
+            Tests(api, self._under_test),
         )
         routes = [each for part in parts for each in part.routes()]
-        return [api.session_route(), *routes, *Pages(viewers).routes()]
+        session = api.session_route(lambda: self._under_test() is not None)
+        return [session, *routes, *Pages(viewers).routes()]
 
     async def run(self) -> None:
         """Follow how things go."""

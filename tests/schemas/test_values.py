@@ -327,3 +327,8 @@ def test_json_is_what_it_is_and_no_deeper_than_it_may_be() -> None:
     for wrong in (b"", b"{", b"\xff", b"[" * 5_000):
         with pytest.raises(Unfit, match="no JSON"):
             read(True, wrong, JSON)
+
+
+def test_what_is_long_is_the_same_json() -> None:
+    schema = {"type": "array", "items": "string"}
+    assert read(schema, b"\xa0\x1f" + b"\4\xc3\xa9" * 2_000 + b"\0") == ["é"] * 2_000

@@ -17,6 +17,9 @@ from .protobuf import ProtobufSchema
 from .protobuf_values import ProtobufValues, read_indexes
 from .values import AVRO, JSON, PROTOBUF, Content
 
+WRITTEN_AT_ONCE = 4096
+"""Bytes of which the JSON is written in a millisecond or so."""
+
 
 class Found(NamedTuple):
     """A value as JSON has it."""
@@ -42,7 +45,7 @@ class _Avro:
 
     def read(self, frame: Frame, steps: int) -> Found:
         document = avro_value(self._root, Source(frame.body, steps))
-        return Found(document, _text(document))
+        return Found(document, _text(document, frame))
 
 
 class _Protobuf:
@@ -56,7 +59,7 @@ class _Protobuf:
         in_front = source if frame.indexes is None else Source(frame.indexes, steps)
         message = self._values.message_at(read_indexes(in_front))
         document = self._values.read(message, source)
-        return Found(document, _text(document), message)
+        return Found(document, _text(document, frame), message)
 
 
 class _Json:
@@ -86,5 +89,8 @@ def values_of(content: Content, texts: Texts) -> Values:
     return made(content, texts)
 
 
-def _text(document: Any) -> str:
-    return json.dumps(document, ensure_ascii=False)
+def _text(document: Any, frame: Frame) -> str:
+    if len(frame.body) <= WRITTEN_AT_ONCE:
+        return json.dumps(document, ensure_ascii=False)
+    # In pieces: at once it is done without a look whether other threads want the interpreter.
+    return "".join(json.JSONEncoder(ensure_ascii=False).iterencode(document))

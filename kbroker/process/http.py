@@ -70,19 +70,17 @@ def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> Served 
     """
     if config.http_port < 0 and config.registry_port < 0:
         return None
-    return Served(
-        _http(config) if config.http_port >= 0 else None,
-        _registry(config, listeners) if config.registry_port >= 0 else None,
-    )
+    registry = _registry(config, listeners) if config.registry_port >= 0 else None
+    return Served(_http(config, registry) if config.http_port >= 0 else None, registry)
 
 
-def _http(config: BrokerConfig) -> HttpService:
+def _http(config: BrokerConfig, registry: RegistryService | None) -> HttpService:
     try:
         from kbroker.web.service import HttpService  # what it needs most installations do not have
     except ModuleNotFoundError as error:
         missing = f"--http-port needs {error.name}: pip install 'kbroker[console]'"
         raise StartFailed(missing) from None
-    return HttpService(config)
+    return HttpService(config, None if registry is None else registry.decoder_of)
 
 
 def _registry(config: BrokerConfig, listeners: Sequence[Listener]) -> RegistryService:

@@ -237,7 +237,7 @@ class _Serving:
             yield await stack.enter_async_context(
                 self._plain(config, settings)
                 if options.control_port is None
-                else self._controlled(options.control_port, config, settings)
+                else self._controlled(options.control_port, config, settings, http)
             )
 
     def _metadata(self, cluster: str) -> contextlib.AbstractAsyncContextManager[MetadataStore]:
@@ -260,10 +260,11 @@ class _Serving:
 
     @contextlib.asynccontextmanager
     async def _controlled(
-        self, port: int, config: BrokerConfig, settings: dict[str, Any]
+        self, port: int, config: BrokerConfig, settings: dict[str, Any], http: Served | None
     ) -> AsyncIterator[Broker]:
         """A broker that takes orders of tests."""
         from kbroker.testing.control import controlled
+        from kbroker.testing.shown import ShownBroker
 
         try:
             async with controlled(
@@ -275,6 +276,8 @@ class _Serving:
                 **settings,
             ) as (local, self.control):
                 self.connections = local.connections
+                if http is not None and http.http is not None:
+                    http.http.under_test = ShownBroker(local)
                 with self._findable_control(self.control):
                     yield local.running.broker
         except* OSError as group:

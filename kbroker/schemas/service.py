@@ -15,6 +15,7 @@ from kbroker.web.guard import App
 from kbroker.web.node_servers import NodeServers
 
 from .api import SchemaApi
+from .decoding import SchemaDecoder
 from .topic import SchemaTopic
 
 CLIENT_ID = "kbroker-registry"
@@ -32,12 +33,17 @@ class RegistryService:
         first = Endpoint(config.registry_host, config.registry_port)
         self._servers = NodeServers(config, first, flag="--registry", is_read_only=False)
         self._topics: list[SchemaTopic] = []
+        self._decoders: dict[int, SchemaDecoder] = {}
         self._clients: list[ClusterClient] = []
         self._reading = trio.CancelScope()
 
     def endpoint_of(self, node_id: int) -> Endpoint:
         """Where a node serves schemas."""
         return self._servers.endpoint_of(node_id)
+
+    def decoder_of(self, node_id: int) -> SchemaDecoder:
+        """What reads keys and values by the schemas that a node knows; its addresses are taken."""
+        return self._decoders[node_id]
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Take the ports of all nodes, or of none. Raises CannotListen."""
@@ -68,6 +74,7 @@ class RegistryService:
         """What one node serves."""
         topic = SchemaTopic(self._client(local, nodes), SystemClock().log_ms)
         self._topics.append(topic)
+        self._decoders[local.id] = SchemaDecoder(topic)
         return SchemaApi(topic, threads, lambda: local.node.cluster.id).app()
 
     def _client(self, local: LocalNode, nodes: Sequence[LocalNode]) -> ClusterClient:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 from starlette.applications import Starlette
@@ -12,6 +12,8 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 
 from .console.console import Console, may_write
+from .console.schemas import Schemas
+from .console.under_test import UnderTest
 from .metrics.beat import Beat
 from .metrics.scrape import Metrics
 from .node_servers import NodeServers
@@ -21,11 +23,15 @@ from .probes import Probes
 class HttpService:
     """Serves HTTP as settings say it; a `kbroker.broker.service.Service`.
 
-    Parameters: `config` is that of the first node; the next nodes have the ports behind.
+    Parameters: `config` is that of the first node; the next nodes have the ports behind. `schemas` are
+    those that a node knows, where a registry is served as well.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(
+        self, config: BrokerConfig, schemas: Callable[[int], Schemas] | None = None
+    ) -> None:
         self._config = config
+        self._schemas = schemas
         self._servers = NodeServers(
             config,
             Endpoint(config.http_host, config.http_port),
@@ -35,6 +41,8 @@ class HttpService:
         self._beat = Beat()
         self.console: Console | None = None
         """Of the nodes for which ports are taken."""
+        self.under_test: UnderTest | None = None
+        """The broker of these nodes, if it takes orders of tests."""
 
     def endpoint_of(self, node_id: int) -> Endpoint:
         """Where a node serves HTTP."""
@@ -42,7 +50,9 @@ class HttpService:
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Take the ports of all nodes, or of none. Raises CannotListen."""
-        console = self.console = Console(self._config, nodes)
+        console = self.console = Console(
+            self._config, nodes, self._schemas, lambda: self.under_test
+        )
         await self._servers.bind({each.id: self._app(each, console) for each in nodes})
 
     async def run(self) -> None:

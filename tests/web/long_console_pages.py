@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import trio
@@ -37,6 +40,7 @@ PAGES = {
     "topics": "#/topics",
     "messages": "#/topics/orders/messages",
     "found": "#/topics/orders/messages?from=oldest&where=value.country%20%3D%3D%20%22DE%22",
+    "by-schema": "#/topics/typed/messages",
     "live": "#/topics/orders/messages?from=live",
     "partitions": "#/topics/orders/partitions",
     "groups-of-topic": "#/topics/orders/groups",
@@ -48,13 +52,48 @@ PAGES = {
     "storage": "#/storage",
     "cluster": "#/cluster",
     "explain": "#/explain/partition/orders/0",
+    "tests": "#/tests",
 }
+
+
+SCHEMAS = {
+    "typed-value": {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "country", "type": "string"}, {"name": "number", "type": "long"}],
+    },
+    EVIL.replace("\x1b", ""): "string",
+}
+
+
+def register(url: str) -> None:
+    """Schemas; their ids are in their order."""
+    for subject, schema in SCHEMAS.items():
+        body = json.dumps({"schema": json.dumps(schema)}).encode()
+        urllib.request.urlopen(f"{url}/subjects/{quote(subject, safe='')}/versions", body).close()
+
+
+def arm(ready: dict[str, Any]) -> None:
+    """Faults that hit nothing of what these tests do."""
+    token = Path(ready["control_token_file"]).read_text().strip()
+    host, port = ready["control"].split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        lines = connection.makefile("rw")
+        for order in (
+            {"do": "login", "token": token},
+            {"do": "fault", "api": "Produce", "topic": EVIL, "error": "NOT_LEADER_OR_FOLLOWER"},
+            {"do": "fault", "api": "DeleteTopics", "effect": "delay", "ms": 5},
+        ):
+            lines.write(json.dumps(order) + "\n")
+            lines.flush()
+            assert json.loads(lines.readline())["ok"]
 
 
 async def seed(address: str) -> None:
     """Topics, records and groups, some of them with names that mean no good."""
     async with open_cluster([Endpoint.parse(address)], "shop") as cluster:
-        await create_topics(cluster, [NewTopic("orders", 6), NewTopic("payments", 1)])
+        topics = [NewTopic("orders", 6), NewTopic("payments", 1), NewTopic("typed", 1)]
+        await create_topics(cluster, topics)
         producer = Producer(cluster)
         records: dict[tuple[str, int], list[Record]] = {("orders", at): [] for at in range(6)}
         for n in range(600):
@@ -68,6 +107,12 @@ async def seed(address: str) -> None:
             Record(EVIL.encode(), EVIL.encode(), 1, headers, -1),
             Record(None, b'{"text": "' + b"y" * 20_000 + b'the end"}', 2, [], -1),
         ]
+        number = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # the largest of 64 bits
+        records["typed", 0] = [
+            Record(b"a", b"\0\0\0\0\1\x04DE" + number, 1, [], -1),
+            Record(b"b", b"\0\0\0\0\1\x7f", 2, [], -1),
+            Record(b"c", b"\0\0\0\0\2" + bytes([2 * len(EVIL)]) + EVIL.encode(), 3, [], -1),
+        ]
         await producer.write(records)
         await commit_offsets(cluster, "billing", {("orders", at): 60 for at in range(6)})
         await commit_offsets(cluster, EVIL, {("payments", 0): 1})
@@ -76,10 +121,13 @@ async def seed(address: str) -> None:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     port_file = tmp_path_factory.mktemp("console") / "ready.json"
-    flags = ("--memory", "--port", "0", "--http-port", "0", "--port-file", str(port_file))
-    with serving(*flags):
+    ports = ("--port", "--http-port", "--registry-port", "--control-port")
+    flags = ["--memory", *(each for name in ports for each in (name, "0"))]
+    with serving(*flags, "--port-file", str(port_file)):
         ready: dict[str, Any] = json.loads(wait_for(port_file))
+        register(ready["schema_registry"])
         trio.run(seed, ready["bootstrap_servers"])
+        arm(ready)
         yield ready
 
 
@@ -184,6 +232,25 @@ def test_hostile_texts_stay_texts(shown: Shown) -> None:
     assert page.locator("main img").count() == 0
 
 
+def test_values_are_told_by_their_schemas_or_why_not(shown: Shown) -> None:
+    page = shown.go("#/topics/typed/messages")
+    rows, dialog = page.locator("tr.pick"), page.locator("dialog")
+    rows.nth(2).click()
+    expect(dialog).to_contain_text("avro of typed-value, version 1, schema 1 (AVRO)")
+    expect(dialog.locator("pre").nth(1)).to_have_text(
+        '{\n  "country": "DE",\n  "number": 9223372036854775807\n}'
+    )
+    page.screenshot(path=PICTURES / "by-schema-detail.png")
+    page.keyboard.press("Escape")
+    rows.nth(1).click()
+    expect(dialog).to_contain_text("The bytes do not fit their schema: at byte 1 ")
+    page.screenshot(path=PICTURES / "by-schema-trouble.png")
+    page.keyboard.press("Escape")
+    rows.nth(0).click()
+    expect(dialog).to_contain_text("onerror")
+    assert page.locator("main img, dialog img").count() == 0
+
+
 def test_a_long_value_is_cut_and_loaded_whole(shown: Shown) -> None:
     page = shown.go("#/topics/payments/messages")
     page.locator("tr.pick").first.click()
@@ -231,6 +298,22 @@ def test_a_group_is_moved_after_a_rehearsal(shown: Shown) -> None:
     page.get_by_role("button", name="Rehearse").click()
     page.get_by_role("button", name="Move the group").click()
     page.wait_for_selector("text=Moved:")
+
+
+def test_faults_are_disarmed_and_a_clock_goes_on(shown: Shown) -> None:
+    page = shown.go("#/tests")
+    rows = page.locator("tbody tr:has(button)")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("onerror")
+    assert page.locator("main img").count() == 0
+    rows.first.get_by_role("button").click()
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="Disarm all").click()
+    expect(rows).to_have_count(0)
+    page.locator("input[name=amount]").fill("25")
+    page.get_by_role("button", name="Let time pass").click()
+    expect(page.locator("main .cards")).to_contain_text("25 hours")
+    page.screenshot(path=PICTURES / "tests-moved.png")
 
 
 def test_themes_and_keys_work(shown: Shown) -> None:

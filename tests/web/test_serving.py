@@ -44,6 +44,7 @@ def test_it_is_served_where_tests_give_orders_too(tmp_path: Path) -> None:
         ready = json.loads(wait_for(port_file))
         urls = [each["http"] for each in ready["nodes"]]
         assert [status_of(f"{each}/readyz") for each in urls] == [200, 200]
+        assert [status_of(f"{each}/api/v1/tests") for each in urls] == [200, 200]
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=SECONDS)
     assert process.returncode == 0

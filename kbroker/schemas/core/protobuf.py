@@ -202,7 +202,8 @@ class _Parser:
                 raise self._unexpected(word)
 
     def _message(self, scope: str) -> None:
-        message = Message(_inside(scope, self._name()))
+        name = _inside(scope, self._name())
+        message = Message(name, has_defaults=self._declared.syntax == "proto3")
         if message.name in self._declared.messages:
             raise invalid_schema(f"{message.name} is declared twice")
         self._declared.messages[message.name] = message
@@ -273,7 +274,7 @@ class _Parser:
         if self._peek() == "[":
             self._skip_brackets()
         self._expect("{")
-        made = self._declared.messages[inner] = Message(inner)
+        made = self._declared.messages[inner] = Message(inner, is_group=True)
         self._elements(made)
 
     def _add(self, message: Message, each: Field) -> None:

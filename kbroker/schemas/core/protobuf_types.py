@@ -24,6 +24,10 @@ class Message:
     name: str
     fields: dict[int, Field] = field(default_factory=dict)
     oneofs: dict[str, set[int]] = field(default_factory=dict)
+    is_group: bool = False
+    """Whether it was declared together with the one field that has it."""
+    has_defaults: bool = False
+    """Whether a field of its own that was not written is zero or empty, as proto3 says it."""
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from .errors import no_such_schema, no_such_subject, no_such_version
@@ -19,6 +20,7 @@ from .values import Content, Level, Malformed, Mode, Reference, content_of
 
 LEVEL = "compatibilityLevel"
 NORMALIZE = "normalize"
+PLACES_LOOKED_AT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,19 @@ class SchemaStore:
         if not found:
             raise no_such_schema(schema_id)
         return [found[each] for each in sorted(found) if deleted or not found[each].is_deleted]
+
+    def place_of(self, schema_id: int, subject: str) -> Registered:
+        """One version with an id, if possible of that subject and not deleted. Raises RegistryError.
+
+        Of very many versions some are not looked at.
+        """
+        found = self._places.get(schema_id)
+        if not found:
+            raise no_such_schema(schema_id)
+        some = islice(found.values(), PLACES_LOOKED_AT)
+        return max(
+            some, key=lambda each: (each.subject == subject, not each.is_deleted, each.version)
+        )
 
     def content_of_id(self, schema_id: int) -> Content:
         """Also of versions that are deleted, because records may still be there. Raises RegistryError."""

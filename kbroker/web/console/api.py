@@ -19,6 +19,7 @@ from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.text.documents import read_json
 
 from .answers import Refusal, answer, guarded
+from .schemas import Schemas
 from .trends import Trends
 from .viewers import FORBIDDEN, Viewer, Viewers
 
@@ -40,6 +41,7 @@ class Api:
         nodes: Sequence[LocalNode],
         trends: Trends,
         viewers: Viewers,
+        schemas: Callable[[int], Schemas] | None,
         *,
         may_write: bool,
         seconds: float,
@@ -55,6 +57,7 @@ class Api:
         """Set before a stop: streams end by themselves then."""
         self._nodes = nodes
         self._viewers = viewers
+        self._schemas = schemas
         self._may_write = may_write
         self._token = secrets.token_urlsafe(24)
 
@@ -70,6 +73,14 @@ class Api:
     def node_of(self, node_id: int | None) -> Node:
         """A node of this process; this one where that is none."""
         return next((each for each in self.nodes if each.id == node_id), self.node)
+
+    async def schemas(self) -> Schemas | None:
+        """Those that are registered by now; None where there is no registry in this process."""
+        if self._schemas is None:
+            return None
+        found = self._schemas(self.local.id)
+        await found.catch_up()
+        return found
 
     def look(self, path: str, view: View) -> Route:
         """A route for who looks."""
@@ -99,7 +110,7 @@ class Api:
         if not hmac.compare_digest(given, self._token.encode()):
             raise Refusal(FORBIDDEN, f"{TOKEN_HEADER} is the token of {ROOT}/session")
 
-    def session_route(self) -> Route:
+    def session_route(self, is_under_test: Callable[[], bool]) -> Route:
         """What a page has to know first."""
 
         async def session(_: Request, viewer: Viewer) -> Response:
@@ -111,6 +122,7 @@ class Api:
                     "user": viewer.client.principal.name,
                     "may_write": self._may_write,
                     "token": self._token,
+                    "under_test": is_under_test(),
                 }
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.routing import Route
 
@@ -15,8 +15,10 @@ from .cluster import ClusterViews
 from .groups import Groups
 from .live import Live
 from .pages import Pages
+from .schemas import Schemas
 from .topics import Topics
 from .trends import Trends
+from .under_test import Found, Tests
 from .viewers import Viewers, is_exposed
 from .writing import Writing
 
@@ -29,8 +31,16 @@ def may_write(config: BrokerConfig) -> bool:
 class Console:
     """That of the nodes of one process. `run` it until cancelled, and `end` its streams before a stop."""
 
-    def __init__(self, config: BrokerConfig, nodes: Sequence[LocalNode]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        nodes: Sequence[LocalNode],
+        schemas: Callable[[int], Schemas] | None,
+        under_test: Found,
+    ) -> None:
         self._config = config
+        self._schemas = schemas
+        self._under_test = under_test
         self._nodes = nodes
         self.trends = Trends(nodes)
         self._apis: list[Api] = []
@@ -45,6 +55,7 @@ class Console:
             self._nodes,
             self.trends,
             viewers,
+            self._schemas,
             may_write=may_write(config),
             seconds=config.http_request_timeout_ms / 1000,
         )
@@ -57,9 +68,11 @@ class Console:
             Groups(api),
             Activity(api),
             ClusterViews(api),
+            Tests(api, self._under_test),
         )
         routes = [each for part in parts for each in part.routes()]
-        return [api.session_route(), *routes, *Pages(viewers).routes()]
+        session = api.session_route(lambda: self._under_test() is not None)
+        return [session, *routes, *Pages(viewers).routes()]
 
     async def run(self) -> None:
         """Follow how things go."""

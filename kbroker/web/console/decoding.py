@@ -13,8 +13,12 @@ from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.records import BatchHeader, Record
 from kbroker.text.documents import read_json
 
+from .schemas import NEITHER, Both, Decoded
+
 SHOWN_BYTES = 4096
 """Of a key, a value or a header; the rest is loaded when somebody asks for it."""
+TEXT_MAX = 4 * SHOWN_BYTES
+"""Characters of what they mean."""
 HEADERS_MAX = 64
 HEADER_BYTES = 1024
 SCHEMA_HEAD = 5
@@ -32,9 +36,13 @@ class Seen(NamedTuple):
     value_size: int | None
     meaning: dict[str, Any] | None
     """What a record of a coordinator says."""
+    key_decoded: Decoded | None
+    value_decoded: Decoded | None
 
 
-def seen(topic: str, partition: int, record: Record, batch: BatchHeader) -> Seen:
+def seen(
+    topic: str, partition: int, record: Record, batch: BatchHeader, decoded: Both = NEITHER
+) -> Seen:
     """Keep a record."""
     key, value = record.key, record.value
     meaning = None
@@ -53,7 +61,14 @@ def seen(topic: str, partition: int, record: Record, batch: BatchHeader) -> Seen
         headers=headers,
     )
     sizes = None if key is None else len(key), None if value is None else len(value)
-    return Seen(partition, kept, batch, *sizes, meaning)
+    return Seen(partition, kept, batch, *sizes, meaning, *map(_kept, decoded))
+
+
+def _kept(decoded: Decoded | None) -> Decoded | None:
+    """As much of it as is shown, and one character more."""
+    if decoded is None or decoded.text is None:
+        return decoded
+    return decoded._replace(document=None, text=decoded.text[: TEXT_MAX + 1])
 
 
 def row(topic: str, one: Seen) -> dict[str, Any]:
@@ -65,13 +80,13 @@ def row(topic: str, one: Seen) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": timestamp_type(one.batch),
-        **_shown("key", record.key, one.key_size),
-        **_shown("value", record.value, one.value_size),
+        **_shown("key", record.key, one.key_size, one.key_decoded),
+        **_shown("value", record.value, one.value_size, one.value_decoded),
         "headers": [_header(name, value) for name, value in record.headers],
     }
     if one.meaning is not None:
         text = json.dumps(one.meaning, ensure_ascii=False)
-        fields |= {"value_format": "coordinator", "value_text": text[: 4 * SHOWN_BYTES]}
+        fields |= {"value_format": "coordinator", "value_text": text[:TEXT_MAX]}
     if one.batch.is_transactional:
         fields["producer_id"] = one.batch.producer_id
     return fields
@@ -84,8 +99,11 @@ def _header(name: str, value: bytes | None) -> dict[str, Any]:
     return _shown("key", encoded, len(encoded)) | _shown("value", shown, size)
 
 
-def _shown(name: str, data: bytes | None, size: int | None) -> dict[str, Any]:
-    """A key or a value in fields: `name` or `name_base64`, its size, form, and text where that is none."""
+def _shown(
+    name: str, data: bytes | None, size: int | None, decoded: Decoded | None = None
+) -> dict[str, Any]:
+    """A key or a value in fields: `name` or `name_base64`, its size, form, and text where that is none;
+    its schema, and why it cannot be read by that."""
     if data is None:
         return {name: None}
     is_cut = size is not None and size > len(data)
@@ -101,6 +119,23 @@ def _shown(name: str, data: bytes | None, size: int | None) -> dict[str, Any]:
         fields[f"{name}_text"] = shown
     if is_cut:
         fields |= {f"{name}_size": size, f"{name}_cut": True}
+    if decoded is None or (decoded.is_guess and form != "schema"):
+        return fields
+    return fields | _by_schema(name, decoded)
+
+
+def _by_schema(name: str, decoded: Decoded) -> dict[str, Any]:
+    if decoded.schema is None:
+        return {f"{name}_trouble": decoded.trouble}
+    fields: dict[str, Any] = {f"{name}_schema": decoded.schema}
+    if decoded.text is None:
+        return fields | {f"{name}_trouble": decoded.trouble}
+    fields |= {
+        f"{name}_format": decoded.schema["type"].lower(),
+        f"{name}_text": decoded.text[:TEXT_MAX],
+    }
+    if len(decoded.text) > TEXT_MAX:
+        fields[f"{name}_text_cut"] = True
     return fields
 
 

@@ -66,7 +66,10 @@ class Live:
         ends = await find(viewer.cluster, chosen, END)
         places = {one[1]: end for one, end in ends.items()}
         places |= _places(request.headers.get("last-event-id", ""), places)
-        reader = Reader(viewer.cluster, name, wanted, self._api.heavy, committed=False)
+        schemas = await self._api.schemas()
+        reader = Reader(
+            viewer.cluster, name, wanted, self._api.heavy, committed=False, schemas=schemas
+        )
         viewer.uses += 1
         return _Stream(self._api, viewer, name, reader, places)
 

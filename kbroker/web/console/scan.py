@@ -22,6 +22,7 @@ from kbroker.runtime.slices import Slices
 
 from .answers import REST
 from .decoding import Seen, seen
+from .schemas import NEITHER, Schemas, decoded_parts
 from .wanted import Wanted
 
 FETCH_BYTES = 512 * 1024
@@ -65,12 +66,14 @@ class Reader:
         heavy: HeavyWork,
         *,
         committed: bool,
+        schemas: Schemas | None = None,
     ) -> None:
         self.topic = topic
         self._cluster = cluster
         self._wanted = wanted
         self._heavy = heavy
         self._committed = committed
+        self._schemas = schemas
         self._leaders: dict[int, int] = {}
         self.slices = Slices(rest=REST)
 
@@ -145,7 +148,8 @@ class Reader:
     async def wanted(
         self, row: FetchResponse.Partition, index: int, first: int, end: int, budget: Budget
     ) -> AsyncGenerator[tuple[int, Seen | None], None]:
-        """The wanted records of an answer, each with the offset behind it; None behind each batch."""
+        """The wanted records of an answer, each with the offset behind it; None behind each batch, and
+        behind each record when the budget is spent: one alone may have taken long."""
         async with aclosing(self.batches(row, first, end)) as found:
             async for header, payload in found:
                 budget.bytes += header.size
@@ -157,12 +161,22 @@ class Reader:
                             await self.slices.pause()
                         if first <= record.offset < end:
                             budget.records += 1
-                            if self._wants(index, record):
-                                yield record.offset + 1, seen(self.topic, index, record, header)
+                            one = await self._looked_at(index, record, header)
+                            if one is not None or budget.is_spent:
+                                yield record.offset + 1, one
                 yield header.next_offset, None
 
-    def _wants(self, index: int, record: Record) -> bool:
-        return self._wanted.wants(index, record)
+    async def _looked_at(self, index: int, record: Record, header: BatchHeader) -> Seen | None:
+        """A record as it is shown, if it is wanted."""
+        if not self._wanted.may_want(record):
+            return None
+        decoded = NEITHER
+        if self._schemas is not None:
+            decoded = await decoded_parts(self._schemas, self.topic, record)
+            await self.slices.pause()
+        if not self._wanted.wants(index, record, decoded):
+            return None
+        return seen(self.topic, index, record, header, decoded)
 
 
 def _count(header: BatchHeader, first: int, end: int) -> int:
@@ -219,11 +233,11 @@ class Lane:
                     if one is not None:
                         count += 1
                         kept.append(one)
+                    if budget.is_spent and self._window > FIRST_WINDOW:
+                        self._window = FIRST_WINDOW
+                        return  # half a window is none: its newest records are missing
             if at == came:
                 at = end
-            if budget.is_spent and self._window > FIRST_WINDOW:
-                self._window = FIRST_WINDOW
-                return  # half a window is none: its newest records are missing
         self.found.extend(reversed(kept))
         self.end = kept[0].record.offset if count > len(kept) else first
         size = max((budget.bytes - before) / max(end - first, 1), 1)

@@ -29,6 +29,7 @@ from .answers import REST, Refusal, answer, answer_rows, number
 from .api import Api
 from .decoding import row as record_row
 from .scan import Budget, Lane, Reader, Scan
+from .schemas import decoded_parts
 from .viewers import Viewer
 from .wanted import Wanted
 
@@ -166,11 +167,19 @@ class Topics:
         milliseconds = number(request, "ms", SECONDS, 1, SECONDS_MAX)
         bytes_max = number(request, "bytes", BYTES, 1, BYTES_MAX)
         committed = request.query_params.get("committed") == "1"
+        schemas = await self._api.schemas()
         async with self._api.scanning:
             # The time of a look begins when it does, not when it waits for others.
             budget = Budget(milliseconds / 1000, bytes_max)
             backwards, places = await self._places(request, viewer, name, committed)
-            reader = Reader(viewer.cluster, name, wanted, self._api.heavy, committed=committed)
+            reader = Reader(
+                viewer.cluster,
+                name,
+                wanted,
+                self._api.heavy,
+                committed=committed,
+                schemas=schemas,
+            )
             lanes = [Lane(index, *place) for index, place in places.items()]
             scan = Scan(reader, lanes, backwards=backwards)
             found = await scan.run(budget, limit)
@@ -214,7 +223,7 @@ class Topics:
         return origin == "newest", places
 
     async def _part(self, request: Request, viewer: Viewer) -> Response:
-        """A whole key or value, as it is."""
+        """A whole key or value, as it is, or as JSON where a schema says what it means."""
         part = request.path_params["part"]
         if part not in ("key", "value"):
             raise Refusal(404, "a record has a key and a value")
@@ -222,6 +231,8 @@ class Topics:
         data = record.key if part == "key" else record.value
         if data is None:
             raise Refusal(404, f"the {part} is null")
+        if request.query_params.get("decoded") == "1":
+            return await self._decoded_part(request.path_params["topic"], record, part)
         headers = {
             "content-length": str(len(data)),
             "content-disposition": f'attachment; filename="{part}.bin"',
@@ -229,6 +240,16 @@ class Topics:
         return StreamingResponse(
             _pieces(data), headers=headers, media_type="application/octet-stream"
         )
+
+    async def _decoded_part(self, topic: str, record: Record, part: str) -> Response:
+        both = await decoded_parts(await self._api.schemas(), topic, record)
+        decoded = both.key if part == "key" else both.value
+        if decoded is None or decoded.text is None:
+            reason = "there is no schema for it" if decoded is None else decoded.trouble
+            raise Refusal(404, reason)
+        data = decoded.text.encode()
+        headers = {"content-length": str(len(data))}
+        return StreamingResponse(_pieces(data), headers=headers, media_type="application/json")
 
 
 async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:

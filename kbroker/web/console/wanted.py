@@ -11,6 +11,7 @@ from kbroker.text.documents import read_json
 
 from .answers import Refusal
 from .expression import BadExpression, Test, parse
+from .schemas import Both, Decoded
 
 TEXT_MAX = 1_000
 JSON_BYTES_MAX = 256 * 1024
@@ -52,8 +53,8 @@ class Wanted:
         """Whether a wanted record can be among those of a batch, as they are uncompressed."""
         return all(each in payload for each in self.needles)
 
-    def wants(self, partition: int, record: Record) -> bool:
-        """Whether that is one."""
+    def may_want(self, record: Record) -> bool:
+        """Whether its bytes have what they are to have."""
         key, value = record.key or b"", record.value or b""
         if self._key and self._key not in key:
             return False
@@ -62,15 +63,17 @@ class Wanted:
             for name, text in record.headers
         ):
             return False
-        if self._contains and not (
+        return (
             self._contains in value
             or self._contains in key
             or any(self._contains in (text or b"") for _, text in record.headers)
-        ):
-            return False
+        )
+
+    def wants(self, partition: int, record: Record, decoded: Both) -> bool:
+        """Whether that is one, of those that may be."""
         if self._test is None:
             return True
-        look = _Look(self._topic, partition, record)
+        look = _Look(self._topic, partition, record, decoded)
         found = self._test(look)
         self.too_large += look.is_too_large
         return found
@@ -79,17 +82,23 @@ class Wanted:
 class _Look:
     """Follows paths in a record."""
 
-    def __init__(self, topic: str, partition: int, record: Record) -> None:
+    def __init__(self, topic: str, partition: int, record: Record, decoded: Both) -> None:
         self._topic = topic
         self._partition = partition
         self._record = record
+        self._decoded = decoded
         self._documents: dict[str, Any] = {}
         self.is_too_large = False
 
     def __call__(self, path: list[str]) -> Any:
         record, (first, *rest) = self._record, path
         if first in ("key", "value"):
-            return self._inside(first, record.key if first == "key" else record.value, rest)
+            is_key = first == "key"
+            decoded = self._decoded.key if is_key else self._decoded.value
+            if decoded is not None and decoded.text is not None:
+                return _in_decoded(decoded, rest)
+            self.is_too_large |= decoded is not None and decoded.is_too_large
+            return self._inside(first, record.key if is_key else record.value, rest)
         if first == "headers":
             name = ".".join(rest)
             texts = (value for key, value in record.headers if key == name)
@@ -114,12 +123,22 @@ class _Look:
                 self._documents[name] = read_json(data) if len(data) <= JSON_BYTES_MAX else None
             except ValueError:
                 self._documents[name] = None
-        found = self._documents[name]
-        for step in path:
-            if isinstance(found, dict):
-                found = found.get(step)
-            elif isinstance(found, list) and step.isascii() and step.isdigit() and len(step) < 9:
-                found = found[int(step)] if int(step) < len(found) else None
-            else:
-                return None
-        return found
+        return _followed(self._documents[name], path)
+
+
+def _in_decoded(decoded: Decoded, path: list[str]) -> Any:
+    """What a path leads to; what has parts is a text as a whole, as JSON is."""
+    if not path and isinstance(decoded.document, dict | list):
+        return decoded.text
+    return _followed(decoded.document, path)
+
+
+def _followed(found: Any, path: list[str]) -> Any:
+    for step in path:
+        if isinstance(found, dict):
+            found = found.get(step)
+        elif isinstance(found, list) and step.isascii() and step.isdigit() and len(step) < 9:
+            found = found[int(step)] if int(step) < len(found) else None
+        else:
+            return None
+    return found

@@ -3,6 +3,7 @@
 import { get, session } from "./api.js";
 import { h, note, visible } from "./dom.js";
 import { activity, cluster, explain, group, groups, overview, storage, topics } from "./pages.js";
+import { tests } from "./tests.js";
 import { topic } from "./topic.js";
 
 const PAGES = [
@@ -12,6 +13,7 @@ const PAGES = [
   ["activity", "Activity", activity],
   ["storage", "Transactions & storage", storage],
   ["cluster", "Cluster", cluster],
+  ["tests", "Test", tests],
 ];
 let leave = null,
   shown = 0;
@@ -35,7 +37,7 @@ async function show() {
   document
     .getElementById("nav")
     .replaceChildren(
-      ...PAGES.map(([name, text]) =>
+      ...PAGES.filter(([name]) => name !== "tests" || session.under_test).map(([name, text]) =>
         h("a", { href: `#/${name}`, "aria-current": name === (parts[0] ?? "") ? "page" : null }, text),
       ),
     );

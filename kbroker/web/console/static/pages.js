@@ -6,7 +6,7 @@ import { Table, bytes, card, field, h, link, note, number, spark, time, visible 
 const OWN = "kbroker-console";
 
 // Ask again every few seconds while the page is shown and can be seen.
-function again(seconds, work) {
+export function again(seconds, work) {
   const timer = setInterval(() => {
     if (!document.hidden) work().catch((error) => note(error.message, true));
   }, seconds * 1000);

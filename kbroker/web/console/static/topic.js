@@ -31,6 +31,12 @@ export async function topic(view, parts, query, isShown) {
 const shown = (row, name) =>
   row[`${name}_text`] ?? row[name] ?? (row[`${name}_base64`] === undefined ? "null" : row[`${name}_base64`]);
 
+const sizeOf = (row) =>
+  row.value_size ??
+  (row.value_base64 === undefined
+    ? new TextEncoder().encode(row.value ?? "").length
+    : atob(row.value_base64).length);
+
 async function messages(view, name, query, isShown) {
   const value = (key, otherwise = "") => query.get(key) ?? otherwise,
     from = value("from", "newest");
@@ -94,7 +100,7 @@ async function messages(view, name, query, isShown) {
       ["Offset", (row) => number(row.offset), "num"],
       ["Key", (row) => visible(shown(row, "key").slice(0, 80)), "mono"],
       ["Value", (row) => visible(shown(row, "value").slice(0, 300)), "mono"],
-      ["Size", (row) => bytes(row.value_size ?? row.value?.length ?? 0), "num"],
+      ["Size", (row) => bytes(sizeOf(row)), "num"],
     ],
     { label: "Records", pick: (row) => detail(name, row) },
   );
@@ -190,41 +196,66 @@ function download(name, rows) {
 
 function pretty(row, name) {
   const text = shown(row, name);
-  if (["json", "coordinator"].includes(row[`${name}_format`]))
-    try {
-      return JSON.stringify(JSON.parse(text), null, 2);
-    } catch {
-      /* it is cut */
-    }
-  return text;
+  const isJson = ["json", "coordinator", "avro", "protobuf"].includes(row[`${name}_format`]);
+  return isJson ? indented(text) : text;
 }
+
+// JSON over several lines, also if its end is missing; numbers of 64 bits stay what they are.
+function indented(text) {
+  let depth = 0,
+    shown = "",
+    before = "";
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\[^])*"?|[{}[\],:]|[^\s{}[\],:"]+/g)) {
+    const closes = token === "}" || token === "]";
+    depth += closes ? -1 : 0;
+    const isEmpty = closes && (before === "{" || before === "[");
+    if (before && before !== ":" && token !== "," && token !== ":" && !isEmpty)
+      shown += `\n${"  ".repeat(Math.min(Math.max(depth, 0), 100))}`;
+    shown += token === ":" ? ": " : token;
+    depth += token === "{" || token === "[" ? 1 : 0;
+    before = token;
+  }
+  return shown;
+}
+
+const schemaOf = (row, name) => {
+  const it = row[`${name}_schema`];
+  return it
+    ? ` ${it.message ? `${visible(it.message)} ` : ""}of ${visible(it.subject)}, version ${it.version}, schema ${it.id} (${it.type})`
+    : "";
+};
 
 function detail(topicName, row) {
   const dialog = document.getElementById("detail"),
     where = `/topics/${part(topicName)}/records/${row.partition}/${row.offset}`;
   const block = (name) => {
     const box = h("pre", { tabindex: 0 }, visible(pretty(row, name)));
+    const trouble = row[`${name}_trouble`],
+      isDecoded = row[`${name}_schema`] && !trouble,
+      isCut = row[isDecoded ? `${name}_text_cut` : `${name}_cut`];
     const load =
-      row[`${name}_cut`] &&
+      isCut &&
       h(
         "button",
         {
           type: "button",
           onclick: async (event) => {
-            const found = await fetch(`/api/v1${where}/${name}`);
-            box.textContent = visible(await found.text());
+            const found = await fetch(`/api/v1${where}/${name}${isDecoded ? "?decoded=1" : ""}`),
+              text = await found.text();
+            box.textContent = visible(isDecoded ? indented(text) : text);
             event.target.remove();
           },
         },
-        `Load all ${bytes(row[`${name}_size`])}`,
+        isDecoded ? "Load all" : `Load all ${bytes(row[`${name}_size`])}`,
       );
     return [
       h(
         "h2",
         {},
         name === "key" ? "Key" : "Value",
-        h("span", { class: "soft" }, ` ${row[`${name}_format`] ?? ""}`),
+        h("span", { class: "soft" }, ` ${row[`${name}_format`] ?? ""}${schemaOf(row, name)}`),
       ),
+      trouble && h("p", { class: "bad" }, visible(trouble)),
       load,
       box,
     ];

@@ -1,0 +1,148 @@
+"""Values of Avro, as JSON has them.
+
+Of a union there is the value alone, without the name of its branch. Bytes are base64; decimals and UUIDs
+are texts, all other logical types are the numbers that were written.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from .avro_types import Type
+from .bytes_read import Source, Unfit, base64_text, check_depth, cost_of, number
+
+DECIMAL_BYTES_MAX = 64
+SCALE_MAX = 1000
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
+_Read: TypeAlias = Callable[[Source, Type, int], Any]
+
+
+def avro_value(root: Type, source: Source) -> Any:
+    """What all of the bytes say. Raises Unfit, TooMuch."""
+    value = _value(source, root, 0)
+    if source.at < source.end:
+        raise Unfit(f"{source.end - source.at} bytes are left behind the value")
+    return value
+
+
+def _value(source: Source, kind: Type, depth: int) -> Any:
+    source.spend()
+    return _READ[kind.kind](source, kind, depth)
+
+
+def _boolean(source: Source, _kind: Type, _depth: int) -> bool:
+    byte = source.take(1)[0]
+    if byte > 1:
+        raise Unfit(f"at byte {source.at - 1} there is to be a boolean, and it is {byte}")
+    return byte == 1
+
+
+def _whole(source: Source, _kind: Type, _depth: int) -> int:
+    return source.zigzag()
+
+
+def _float(source: Source, _kind: Type, _depth: int) -> Any:
+    return number(_FLOAT.unpack(source.take(4))[0])
+
+
+def _double(source: Source, _kind: Type, _depth: int) -> Any:
+    return number(_DOUBLE.unpack(source.take(8))[0])
+
+
+def _string(source: Source, _kind: Type, _depth: int) -> str:
+    return source.text(source.zigzag())
+
+
+def _bytes(source: Source, kind: Type, _depth: int) -> str:
+    return _logical(source.take(source.zigzag()), kind)
+
+
+def _fixed(source: Source, kind: Type, _depth: int) -> str:
+    return _logical(source.take(kind.size), kind)
+
+
+def _logical(data: bytes, kind: Type) -> str:
+    match kind.more.get("logicalType"):
+        case "decimal" if 0 < len(data) <= DECIMAL_BYTES_MAX:
+            scale = kind.more.get("scale", 0)
+            if type(scale) is int and 0 <= scale <= SCALE_MAX:
+                return _decimal(int.from_bytes(data, "big", signed=True), scale)
+        case "uuid" if len(data) == 16:
+            return str(uuid.UUID(bytes=data))
+    return base64_text(data)
+
+
+def _decimal(unscaled: int, scale: int) -> str:
+    digits = str(abs(unscaled)).rjust(scale + 1, "0")
+    whole, part = digits[: len(digits) - scale], digits[len(digits) - scale :]
+    return f"{'-' * (unscaled < 0)}{whole}{'.' * bool(part)}{part}"
+
+
+def _enum(source: Source, kind: Type, _depth: int) -> str:
+    index = source.zigzag()
+    if not 0 <= index < len(kind.symbols):
+        raise Unfit(f"{kind.name} has no symbol {index}")
+    symbol = kind.symbols[index]
+    source.spend(cost_of(symbol))
+    return symbol
+
+
+def _union(source: Source, kind: Type, depth: int) -> Any:
+    index = source.zigzag()
+    if not 0 <= index < len(kind.items):
+        raise Unfit(f"at byte {source.at} a union of {len(kind.items)} has no branch {index}")
+    return _value(source, kind.items[index], depth)
+
+
+def _record(source: Source, kind: Type, depth: int) -> dict[str, Any]:
+    check_depth(depth)
+    found = {}
+    for each in kind.fields:
+        source.spend(cost_of(each.name))
+        found[each.name] = _value(source, each.type, depth + 1)
+    return found
+
+
+def _array(source: Source, kind: Type, depth: int) -> list[Any]:
+    check_depth(depth)
+    return [_value(source, kind.items[0], depth + 1) for _ in _counted(source)]
+
+
+def _map(source: Source, kind: Type, depth: int) -> dict[str, Any]:
+    check_depth(depth)
+    return {
+        source.text(source.zigzag()): _value(source, kind.items[0], depth + 1)
+        for _ in _counted(source)
+    }
+
+
+def _counted(source: Source) -> Iterator[None]:
+    """Once for each item of a list, which comes in blocks."""
+    while count := source.zigzag():
+        if count < 0:  # the size of the block stands behind it, for who leaves it out
+            count = -count
+            source.zigzag()
+        for _ in range(count):
+            yield
+
+
+_READ: Mapping[str, _Read] = {
+    "null": lambda _source, _kind, _depth: None,
+    "boolean": _boolean,
+    "int": _whole,
+    "long": _whole,
+    "float": _float,
+    "double": _double,
+    "string": _string,
+    "bytes": _bytes,
+    "fixed": _fixed,
+    "enum": _enum,
+    "union": _union,
+    "record": _record,
+    "error": _record,
+    "array": _array,
+    "map": _map,
+}

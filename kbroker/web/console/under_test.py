@@ -1,0 +1,95 @@
+"""What a test does to the broker: faults that wait for requests, and clocks that are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kbroker.security.acls import CLUSTER, AclOperation
+
+from .answers import CONFLICT, Refusal, answer
+from .api import Api, document, field
+from .viewers import Viewer
+
+CLOCKS = ("log", "coordinator")
+SECONDS_MAX = 10 * 366 * 86_400
+FAULTS_MAX = 200
+"""Of one answer."""
+
+
+class UnderTest(Protocol):
+    """A broker that takes orders of tests."""
+
+    def faults(self) -> list[dict[str, Any]]:
+        """Those that are armed, oldest first: their `number`, `text`, `hits`."""
+
+    def clocks(self) -> dict[str, Any]:
+        """How they stand: `log_ms`, how much was added to each in ms, whether the log's stands still."""
+
+    async def disarm(self, number: int | None) -> None:
+        """Take away one fault, or all of them, and what else is to fail. Raises ValueError."""
+
+    async def advance(self, clock: str, seconds: float) -> None:
+        """Let time pass for one of `CLOCKS`. Raises ValueError, RuntimeError."""
+
+
+Found: TypeAlias = Callable[[], UnderTest | None]
+"""The broker of this process if it takes orders of tests; that is known when it has started."""
+
+
+class Tests:
+    """What the console tells of a test, and changes for it."""
+
+    def __init__(self, api: Api, found: Found) -> None:
+        self._api = api
+        self._found = found
+
+    def routes(self) -> list[Route]:
+        """Where it is told."""
+        return [
+            self._api.look("/tests", self._told),
+            self._api.change("/tests/disarm", self._disarm),
+            self._api.change("/tests/advance", self._advance),
+        ]
+
+    def _broker(self, viewer: Viewer, operation: AclOperation) -> UnderTest:
+        found = self._found()
+        if found is None:
+            raise Refusal(404, "this broker takes no orders of tests: --control-port lets it")
+        viewer.needs(operation, CLUSTER)
+        return found
+
+    async def _told(self, _: Request, viewer: Viewer) -> Response:
+        broker = self._broker(viewer, AclOperation.DESCRIBE)
+        faults = broker.faults()
+        told = {"faults": faults[-FAULTS_MAX:], "fault_count": len(faults)}
+        return answer(told | broker.clocks())
+
+    async def _disarm(self, request: Request, viewer: Viewer) -> Response:
+        """One fault by its number, or all."""
+        broker = self._broker(viewer, AclOperation.ALTER)
+        number = field(await document(request), "fault", int)
+        try:
+            await broker.disarm(number)
+        except ValueError as error:
+            raise Refusal(CONFLICT, str(error)) from None
+        return answer({})
+
+    async def _advance(self, request: Request, viewer: Viewer) -> Response:
+        broker = self._broker(viewer, AclOperation.ALTER)
+        asked = await document(request)
+        clock = field(asked, "clock", str, "log")
+        seconds = field(asked, "seconds", int)
+        if clock not in CLOCKS:
+            raise Refusal(400, f"clock is {' or '.join(CLOCKS)}")
+        if seconds is None or not 0 < seconds <= SECONDS_MAX:
+            raise Refusal(400, f"seconds are from 1 to {SECONDS_MAX}: clocks do not go back")
+        try:
+            await broker.advance(clock, seconds)
+        except (ValueError, RuntimeError) as error:
+            raise Refusal(CONFLICT, str(error)) from None
+        return answer({})

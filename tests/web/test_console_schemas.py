@@ -1,0 +1,287 @@
+"""Keys and values in the console, by the schemas of the registry in the same process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from kbroker.client.cluster import open_cluster
+from kbroker.config import BrokerConfig
+from kbroker.process.http import http_service
+from kbroker.schemas.core.records import Entry, schema_key
+from kbroker.schemas.core.store import SchemaStore
+from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content
+from kbroker.schemas.decoding import BYTES_MAX, KEPT_MAX, TEXT_MAX, SchemaDecoder
+from kbroker.web.console.scan import FIRST_WINDOW
+
+from ..schemas.client import RegistryClient
+from ..schemas.client import record as avro_record
+from ..turns import TURN_SECONDS_MAX, longest_step
+from .client import asking, broker_with
+from .test_console_api import API, Console, record
+
+ORDER = avro_record("Order", ("country", "string"), ("lines", {"type": "array", "items": "long"}))
+PROTO = 'syntax = "proto3"; message First {} message Order { string country = 1; int64 n = 2; }'
+
+
+class Shop(NamedTuple):
+    console: Console
+    registry: RegistryClient
+
+    async def rows(self, **query: object) -> list[dict[str, Any]]:
+        found = await self.console.get("/topics/t/messages", from_="oldest", **query)
+        return list(found["records"])
+
+    async def offsets(self, where: str) -> list[int]:
+        return [each["offset"] for each in await self.rows(where=where)]
+
+
+@asynccontextmanager
+async def shop(*, nodes: int | None = None) -> AsyncIterator[Shop]:
+    """A broker with a console at its first node, and a registry at its last one."""
+    options = {"http.port": "0", "registry.port": "0", "first.request.timeout.ms": "3600000"}
+    config = BrokerConfig.load(options=options)
+    service = http_service(config, [])
+    assert service is not None
+    assert service.http is not None
+    assert service.registry is not None
+    async with (
+        broker_with(service, config, None, nodes) as broker,
+        asking(service.http.endpoint_of(1)) as client,
+        open_cluster([broker.nodes[0].endpoint]) as cluster,
+    ):
+        registry = RegistryClient(service.registry.endpoint_of(broker.nodes[-1].id))
+        yield Shop(Console(broker, service.http, client, cluster), registry)
+
+
+def framed(schema_id: int, body: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + body
+
+
+def order(country: str, *lines: int) -> bytes:
+    """Lines are small enough for a byte."""
+    assert all(0 <= each < 64 for each in lines)
+    items = bytes([2 * len(lines), *(2 * each for each in lines)]) if lines else b""
+    return bytes([2 * len(country)]) + country.encode() + items + b"\0"
+
+
+async def test_keys_and_values_are_told_and_found_by_their_schemas() -> None:
+    async with shop() as it:
+        text = await it.registry.register("t-key", '"string"')
+        avro = await it.registry.register("t-value", ORDER)
+        proto = await it.registry.register("other", PROTO, schemaType="PROTOBUF")
+        json_id = await it.registry.register("third", "true", schemaType="JSON")
+        await it.console.topic(
+            "t",
+            record(framed(avro, order("DE", 7, 9)), framed(text, b"\4k1")),
+            record(framed(proto, b"\2\2\x0a\x02FR\x10\x05")),
+            record(framed(json_id, b'{"country": "IT", "n": 9007199254740993}')),
+            record(b'{"country": "ES"}', b"plain"),
+        )
+        rows = await it.rows()
+        assert [each["value_format"] for each in rows] == ["avro", "protobuf", "json", "json"]
+        assert rows[0]["value_schema"] == {
+            "subject": "t-value",
+            "version": 1,
+            "id": avro,
+            "type": "AVRO",
+        }
+        assert json.loads(rows[0]["value_text"]) == {"country": "DE", "lines": [7, 9]}
+        assert (rows[0]["key_format"], rows[0]["key_text"]) == ("avro", '"k1"')
+        assert rows[0]["key_schema"]["subject"] == "t-key"
+        assert rows[1]["value_schema"]["message"] == "Order"
+        assert json.loads(rows[1]["value_text"]) == {"country": "FR", "n": 5}
+        assert rows[2]["value_text"] == '{"country": "IT", "n": 9007199254740993}'
+        assert "value_schema" not in rows[3]
+        assert await it.offsets('value.country == "DE" and value.lines.1 > 8') == [0]
+        assert await it.offsets('value.country == "FR" or value.country == "ES"') == [1, 3]
+        assert await it.offsets('key == "k1"') == [0]
+        assert await it.offsets('value ~ "\\"n\\": 5"') == [1]
+        assert await it.offsets("value.n > 9007199254740992") == [2]
+
+
+async def test_the_subject_of_the_topic_is_told_where_several_have_a_schema() -> None:
+    async with shop() as it:
+        schema_id = await it.registry.register("a", ORDER)
+        await it.registry.register("t-value", ORDER)
+        await it.registry.register("z", ORDER)
+        await it.console.topic("t", record(framed(schema_id, order("DE"))))
+        (row,) = await it.rows()
+        assert row["value_schema"]["subject"] == "t-value"
+
+
+async def test_a_header_names_a_schema_by_its_guid() -> None:
+    async with shop() as it:
+        await it.registry.register("s", PROTO, schemaType="PROTOBUF")
+        guid = (await it.registry.get("/schemas/ids/1"))["guid"]
+        header = b"\1" + uuid.UUID(guid).bytes + b"\2\2"
+        await it.console.topic(
+            "t",
+            record(b"\x0a\x02DE", b"\x0a\x02DE", __value_schema_id=header),
+            record(b"\1" + header[1:] + b"\x0a\x02FR"),
+            record(b"\1" * 30, __value_schema_id=b"\1" * 17),
+            record(b"\1" * 30),
+        )
+        rows = await it.rows()
+        assert [each.get("value_text", "")[:18] for each in rows[:2]] == [
+            '{"country": "DE", ',
+            '{"country": "FR", ',
+        ]
+        assert "key_schema" not in rows[0]
+        assert rows[2]["value_trouble"].startswith("The registry knows no schema 01010101-")
+        assert "value_trouble" not in rows[3]
+
+
+async def test_what_no_schema_fits_is_shown_as_bytes_with_a_reason() -> None:
+    async with shop() as it:
+        await it.registry.register("t-value", ORDER)
+        await it.console.topic(
+            "t",
+            record(framed(9, b"\2\4\6\x08")),
+            record(framed(1, b"\xff\xff")),
+            record((5).to_bytes(8, "big"), b"\0\0\0\1"),
+            record(framed(1, b"\0" * (BYTES_MAX + 1))),
+        )
+        unknown, unfit, number, large = await it.rows()
+        assert (unknown["value_text"], unknown["value_trouble"]) == (
+            "schema 9: 02040608",
+            "The registry knows no schema 9.",
+        )
+        assert unfit["value_text"] == "schema 1: ffff"
+        assert unfit["value_schema"]["id"] == 1
+        assert unfit["value_trouble"].startswith("The bytes do not fit their schema: at byte 0 ")
+        assert (number["value_format"], number["key_format"]) == ("int64", "int32")
+        assert not {"value_trouble", "key_trouble"} & number.keys()
+        assert large["value_trouble"] == "It is not decoded: it has more than 256 kB."
+        found = await it.console.get("/topics/t/messages", where='value.country == "DE"')
+        assert (found["records"], found["too_large"]) == ([], 1)
+
+
+async def test_what_was_registered_at_another_node_is_known() -> None:
+    async with shop(nodes=2) as it:
+        schema_id = await it.registry.register("t-value", '"string"')
+        await it.console.topic("t", record(framed(schema_id, b"\4DE")))
+        (row,) = await it.rows()
+        assert row["value_text"] == '"DE"'
+
+
+async def test_a_long_text_is_cut_and_loaded_whole() -> None:
+    async with shop() as it:
+        await it.registry.register("t-value", {"type": "array", "items": "int"})
+        await it.console.topic("t", record(framed(1, b"\xd0\x8c\x01" + b"\2" * 9_000 + b"\0")))
+        (row,) = await it.rows()
+        assert (len(row["value_text"]), row["value_text_cut"]) == (16_384, True)
+        path = "/topics/t/records/0/0"
+        assert (await it.console.get(f"{path}/value", decoded=1)) == [1] * 9_000
+        assert (await it.console.ask(f"{path}/key", decoded=1)).status == 404
+        await it.console.topic("u", record(b"plain"))
+        answer = await it.console.ask("/topics/u/records/0/0/value", decoded=1)
+        assert (answer.status, answer.json()["error"]) == (404, "there is no schema for it")
+
+
+async def test_a_live_view_tells_what_comes_by_its_schema() -> None:
+    async with shop() as it:
+        await it.registry.register("t-value", ORDER)
+        await it.console.topic("t", record(framed(1, order("DE"))), record(framed(1, order("FR"))))
+        stream = it.console.http.stream
+        path = f"{API}/topics/t/live?where=value.country+%3D%3D+%22FR%22"
+        head = f'GET {path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {{"0":0}}\r\n\r\n'
+        await stream.send_all(head.encode())
+        text = b""
+        while b"FR" not in text:
+            text += bytes(await stream.receive_some(65_536))
+        assert b'"value_format":"avro"' in text
+        assert b"DE" not in text
+
+
+@pytest.mark.parametrize(("origin", "scanned"), [("oldest", 1), ("newest", FIRST_WINDOW)])
+async def test_values_that_stand_for_much_hold_up_nobody_and_end_a_look(
+    origin: str, scanned: int
+) -> None:
+    async with shop() as it:
+        nulls = {"type": "array", "items": "null"}
+        await it.registry.register("t-value", nulls)
+        bomb = framed(1, bytes.fromhex("80808080808080808001"))  # 2 to the power of 62 nulls
+        await it.console.topic("t", *(record(bomb) for _ in range(50)))
+        query = {"where": "value.0", "ms": 10_000, "bytes": 1}
+        with longest_step() as step:
+            found = await it.console.get("/topics/t/messages", from_=origin, **query)
+        assert step.seconds < TURN_SECONDS_MAX, step.task
+        assert (found["scanned"], found["too_large"]) == (scanned, scanned)
+        assert found["cursor"]
+        row = (await it.rows(limit=1, bytes=1))[0]
+        assert row["value_trouble"] == "It is not decoded: it stands for more than 50000 values."
+
+
+# -- without a broker
+
+
+def test_the_console_does_without_what_the_registry_needs() -> None:
+    code = (
+        "import sys, kbroker.web.service; "
+        "print([each for each in ('jsonschema', 'google.protobuf') if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+class Topic:
+    """What was read of the topic of the schemas."""
+
+    def __init__(self, *contents: Content) -> None:
+        self.store = SchemaStore()
+        for number, content in enumerate(contents, 1):
+            value = {"id": number, "subject": "s", "version": number, **content.document()}
+            self.store.replay(Entry(schema_key("s", number), value))
+
+    async def catch_up(self) -> None:
+        raise AssertionError("nobody asks for it")
+
+
+async def told(decoder: SchemaDecoder, schema_id: int, body: bytes = b"") -> Any:
+    found = await decoder.decoded(framed(schema_id, body), None, "t-value")
+    assert found is not None
+    return found.document if found.text is not None else found.trouble
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (Content(AVRO, "{"), "Its schema cannot be used: Invalid schema: it is no JSON"),
+        (Content("XML", "<a/>"), "Its schema cannot be used: Invalid schema: there is no type"),
+        (Content(PROTOBUF, "message"), "Its schema cannot be used"),
+        (Content(AVRO, json.dumps("x" * TEXT_MAX)), "Its schema is not read here: it has more"),
+    ],
+)
+async def test_a_schema_of_another_registry_that_cannot_be_used_is_told(
+    content: Content, why: str
+) -> None:
+    decoder = SchemaDecoder(Topic(content))  # type: ignore[arg-type]
+    for _ in range(2):
+        assert (await told(decoder, 1)).startswith(why)
+
+
+async def test_schemas_that_were_parsed_are_kept_up_to_a_size() -> None:
+    half = TEXT_MAX // 2
+    contents = [
+        Content(AVRO, json.dumps({"type": "int", "doc": "x" * half, "n": n})) for n in range(40)
+    ]
+    decoder = SchemaDecoder(Topic(*contents, Content(JSON, "true")))  # type: ignore[arg-type]
+    for number in range(1, 41):
+        assert await told(decoder, number, b"\4") == 2
+    assert await told(decoder, 41, b"[]") == []
+    assert sum(size for _, size in decoder._kept.values()) == decoder._size <= KEPT_MAX
+    assert await told(decoder, 1, b"\4") == 2
+
+
+async def test_records_without_a_schema_are_no_affair_of_it() -> None:
+    decoder = SchemaDecoder(Topic())  # type: ignore[arg-type]
+    for data in (b"", b"text", b"\0", b"\1" * 40):
+        assert await decoder.decoded(data, None, "t-value") is None

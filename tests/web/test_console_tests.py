@@ -1,0 +1,130 @@
+"""Faults and clocks of a broker under test in the console."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbroker.config import BrokerConfig
+from kbroker.testing import LocalBroker
+from kbroker.testing.shown import ShownBroker
+from kbroker.web.service import HttpService
+
+from .test_console_api import API, console
+
+SECONDS = 60
+HOUR_MS = 3_600_000
+
+
+class Page:
+    """A page of a console of a broker under test."""
+
+    def __init__(self, broker: LocalBroker, url: str) -> None:
+        self.broker = broker
+        self._url = url + API
+        self.token = self.get("/session")["token"]
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self._url + path, timeout=SECONDS) as answer:
+            return json.load(answer)
+
+    def post(self, path: str, **words: object) -> int:
+        """The status of the answer."""
+        headers = {"x-kbroker-token": self.token}
+        body = json.dumps(words).encode()
+        request = urllib.request.Request(self._url + path, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refused:
+            told: dict[str, str] = json.load(refused)
+            return refused.code if told["error"] else 0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[tuple[LocalBroker, HttpService]]:
+    options = {"http.port": "0", "first.request.timeout.ms": "3600000"}
+    config = BrokerConfig.load(options=options)
+    http = HttpService(config)
+    with LocalBroker(config=config, service=http) as broker:
+        http.under_test = ShownBroker(broker)
+        yield broker, http
+
+
+@pytest.fixture
+def page(broker: tuple[LocalBroker, HttpService]) -> Iterator[Page]:
+    under_test, http = broker
+    yield Page(under_test, f"http://{http.endpoint_of(1)}")
+    under_test.disarm_faults()
+
+
+def test_faults_are_told_with_their_hits_and_disarmed(page: Page) -> None:
+    assert page.get("/session")["under_test"] is True
+    page.broker.fault("Produce", topic="a", error="NOT_LEADER_OR_FOLLOWER").maybe()
+    page.broker.fault("Fetch").delay(5).maybe()
+    first, second = page.get("/tests")["faults"]
+    assert first["text"] == "NOT_LEADER_OR_FOLLOWER for Produce, topic 'a'"
+    assert (first["hits"], second["text"]) == (0, "delay for Fetch")
+    assert page.post("/tests/disarm", fault=first["number"]) == 200
+    assert page.get("/tests")["faults"] == [second]
+    assert page.post("/tests/disarm", fault=first["number"]) == 409
+    page.broker.fault("Fetch").delay(5).maybe()
+    assert [each["number"] for each in page.get("/tests")["faults"]] == [
+        second["number"],
+        second["number"] + 1,
+    ]
+    assert page.post("/tests/disarm") == 200
+    told = page.get("/tests")
+    assert (told["faults"], told["fault_count"]) == ([], 0)
+
+
+def test_clocks_are_told_and_go_on(page: Page) -> None:
+    before = page.get("/tests")
+    assert page.post("/tests/advance", seconds=3600) == 200
+    assert page.post("/tests/advance", clock="coordinator", seconds=60) == 200
+    after = page.get("/tests")
+    assert after["log_added_ms"] == before["log_added_ms"] + HOUR_MS
+    assert after["log_ms"] >= before["log_ms"] + HOUR_MS
+    assert after["coordinator_added_ms"] == before["coordinator_added_ms"] + 60_000
+    assert after["log_is_frozen"] is False
+    page.broker.clock.freeze()
+    assert page.get("/tests")["log_is_frozen"] is True
+    page.broker.clock.resume()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/tests/advance", {}),
+        ("/tests/advance", {"seconds": 0}),
+        ("/tests/advance", {"seconds": -1}),
+        ("/tests/advance", {"seconds": 10**12}),
+        ("/tests/advance", {"seconds": True}),
+        ("/tests/advance", {"seconds": "1"}),
+        ("/tests/advance", {"seconds": 1, "clock": "wall"}),
+        ("/tests/disarm", {"fault": "all"}),
+    ],
+)
+def test_what_makes_no_sense_changes_nothing(page: Page, path: str, words: dict[str, Any]) -> None:
+    before = page.get("/tests")
+    assert page.post(path, **words) == 400
+    after = page.get("/tests")
+    assert after["log_added_ms"] == before["log_added_ms"]
+
+
+def test_nothing_is_changed_without_the_token(page: Page) -> None:
+    page.token = "no token"
+    assert page.post("/tests/advance", seconds=1) == 403
+    assert page.post("/tests/disarm") == 403
+
+
+async def test_a_broker_that_takes_no_orders_has_none_of_it() -> None:
+    async with console() as it:
+        assert (await it.get("/session"))["under_test"] is False
+        assert (await it.ask("/tests")).status == 404
+        assert (await it.post("/tests/disarm", {})).status == 404

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -38,6 +38,10 @@ class RegistryService:
     def endpoint_of(self, node_id: int) -> Endpoint:
         """Where a node serves schemas."""
         return self._servers.endpoint_of(node_id)
+
+    def serve_through(self, around: Callable[[App], App]) -> None:
+        """Put something around all that is served from the next `bind` on: faults of tests."""
+        self._servers.around = around
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Take the ports of all nodes, or of none. Raises CannotListen."""

@@ -26,7 +26,8 @@ from kbroker.protocol.records import HEADER_SIZE
 from .error_answers import error_answer
 from .kit import CLIENT_ID
 from .rows import covered_rows, joined, set_errors, split
-from .rules import Asked, Effect, Faults, Rule, asked_of
+from .rules import Asked, Faults, Rule, asked_of
+from .schedule import Effect
 
 
 class Mangled(NamedTuple):

@@ -14,10 +14,10 @@ from kbroker.runtime.clock import SystemClock
 from kbroker.web.guard import App
 from kbroker.web.node_servers import NodeServers
 
+from . import CLIENT_ID
 from .api import SchemaApi
 from .topic import SchemaTopic
 
-CLIENT_ID = "kbroker-registry"
 THREADS = 1
 """Schemas that are looked into at the same time: more would only take turns."""
 

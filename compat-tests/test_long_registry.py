@@ -58,6 +58,15 @@ def test_serialisers_of_confluent_kafka(url: str) -> None:
     }
 
 
+def test_values_of_spark_and_of_confluent_kafka_are_the_same(url: str) -> None:
+    python = str(environment_python("registry"))
+    assert told(python, str(COMPAT / "registry" / "spark_values.py"), url) == {
+        "same": True,
+        "ours": {"a": 7, "b": "x"},
+        "theirs": {"a": 7, "b": "x"},
+    }
+
+
 def test_clients_for_node(url: str) -> None:
     folder = environment("registry-node")
     node = str(environment("node") / "node")

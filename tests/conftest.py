@@ -71,6 +71,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Rounds of tests/kill, transactions and replication (KBROKER_KILL_ROUNDS).",
     )
     group.addoption(
+        "--schemas",
+        type=int,
+        default=int(os.environ.get("KBROKER_SCHEMAS", "80")),
+        help="How many schemas are registered in tests/schemas/test_kills.py (KBROKER_SCHEMAS).",
+    )
+    group.addoption(
         "--faults",
         choices=["nodes", "networks", "etcd"],
         help="Only those of tests/machines that happen to these; otherwise all.",

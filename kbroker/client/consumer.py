@@ -97,18 +97,21 @@ async def reading(
     *,
     committed: bool = False,
     control: bool = False,
+    bytes_max: int = PARTITION_BYTES_MAX,
 ) -> AsyncIterator[trio.MemoryReceiveChannel[list[Read]]]:
     """Read ranges of offsets; yields a channel of records, which ends when all are read.
 
     Parameters: `ranges` has the first offset and the one to stop before (or `FOREVER`) of each
     partition; `committed` leaves out aborted transactions and waits for open ones; `control` also
-    gives control records. Within a partition records come in order. Raises ClientError or KafkaError.
+    gives control records; `bytes_max` is what is asked of a partition at a time, and so how much is
+    decoded in one turn, but for a batch that is larger. Within a partition records come in order. Raises
+    ClientError or KafkaError.
     """
 
     def take(position: Position, row: FetchResponse.Partition) -> list[Read]:
         return list(_records(position, row, committed, control))
 
-    async with _channel(cluster, ranges, committed, take) as channel:
+    async with _channel(cluster, ranges, committed, take, bytes_max) as channel:
         yield channel
 
 
@@ -136,12 +139,13 @@ async def _channel(
     ranges: Mapping[Partition, tuple[int, int]],
     committed: bool,
     take: Take,
+    bytes_max: int = PARTITION_BYTES_MAX,
 ) -> AsyncIterator[trio.MemoryReceiveChannel[Any]]:
     positions = [Position(partition, *bounds) for partition, bounds in ranges.items()]
     send, receive = trio.open_memory_channel[Any](1)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_read_all, cluster, positions, send, committed, take)
+            nursery.start_soon(_read_all, cluster, positions, send, committed, take, bytes_max)
             yield receive
             nursery.cancel_scope.cancel()
     except ExceptionGroup as group:  # a reader of records need not know that there are tasks
@@ -154,6 +158,7 @@ async def _read_all(
     send: trio.MemorySendChannel[Any],
     committed: bool,
     take: Take,
+    bytes_max: int,
 ) -> None:
     """One task per leader; when leaders change or go away, begin again with what is left."""
     # Not `async with`: its checkpoint would lose an error when the reader of the channel leaves.
@@ -168,7 +173,7 @@ async def _read_all(
             stop = trio.Event()
             async with trio.open_nursery() as nursery:
                 for connection, owned in leaders:
-                    reader = _Reader(owned, send, stop, committed, take)
+                    reader = _Reader(owned, send, stop, committed, take, bytes_max)
                     nursery.start_soon(reader.run, connection)
             if not all(position.done for position in left):
                 await trio.sleep(RETRY_SECONDS)
@@ -197,7 +202,9 @@ class _Reader:
         stop: trio.Event,
         committed: bool,
         take: Take,
+        bytes_max: int = PARTITION_BYTES_MAX,
     ) -> None:
+        self._bytes_max = bytes_max
         self._positions = positions
         self._send = send
         self._stop = stop
@@ -239,7 +246,7 @@ class _Reader:
                 row = FetchRequest.Partition(
                     partition=index,
                     fetch_offset=position.offset,
-                    partition_max_bytes=PARTITION_BYTES_MAX,
+                    partition_max_bytes=self._bytes_max,
                 )
                 rows.setdefault(name, []).append(row)
         return FetchRequest(

@@ -237,7 +237,7 @@ class _Serving:
             yield await stack.enter_async_context(
                 self._plain(config, settings)
                 if options.control_port is None
-                else self._controlled(options.control_port, config, settings, http)
+                else self._controlled(options.control_port, config, http, settings)
             )
 
     def _metadata(self, cluster: str) -> contextlib.AbstractAsyncContextManager[MetadataStore]:
@@ -260,7 +260,7 @@ class _Serving:
 
     @contextlib.asynccontextmanager
     async def _controlled(
-        self, port: int, config: BrokerConfig, settings: dict[str, Any], http: Served | None
+        self, port: int, config: BrokerConfig, http: Served | None, settings: dict[str, Any]
     ) -> AsyncIterator[Broker]:
         """A broker that takes orders of tests."""
         from kbroker.testing.control import controlled
@@ -273,6 +273,7 @@ class _Serving:
                 self._prepare,
                 config=config,
                 disk=self.options.disk,
+                schema_registry=http.registry if http else None,
                 **settings,
             ) as (local, self.control):
                 self.connections = local.connections

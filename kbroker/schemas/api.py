@@ -17,13 +17,12 @@ from starlette.routing import Route
 from kbroker import __version__
 
 from .core import registry
-from .core.errors import BAD_REQUEST, NO_SUCH_SCHEMA, RegistryError, invalid_schema
+from .core.errors import BAD_REQUEST, CONTENT_TYPE, NO_SUCH_SCHEMA, RegistryError, invalid_schema
 from .core.registry import Checked, Compared, Planned
 from .core.store import Registered, SchemaStore
 from .core.values import TYPES, Content, Level, Mode, content_of
 from .topic import Plan, SchemaTopic
 
-CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 NOT_FOUND, NOT_ALLOWED = 404, 405
 ROWS_IN_PLACE = 100
 """Longer answers are made in a thread."""

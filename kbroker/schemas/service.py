@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -14,11 +14,11 @@ from kbroker.runtime.clock import SystemClock
 from kbroker.web.guard import App
 from kbroker.web.node_servers import NodeServers
 
+from . import CLIENT_ID
 from .api import SchemaApi
 from .decoding import SchemaDecoder
 from .topic import SchemaTopic
 
-CLIENT_ID = "kbroker-registry"
 THREADS = 1
 """Schemas that are looked into at the same time: more would only take turns."""
 
@@ -44,6 +44,10 @@ class RegistryService:
     def decoder_of(self, node_id: int) -> SchemaDecoder:
         """What reads keys and values by the schemas that a node knows; its addresses are taken."""
         return self._decoders[node_id]
+
+    def serve_through(self, around: Callable[[App], App]) -> None:
+        """Put something around all that is served from the next `bind` on: faults of tests."""
+        self._servers.around = around
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Take the ports of all nodes, or of none. Raises CannotListen."""

@@ -39,6 +39,8 @@ WRITERS = "kbroker-schema-registry"
 """The transactional id that all nodes share."""
 TRANSACTION_TIMEOUT_MS = 60_000
 RETRY_SECONDS = 0.1
+READ_BYTES_MAX = 64 * 1024
+"""At a time: what is read is taken in at one go, and clients of the node wait meanwhile."""
 TRIES_MAX = 20
 """How often a write is planned, while other nodes write too."""
 _FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
@@ -66,7 +68,9 @@ class SchemaTopic:
         while True:
             try:
                 async with reading(
-                    self._cluster, {PARTITION: (self._position, FOREVER)}
+                    self._cluster,
+                    {PARTITION: (self._position, FOREVER)},
+                    bytes_max=READ_BYTES_MAX,
                 ) as channel:
                     async for reads in channel:
                         self._take(reads)

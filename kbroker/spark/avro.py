@@ -8,6 +8,7 @@ registry; each is looked up once.
     decoder.decode(value)                                    # a dict
 
     rows.select(from_confluent_avro("value", "schemas/", reader_schema))     # a column of structs
+    rows.select(to_confluent_avro("order", "http://registry:8081", "orders-value", schema))  # and back
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ Source = Mapping[int, Schema] | Path | str
 
 HEADER = struct.Struct(">BI")
 _MAGIC = 0
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _PLAIN = frozenset({"uuid", "time-millis", "time-micros"})
 """Logical types whose values stay what they are written as: text, or a number."""
 _SCHEMA_BYTES_MAX = 4 * 1024 * 1024
@@ -47,6 +49,10 @@ class SchemaError(Exception):
 
 class UndecodableError(ValueError):
     """These bytes are no Avro value of a known schema; the message says why."""
+
+
+class UnencodableError(ValueError):
+    """These fields are no value of the schema; the message says why."""
 
 
 class UnknownSchemaError(UndecodableError):
@@ -144,6 +150,86 @@ def from_confluent_avro(
             raise
 
     return udf(decoded, spark_type(read_as), useArrow=False)(column)
+
+
+class Encoder:
+    """Encodes values of one schema, which is that of a record and has a number.
+
+    An encoder can be sent to Spark's workers.
+    """
+
+    def __init__(self, schema_id: int, schema: Schema) -> None:
+        parsed = _parsed(schema)
+        if not isinstance(parsed, dict) or parsed["type"] != "record":
+            raise SchemaError("values are records, and the schema is none of one")
+        self._header = HEADER.pack(_MAGIC, schema_id)
+        self._schema = parsed
+
+    @classmethod
+    def registered(cls, address: str, subject: str, schema: Schema) -> Encoder:
+        """With the number that a registry gives the schema, or has given it before.
+
+        Raises:
+            SchemaError: the registry does not answer or refuses it, or it is no schema of a record.
+        """
+        cls(0, schema)  # what is none is not registered
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        return cls(_Registry(address).register(subject, text), schema)
+
+    def encode(self, fields: Mapping[str, Any]) -> bytes:
+        """The value of these fields; those that are not there have their defaults.
+
+        Raises:
+            UnencodableError: they do not fit the schema.
+        """
+        import fastavro
+
+        stream = io.BytesIO(self._header)
+        stream.seek(0, io.SEEK_END)
+        try:
+            fastavro.schemaless_writer(
+                stream,
+                self._schema,
+                fields,
+                strict_allow_default=True,
+                disable_tuple_notation=True,
+            )
+        except Exception as error:  # fastavro raises whatever wrong values lead to
+            name = self._schema["name"]
+            raise UnencodableError(f"these fields are no {name}: {error!r}") from error
+        return stream.getvalue()
+
+
+def to_confluent_avro(column: Column | str, address: str, subject: str, schema: Schema) -> Column:
+    """A column of values for a topic, of structs that have the fields of `schema`; null where
+    `column` is null.
+
+    The schema is registered under `subject` once, when this is called, and not by Python's workers,
+    in which values are encoded. A struct that does not fit it fails the query.
+
+    Raises:
+        SchemaError: the registry does not answer or refuses it, or it is no schema of a record.
+    """
+    from pyspark.sql.functions import udf
+    from pyspark.sql.types import BinaryType
+
+    encoder = Encoder.registered(address, subject, schema)
+
+    def encoded(value: Any) -> bytes | None:
+        return None if value is None else encoder.encode(_without_rows(value))
+
+    return udf(encoded, BinaryType(), useArrow=False)(column)
+
+
+def _without_rows(value: Any) -> Any:
+    """What Spark hands to Python as fastavro takes it."""
+    if hasattr(value, "asDict"):
+        value = value.asDict()
+    if isinstance(value, dict):
+        return {name: _without_rows(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_rows(each) for each in value]
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def spark_type(schema: Schema) -> DataType:
@@ -246,7 +332,7 @@ class _Registry:
         parts = urllib.parse.urlsplit(address)
         host = parts.netloc.rpartition("@")[2]
         self._base = f"{parts.scheme}://{host}{parts.path}".rstrip("/")
-        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
+        self._headers = dict.fromkeys(("Accept", "Content-Type"), _CONTENT_TYPE)
         if parts.username is not None:
             user = f"{urllib.parse.unquote(parts.username)}:"
             user += urllib.parse.unquote(parts.password or "")
@@ -261,6 +347,15 @@ class _Registry:
         named: dict[str, Any] = {}
         self._add_references(answer, named, set())
         return _parsed(answer.get("schema"), named)
+
+    def register(self, subject: str, text: str) -> int:
+        """The number of a schema. Raises SchemaError."""
+        path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions"
+        answer = self._ask(path, {"schema": text})
+        schema_id = (answer or {}).get("id")
+        if not isinstance(schema_id, int):
+            raise SchemaError(f"{self._base} gives the schema of {subject} no number")
+        return schema_id
 
     def _add_references(
         self, answer: dict[str, Any], named: dict[str, Any], seen: set[tuple[str, int]]
@@ -279,17 +374,19 @@ class _Registry:
             self._add_references(found, named, seen)
             _parsed(found.get("schema"), named)
 
-    def _ask(self, path: str) -> dict[str, Any] | None:
+    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """The registry's answer; None when it does not know the thing."""
-        request = urllib.request.Request(f"{self._base}/{path}", headers=self._headers)
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self._base}/{path}", data, self._headers)
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
                 answer = json.loads(response.read(_SCHEMA_BYTES_MAX))
         except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == 404:
-                return None
-            raise SchemaError(f"{self._base}/{path} answers {error.code} {error.reason}") from error
+            with error:
+                if error.code == 404:
+                    return None
+                why = _message_of(error) or error.reason
+            raise SchemaError(f"{self._base}/{path} answers {error.code} {why}") from error
         except (OSError, ValueError) as error:
             raise SchemaError(
                 f"the schema registry {self._base} does not answer as one: {error}"
@@ -297,6 +394,14 @@ class _Registry:
         if not isinstance(answer, dict):
             raise SchemaError(f"{self._base} is no schema registry")
         return answer
+
+
+def _message_of(error: urllib.error.HTTPError) -> str:
+    """What a registry says of its refusal, if it is one that does."""
+    try:
+        return str(json.loads(error.read(_SCHEMA_BYTES_MAX))["message"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 def _parsed(schema: Any, named: dict[str, Any] | None = None) -> Any:

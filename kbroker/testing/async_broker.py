@@ -29,7 +29,8 @@ from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .log_tail import LogTail
 from .node_verbs import NodeVerbs
 from .releases import limits_of
-from .rules import Asked, Faults, Rule
+from .rules import Asked, Faults
+from .schedule import AnyRule
 from .settling import unrest
 from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
 from .stores import MemoryStore, Store, has_crashed
@@ -118,7 +119,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
 
         await self.wait_until(look, f"{count} {api.api_name} requests", timeout)
 
-    async def wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> None:
+    async def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> None:
         """Wait until a fault has hit so many requests."""
 
         async def look() -> tuple[bool, str]:
@@ -291,6 +292,9 @@ def lately(faults: Faults, log: LogTail) -> Iterator[str]:
         total = sum(n for (_, name), n in faults.counts.items() if name == client)
         yield f"client {client!r} sent {total} requests, the last ones:"
         yield from (f"  {asked}" for asked in requests)
+    if faults.calls:
+        yield f"the schema registry was asked {len(faults.calls)} times lately, the last ones:"
+        yield from (f"  {call}" for call in [*faults.calls][-REQUESTS_SHOWN:])
     yield from (f"log: {line}" for line in log.lines)
 
 

@@ -125,6 +125,7 @@ class _Sockets:
             "bootstrap_servers": broker.bootstrap_servers,
             "control": str(control),
             "control_token_file": str(self._token.file),
+            "schema_registry": broker.schema_registry_url if broker.has_schema_registry else None,
         }
 
     async def _accept(self, orders: Orders, listeners: list[trio.SocketListener]) -> None:

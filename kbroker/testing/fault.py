@@ -2,69 +2,35 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self
 
 from kbroker.handlers.registry import load_apis
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
-from .given import check_number
-from .names import api_key, error_named, first_to_last
-from .rules import CRITERIA, Effect, Faults, Hook, Rule, Target, criteria_of, field_names
-
-Waited = TypeVar("Waited")
-"""What waiting gives: None, and in an async program something to await."""
+from .any_fault import AnyFault, Waited
+from .names import api_key, error_named, first_to_last, is_after
+from .registry_fault import RegistryFault, new_call_rule
+from .rules import CRITERIA, Faults, Hook, Rule, Target, criteria_of, field_names
+from .schedule import AnyRule, Effect
 
 WITH_BATCHES = {ApiKey.PRODUCE, ApiKey.FETCH}
 BIT_MAX = 8 * 100 * 1024 * 1024 - 1
 """No request has more bits than this: socket.request.max.bytes is 100 MiB."""
 
 
+NO_REGISTRY = "there is no schema registry: make the broker with schema_registry=True"
+
+
 class UnfiredFault(AssertionError):
     """A fault was armed and hit nothing: the test did not test what it says."""
 
 
-class Fault(Generic[Waited]):
-    """One armed fault; what is called on it says more of it, and returns it again.
+class Fault(AnyFault[Rule, Waited]):
+    """One armed fault for Kafka's requests; see `Arming.fault`."""
 
-    Unless told otherwise it hits the next matching request, once.
-    """
-
-    def __init__(
-        self, faults: Faults, rule: Rule, wait: Callable[[Rule, int, float], Waited]
-    ) -> None:
-        self._faults = faults
-        self._rule = rule
-        self._wait = wait
-
-    # -- schedule
-
-    def once(self) -> Fault[Waited]:
-        """Hit the next matching request only."""
-        return self.times(1)
-
-    def on_call(self, number: int) -> Fault[Waited]:
-        """Let matching requests pass until number `number` (from 1), and hit that one."""
-        self._check("on_call", number, 1)
-        self._rule.first = number
-        return self
-
-    def times(self, count: int) -> Fault[Waited]:
-        """Hit so many matching requests at most; one that is hit is enough for the test to pass,
-        and `wait` asks for more."""
-        self._check("times", count, 1)
-        self._rule.count = count
-        return self
-
-    def every_time(self) -> Fault[Waited]:
-        """Hit all matching requests."""
-        self._rule.count = math.inf
-        return self
-
-    def until(self, api: str) -> Fault[Waited]:
+    def until(self, api: str) -> Self:
         """Hit all matching requests of a client until it has sent a request of `api` after the first
         hit.
 
@@ -73,47 +39,20 @@ class Fault(Generic[Waited]):
         self._rule.until = api_key(api)
         return self.every_time()
 
-    def with_probability(self, probability: float, seed: int = 0) -> Fault[Waited]:
-        """Hit each matching request with this probability; it may hit none."""
-        self._check("probability", probability, 0, 1)
-        self._rule.probability = probability
-        self._rule.random = random.Random(seed)
-        return self.every_time().maybe()
-
-    def maybe(self) -> Fault[Waited]:
-        """A test may pass without this one having hit anything."""
-        self._rule.may_stay_unfired = True
-        return self
-
-    # -- effect
-
-    def disconnect(self) -> Fault[Waited]:
-        """Close the connection."""
-        return self._does(Effect.DISCONNECT)
-
-    def delay(self, milliseconds: float) -> Fault[Waited]:
-        """Take that much longer; later requests of the same connection wait too."""
-        self._check("milliseconds", milliseconds, 0)
-        return self._does(Effect.DELAY, milliseconds=milliseconds)
-
-    def throttle(self, milliseconds: float) -> Fault[Waited]:
+    def throttle(self, milliseconds: float) -> Self:
         """Answer, and tell the client to pause (KIP-219)."""
         self._check("milliseconds", milliseconds, 0)
         return self._does(Effect.THROTTLE, milliseconds=milliseconds)
 
-    def blackhole(self) -> Fault[Waited]:
-        """Never answer, and keep the connection open."""
-        return self._does(Effect.BLACKHOLE)
-
-    def half_frame(self) -> Fault[Waited]:
+    def half_frame(self) -> Self:
         """Do the work, send the first half of the answer, then close."""
         return self._does(Effect.HALF_FRAME)
 
-    def answer_twice(self) -> Fault[Waited]:
+    def answer_twice(self) -> Self:
         """Send the answer two times."""
         return self._does(Effect.ANSWER_TWICE)
 
-    def corrupt_batch(self, bit: int = 0) -> Fault[Waited]:
+    def corrupt_batch(self, bit: int = 0) -> Self:
         """Flip a bit of the records that a Produce brings or a Fetch gets.
 
         Bits are counted from the end of the batch's header; behind the last one they begin again.
@@ -122,48 +61,12 @@ class Fault(Generic[Waited]):
         self._check("bit", bit, 0, BIT_MAX)
         return self._does(Effect.CORRUPT_BATCH, bit=bit)
 
-    def hook(self, function: Hook) -> Fault[Waited]:
+    def hook(self, function: Hook) -> Self:
         """Ask a function what to do; see `Arming.on`."""
         return self._does(Effect.HOOK, hook=function)
 
-    def _does(self, effect: Effect, **settings: Any) -> Fault[Waited]:
-        try:
-            if self._rule.effect is not Effect.PASS:
-                raise ValueError(f"this is {self._rule} already; arm one more fault for the rest")
-            for name, value in settings.items():
-                setattr(self._rule, name, value)
-            self._rule.begin_anew()
-            self._rule.effect = effect
-            check_effect(self._rule)
-        except ValueError:
-            self.disarm()
-            raise
-        return self
-
-    def _check(self, name: str, value: float, least: float, most: float = math.inf) -> None:
-        try:
-            check_number(name, value, least, most)
-        except ValueError:
-            self.disarm()
-            raise
-
-    # -- afterwards
-
-    @property
-    def hits(self) -> int:
-        """How many requests it hit."""
-        return self._rule.hits
-
-    def wait(self, hits: int = 1, timeout: float = 5.0) -> Waited:
-        """Wait until it has hit so many requests. Raises WaitTimeout with the near misses."""
-        return self._wait(self._rule, hits, timeout)
-
-    def disarm(self) -> None:
-        """Hit nothing more."""
-        self._faults.disarm(self._rule)
-
-    def __repr__(self) -> str:
-        return f"<Fault {self._rule}: {self.hits} hits>"
+    def _check_effect(self) -> None:
+        check_effect(self._rule)
 
 
 class Arming(Generic[Waited]):
@@ -171,7 +74,7 @@ class Arming(Generic[Waited]):
 
     faults: Faults
 
-    def wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> Waited:
+    def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> Waited:
         """Wait until a fault has hit so many requests; its `wait` does the same."""
         raise NotImplementedError
 
@@ -218,6 +121,33 @@ class Arming(Generic[Waited]):
         )
         self.faults.arm(rule)
         return Fault(self.faults, rule, self.wait_for_hits)
+
+    def registry_fault(
+        self,
+        method: str | Iterable[str] | None = None,
+        *,
+        path: str | None = None,
+        subject: str | None = None,
+        error: int | None = None,
+        at: str = "before",
+    ) -> RegistryFault[Waited]:
+        """Arm a fault of the schema registry; what is called on it says when it hits and what it does.
+
+        Parameters: `method` is "POST" for instance, or several, None for all; `path` is that of the
+        call ("/schemas/ids/*", where * stands for anything), `subject` the one that the call is about;
+        `error` is the number to answer with, of which the first three digits are HTTP's status (503,
+        40401); `at` "after" does the work first. Raises ValueError for what cannot be meant.
+        """
+        rule = new_call_rule(method, path=path, subject=subject, error=error, at=at)
+        if not self.has_schema_registry:
+            raise ValueError(NO_REGISTRY)
+        self.faults.arm(rule)
+        return RegistryFault(self.faults, rule, self.wait_for_hits)
+
+    @property
+    def has_schema_registry(self) -> bool:
+        """Whether it serves schemas."""
+        return False
 
     def on(self, api: str | Iterable[str] | None = None, **criteria: Any) -> Callable[[Hook], Hook]:
         """Call a function with each request of an API, and what is asked: `@kbroker.on("Fetch")`.
@@ -270,8 +200,6 @@ def new_rule(
     **criteria: Any,
 ) -> Rule:
     """The rule that the words of a test mean. Raises ValueError, with what there is instead."""
-    if at not in ("before", "after"):
-        raise ValueError(f"at={at!r}: a fault comes before or after the work")
     if isinstance(versions, int):
         versions = range(versions, versions + 1)
     names = [api] if isinstance(api, str) else api or ()
@@ -284,7 +212,7 @@ def new_rule(
     )
     check_versions(target)
     check_target(target)
-    rule = Rule(target, after=at == "after", top_level=top_level, when=when)
+    rule = Rule(target, after=is_after(at), top_level=top_level, when=when)
     if error is not None:
         rule.effect, rule.code = Effect.ERROR, error_named(error)
         check_effect(rule)

@@ -8,10 +8,13 @@ import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .calls import CallRule
 from .fault import BIT_MAX, check_effect, new_rule
 from .given import check_number
 from .names import api_key
-from .rules import Effect, Rule
+from .registry_fault import CALL_EFFECTS, new_call_rule
+from .rules import Rule
+from .schedule import AnyRule, Effect
 
 Words = dict[str, Any]
 
@@ -41,18 +44,35 @@ TARGET: Mapping[str, Word] = {
 }
 """Words of `new_rule`: which requests are meant, and with which error they are answered."""
 
-WORDS: Mapping[str, Word] = {
-    **TARGET,
+CALL_TARGET: Mapping[str, Word] = {
+    "method": Word((str, list)),
+    "path": Word((str,)),
+    "subject": Word((str,)),
+    "error": Word((int,)),
+    "at": Word((str,)),
+}
+"""Words of `new_call_rule`."""
+
+SCHEDULE: Mapping[str, Word] = {
     "effect": Word((str,)),
     "ms": Word(NUMBER, 0),
-    "bit": Word((int,), 0, BIT_MAX),
     "on_call": Word((int,), 1),
     "times": Word((int,), 1),
     "every_time": Word((bool,)),
-    "until": Word((str,)),
     "probability": Word(NUMBER, 0, 1),
     "seed": Word((int,)),
     "maybe": Word((bool,)),
+}
+"""Words of all faults."""
+
+CALL_WORDS: Mapping[str, Word] = {**CALL_TARGET, **SCHEDULE}
+"""The words of a fault of the schema registry."""
+
+WORDS: Mapping[str, Word] = {
+    **TARGET,
+    **SCHEDULE,
+    "bit": Word((int,), 0, BIT_MAX),
+    "until": Word((str,)),
 }
 """The words of a fault. Unless told otherwise it hits the next request that is meant, once."""
 
@@ -64,27 +84,44 @@ NEEDED = {"delay": "ms", "throttle": "ms"}
 
 def rule_of(words: Words) -> Rule:
     """The rule that words mean, not armed yet. Raises ValueError, with what there is instead."""
-    words = {word: value for word, value in words.items() if value is not None}
-    for word, value in words.items():
-        _check(word, value)
+    words = _checked(words, WORDS)
     target = {word: value for word, value in words.items() if word in TARGET}
     if isinstance(target.get("versions"), list):
         target["versions"] = _versions(target["versions"])
     rule = new_rule(target.pop("api", None), **target)
     if "effect" in words:
-        rule.effect = _effect(words)
-    rule.milliseconds = words.get("ms", 0)
+        rule.effect = _effect(words, EFFECTS)
     rule.bit = words.get("bit", 0)
+    rule.until = api_key(words["until"]) if "until" in words else None
+    _schedule(rule, words, always=rule.until is not None)
     check_effect(rule)
+    return rule
+
+
+def call_rule_of(words: Words) -> CallRule:
+    """The same for the schema registry."""
+    words = _checked(words, CALL_WORDS)
+    target = {word: value for word, value in words.items() if word in CALL_TARGET}
+    rule = new_call_rule(target.pop("method", None), **target)
+    if "effect" in words:
+        rule.effect = _effect(words, {each.value: each for each in CALL_EFFECTS})
     _schedule(rule, words)
     return rule
 
 
-def _check(name: str, value: Any) -> None:
-    word = WORDS.get(name)
+def _checked(words: Words, known: Mapping[str, Word]) -> Words:
+    """Those that are said. Raises ValueError."""
+    said = {word: value for word, value in words.items() if value is not None}
+    for word, value in said.items():
+        _check(word, value, known)
+    return said
+
+
+def _check(name: str, value: Any, known: Mapping[str, Word]) -> None:
+    word = known.get(name)
     if word is None:
-        close = difflib.get_close_matches(name, WORDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(WORDS)}"
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise ValueError(f"a fault has no {name!r}; {hint}")
     # Not isinstance: True is no number of times.
     if type(value) not in word.kinds:
@@ -105,24 +142,24 @@ def _versions(bounds: list[Any]) -> range:
     raise ValueError(f"versions is a number or [first, last], not {bounds}")
 
 
-def _effect(words: Words) -> Effect:
+def _effect(words: Words, known: Mapping[str, Effect]) -> Effect:
     name = words["effect"]
     if "error" in words:
         raise ValueError("a fault answers with an error or has another effect, not both")
-    if name not in EFFECTS:
-        raise ValueError(f"effect is one of {', '.join(EFFECTS)}, not {name!r}")
+    if name not in known:
+        raise ValueError(f"effect is one of {', '.join(known)}, not {name!r}")
     needed = NEEDED.get(name)
     if needed is not None and needed not in words:
         raise ValueError(f"the effect {name} needs {needed}")
-    return EFFECTS[name]
+    return known[name]
 
 
-def _schedule(rule: Rule, words: Words) -> None:
+def _schedule(rule: AnyRule, words: Words, *, always: bool = False) -> None:
+    rule.milliseconds = words.get("ms", 0)
     rule.first = words.get("on_call", 1)
     rule.probability = words.get("probability", 1.0)
     by_chance = "probability" in words
     rule.random = random.Random(words.get("seed", 0))
-    rule.until = api_key(words["until"]) if "until" in words else None
-    always = words.get("every_time", False) or by_chance or rule.until is not None
+    always = always or words.get("every_time", False) or by_chance
     rule.count = words.get("times", math.inf if always else 1)
     rule.may_stay_unfired = words.get("maybe", False) or by_chance

@@ -22,11 +22,13 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.records import HEADER_SIZE
+from kbroker.schemas import CLIENT_ID as REGISTRY_CLIENT_ID
 
 from .error_answers import error_answer
 from .kit import CLIENT_ID
 from .rows import covered_rows, joined, set_errors, split
-from .rules import Asked, Effect, Faults, Rule, asked_of
+from .rules import Asked, Faults, Rule, asked_of
+from .schedule import Effect
 
 
 class Mangled(NamedTuple):
@@ -60,7 +62,7 @@ class FaultyConnection(Connection):
         self.is_of_kit = False
         """The test itself asks."""
         self.is_spared = False
-        """The test itself or another node asks, and no fault hits it."""
+        """The test itself, its schema registry or another node asks, and no fault hits it."""
 
     # -- who asks
 
@@ -69,7 +71,11 @@ class FaultyConnection(Connection):
         if not self._is_known:
             self._is_known = True
             self.is_of_kit = header.client_id == CLIENT_ID
-            self.is_spared = self.is_of_kit or self._is_of_node(header.client_id)
+            self.is_spared = (
+                self.is_of_kit
+                or header.client_id == REGISTRY_CLIENT_ID
+                or self._is_of_node(header.client_id)
+            )
             self._traced = self._traced and not self.is_spared
             if not self.is_spared:
                 self._apis = self._faults.admitted(self._apis)

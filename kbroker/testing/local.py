@@ -38,7 +38,7 @@ from .client_settings import ClientSettings
 from .clock import MovableClock, milliseconds
 from .disk import Disk, DiskOrders, PowerCut
 from .expectation import Expectation
-from .fault import Arming, check_faults
+from .fault import NO_REGISTRY, Arming, check_faults
 from .given import Config, Partitions, Topics, broker_properties, topics_of
 from .host import BrokerThread, Held
 from .kit import (
@@ -54,7 +54,9 @@ from .known_records import KnownRecords
 from .local_nodes import LocalNodes
 from .log_tail import LogTail
 from .names import api_key
-from .rules import Faults, Rule
+from .registry_fault import FaultyApp
+from .rules import Faults
+from .schedule import AnyRule
 from .secured import HOST, Rights, Secured, Users, asked, merged
 from .snapshot import Snapshot, how_far, make_ready
 from .stores import BreakableStore, FolderStore, MemoryStore, Store, has_crashed
@@ -250,7 +252,8 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
     where the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
     default one on 127.0.0.1, and `secured` is what is asked there, instead of the words above; `nodes` is how many nodes it has, None for as many as the folder has, or
     one, and `racks` where they are; `cluster_id`, `grace_seconds` and `service` are
-    as of `kbroker.broker.open_broker`; `schema_registry` serves schemas too, which needs `kbroker[registry]`.
+    as of `kbroker.broker.open_broker`; `schema_registry` serves schemas too,
+    which needs `kbroker[registry]`, or is the registry that `service` serves.
     Raises ValueError for what cannot be meant.
 
     Resource handling: use it in a `with` statement, or call `close`.
@@ -280,7 +283,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         cluster_id: str | None = None,
         grace_seconds: float = 0,
         service: Service | None = None,
-        schema_registry: bool = False,
+        schema_registry: bool | RegistryService | None = False,
     ) -> None:
         super().__init__()
         wanted = topics_of(topics or {})
@@ -306,7 +309,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         self._listeners_of: dict[int, Sequence[Listener]] = {}
         self._cluster_id = cluster_id
         self._grace_seconds = grace_seconds
-        self._registry = self._new_registry() if schema_registry else None
+        self._registry = self._registry_of(schema_registry)
         self._service = service or self._registry
         self._bootstrap = ""
         self._own_thread = thread is None
@@ -328,6 +331,14 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
             self.close()
             raise
 
+    def _registry_of(self, wanted: bool | RegistryService | None) -> RegistryService | None:
+        """The registry that is served, where faults hit it."""
+        if not wanted:
+            return None
+        registry = self._new_registry() if wanted is True else wanted
+        registry.serve_through(partial(FaultyApp, self.faults))
+        return registry
+
     def _new_registry(self) -> RegistryService:
         if self._listeners[0].asks_clients:
             raise ValueError(
@@ -340,12 +351,14 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         )
 
     @property
+    def has_schema_registry(self) -> bool:
+        return self._registry is not None
+
+    @property
     def schema_registry_url(self) -> str:
         """What clients take as their schema.registry.url. Raises ValueError where there is none."""
         if self._registry is None:
-            raise ValueError(
-                "there is no schema registry: make the broker with schema_registry=True"
-            )
+            raise ValueError(NO_REGISTRY)
         return f"http://{self._registry.endpoint_of(self._config.node_id)}"
 
     def _new_store(self, data_dir: str | Sequence[str] | None, *, disk: bool) -> Store:
@@ -715,7 +728,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         if isinstance(self._store, BreakableStore):
             self.disk.arm(DiskOrders(full=self.disk.orders.full))
 
-    def wait_for_hits(self, rule: Rule, hits: int, timeout: float) -> None:
+    def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> None:
         """Wait until a fault has hit so many requests; its `wait` does the same."""
         self._do(self._watched.wait_for_hits, rule, hits, timeout)
 

@@ -36,6 +36,13 @@ def close(name: str, known: list[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
+def is_after(at: str) -> bool:
+    """Whether a fault comes after the work. Raises ValueError."""
+    if at not in ("before", "after"):
+        raise ValueError(f"at={at!r}: a fault comes before or after the work")
+    return at == "after"
+
+
 def first_to_last(versions: range) -> str:
     """Versions as a person reads them: "0 to 7"."""
     return f"{versions.start} to {versions.stop - 1}"

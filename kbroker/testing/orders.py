@@ -21,11 +21,12 @@ from kbroker.net.server import CannotListen
 from kbroker.protocol.errors import KafkaError
 from kbroker.text.documents import read_json
 
-from .fault_words import rule_of
+from .fault import NO_REGISTRY
+from .fault_words import call_rule_of, rule_of
 from .host import BrokerThread
 from .kit import WAIT_SECONDS, KafkaRecord, Value
 from .local import LocalBroker
-from .rules import Rule
+from .schedule import AnyRule
 from .snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Orders:
         self._thread = thread
         self._opened = opened
         self._closable = closable
-        self._rules = Numbered[Rule]("fault")
+        self._rules = Numbered[AnyRule]("fault")
         self._snapshots = Numbered[Snapshot]("snapshot")
         self.closed = False
         """Whether the order was given to close the broker."""
@@ -227,6 +228,7 @@ class Orders:
         broker, clock = self._broker, self._broker.clock
         return {
             "fault": self._fault,
+            "registry_fault": self._registry_fault,
             "hits": self._hits,
             "disarm": self._disarm,
             "disarm_faults": _silent(broker.disarm_faults),
@@ -246,7 +248,15 @@ class Orders:
         }
 
     def _fault(self, **words: Any) -> Answer:
-        rule = rule_of(words)
+        return self._armed(rule_of(words))
+
+    def _registry_fault(self, **words: Any) -> Answer:
+        rule = call_rule_of(words)
+        if not self._broker.has_schema_registry:
+            raise ValueError(NO_REGISTRY)
+        return self._armed(rule)
+
+    def _armed(self, rule: AnyRule) -> Answer:
         number = self._rules.add(rule)
         self._broker.faults.arm(rule)
         return {"fault": number}
@@ -385,6 +395,7 @@ class Orders:
         users: Mapping[str, str] | None = None,
         acls: Mapping[str, list[str]] | None = None,
         super_users: Iterable[str] = (),
+        schema_registry: bool = False,
     ) -> Answer:
         fresh = LocalBroker(
             topics=topics,
@@ -395,6 +406,7 @@ class Orders:
             users=users,
             acls=acls,
             super_users=list(super_users),
+            schema_registry=schema_registry,
             thread=self._thread,
         )
         return self._opened(fresh)

@@ -6,11 +6,9 @@ what franz-go's kfake and librdkafka's mock broker can, and more.
 
 from __future__ import annotations
 
-import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, NamedTuple
 
 from kbroker.handlers.registry import Api
@@ -19,6 +17,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
 
+from .calls import Call, CallRule
 from .names import first_to_last
 from .releases import Limits, cut_down
 from .rows import (
@@ -31,28 +30,13 @@ from .rows import (
     partitions_of,
     resources_of,
 )
+from .schedule import AnyRule, Effect
 
 REQUESTS_KEPT = 500
 """How many requests the log of a broker remembers, for reports of failures."""
 SIMILAR_SHOWN = 5
 GROUP = 0
 """The key type of FindCoordinator that asks for groups."""
-
-
-class Effect(Enum):
-    """What a fault does."""
-
-    PASS = "pass"
-    """Nothing: the fault only counts."""
-    ERROR = "error"
-    DISCONNECT = "disconnect"
-    DELAY = "delay"
-    THROTTLE = "throttle"
-    BLACKHOLE = "blackhole"
-    HALF_FRAME = "half_frame"
-    ANSWER_TWICE = "answer_twice"
-    CORRUPT_BATCH = "corrupt_batch"
-    HOOK = "hook"
 
 
 class Asked(NamedTuple):
@@ -156,49 +140,35 @@ response, or an awaitable of either."""
 
 
 @dataclass(slots=True, eq=False)
-class Rule:
-    """One armed fault.
+class Rule(AnyRule):
+    """One armed fault for Kafka's requests.
 
-    It hits the calls from number `first` (1 is the next one that matches) on, at most `count` of
-    them, each with `probability`, and with `until` only those of clients that have not sent a
-    request of that API since they were hit (or, if `frees_all`, since it was armed); `when` has the
-    last word. `after` does the work of the request first, and then lies about it.
-    `top_level` puts an error beside the rows of an answer, not into them. `milliseconds` belong to
-    delays and throttling, `bit` to corrupted batches.
+    With `until` it hits only those of clients that have not sent a request of that API since they were
+    hit (or, if `frees_all`, since it was armed); `when` has the last word. `top_level` puts an error
+    beside the rows of an answer, not into them. `bit` belongs to corrupted batches.
     """
 
     target: Target
-    effect: Effect = Effect.PASS
-    after: bool = False
     code: ErrorCode = ErrorCode.NONE
     top_level: bool = False
-    milliseconds: float = 0
     bit: int = 0
     hook: Hook | None = None
-    first: int = 1
-    count: float = 1
     until: ApiKey | None = None
     frees_all: bool = False
     when: Callable[[Any], bool] | None = None
-    probability: float = 1.0
-    random: random.Random = field(default_factory=random.Random)
-    may_stay_unfired: bool = False
-    calls: int = 0
-    hits: int = 0
     clients: set[str] = field(default_factory=set)
     """Those that were hit."""
     released: set[str] = field(default_factory=set)
     """The clients that have sent what `until` waits for."""
 
     def begin_anew(self) -> None:
-        """Have hit nothing: what came before it was known what to do does not count."""
-        self.calls = self.hits = 0
+        AnyRule.begin_anew(self)
         self.clients.clear()
         self.released.clear()
 
     def may_hit(self, client_id: str) -> bool:
         """Whether a request of this client can still be hit."""
-        return self.hits < self.count and client_id not in self.released
+        return not self.is_used_up and client_id not in self.released
 
     def hears(self, asked: Asked) -> None:
         """Take note of what a client asks for."""
@@ -211,10 +181,8 @@ class Rule:
             return False
         if self.when is not None and not self.when(asked.request):
             return False
-        self.calls += 1
-        if self.calls < self.first or self.random.random() >= self.probability:
+        if not self.is_due():
             return False
-        self.hits += 1
         self.clients.add(asked.client_id)
         return True
 
@@ -235,13 +203,15 @@ class Faults:
     """The rules of one broker, what it was asked lately, and which versions it admits to."""
 
     def __init__(self) -> None:
-        self.rules: list[Rule] = []
+        self.rules: list[AnyRule] = []
         self.hits: deque[Hit] = deque(maxlen=REQUESTS_KEPT)
         self.now_ms: Callable[[], int] = lambda: 0
         """The time of hits."""
         self.log: deque[Asked] = deque(maxlen=REQUESTS_KEPT)
         self.counts: Counter[tuple[ApiKey, str]] = Counter()
         """Requests of each API and client id."""
+        self.calls: deque[Call] = deque(maxlen=REQUESTS_KEPT)
+        """Those of the schema registry."""
         self.own: set[ApiKey] = set()
         """What the test has asked through the kit, which no fault hits."""
         self.limits: Limits = {}
@@ -250,10 +220,10 @@ class Faults:
         self.changed: Callable[[], None] = lambda: None
         """Called after each request: somebody may be waiting for one."""
 
-    def arm(self, rule: Rule) -> None:
+    def arm(self, rule: AnyRule) -> None:
         self.rules.append(rule)
 
-    def disarm(self, rule: Rule) -> None:
+    def disarm(self, rule: AnyRule) -> None:
         """Take a rule away; what it did counts."""
         self.rules.remove(rule)
 
@@ -261,6 +231,7 @@ class Faults:
         """Remember nothing of what was asked and hit so far."""
         self.hits.clear()
         self.log.clear()
+        self.calls.clear()
         self.counts.clear()
         self.own.clear()
 
@@ -275,19 +246,33 @@ class Faults:
         """
         self.log.append(asked._replace(request=None))
         self.counts[asked.api, asked.client_id] += 1
-        for rule in self.rules:
+        rules = self._of_requests
+        for rule in rules:
             rule.hears(asked)
-        return self._first(self.rules, asked)
+        return self._first(rules, asked)
+
+    @property
+    def _of_requests(self) -> list[Rule]:
+        return [rule for rule in self.rules if isinstance(rule, Rule)]
+
+    def take_call(self, call: Call) -> CallRule | None:
+        """The first rule that does something to this call of the schema registry."""
+        self.calls.append(call)
+        rules = (rule for rule in self.rules if isinstance(rule, CallRule) and rule.takes(call))
+        found = next((rule for rule in rules if rule.effect is not Effect.PASS), None)
+        self.changed()
+        return found
 
     def take_next(self, asked: Asked, passed: Rule) -> Rule | None:
         """The next rule that does something, when the hook of one has let the request pass."""
-        if passed not in self.rules:
+        rules = self._of_requests
+        if passed not in rules:
             return None
-        return self._first(self.rules[self.rules.index(passed) + 1 :], asked)
+        return self._first(rules[rules.index(passed) + 1 :], asked)
 
     def take_batch(self, asked: Asked, has_records: Callable[[Rule], bool]) -> Rule | None:
         """The first rule that corrupts a batch of this request or of its answer."""
-        rules = (rule for rule in self.rules if rule.effect is Effect.CORRUPT_BATCH)
+        rules = (rule for rule in self._of_requests if rule.effect is Effect.CORRUPT_BATCH)
         taken = (rule for rule in rules if has_records(rule) and self._takes(rule, asked))
         return next(taken, None)
 
@@ -315,7 +300,7 @@ class Faults:
             rule.effect is Effect.CORRUPT_BATCH
             and rule.may_hit(asked.client_id)
             and rule.target.matches(asked)
-            for rule in self.rules
+            for rule in self._of_requests
         )
 
     def must_know_partitions(self, client_id: str) -> bool:
@@ -324,21 +309,24 @@ class Faults:
             rule.may_hit(client_id)
             and rule.target.is_of_api(ApiKey.FETCH)
             and (rule.target.looks_at_partitions or rule.effect is Effect.ERROR)
-            for rule in self.rules
+            for rule in self._of_requests
         )
 
-    def unfired(self) -> list[Rule]:
+    def unfired(self) -> list[AnyRule]:
         """Rules that should have hit something and did not."""
         return [rule for rule in self.rules if not rule.hits and not rule.may_stay_unfired]
 
-    def report(self, rule: Rule) -> str:
+    def report(self, rule: AnyRule) -> str:
         """What a rule waited for, and what came closest."""
         return f"{rule} hit {rule.hits} requests; {'; '.join(self.near_misses(rule))}"
 
-    def near_misses(self, rule: Rule) -> list[str]:
+    def near_misses(self, rule: AnyRule) -> list[str]:
         """What was asked that is most like what the rule waits for: lines for a report."""
         if rule.calls:
             return [f"saw {rule.calls} such requests, it waits for number {rule.first}"]
+        if isinstance(rule, CallRule):
+            return self._near_calls(rule)
+        assert isinstance(rule, Rule)
         same = [asked for asked in self.log if rule.target.is_of_api(asked.api)]
         if rule.effect is Effect.CORRUPT_BATCH and any(map(rule.target.matches, same)):
             return ["saw such requests, but no batch in any of them"]
@@ -348,6 +336,11 @@ class Faults:
         if any(map(rule.target.is_of_api, self.own)):
             return ["saw no such request but those of the test's own calls, which no fault hits"]
         return ["saw no such request"]
+
+    def _near_calls(self, rule: CallRule) -> list[str]:
+        same = [str(call) for call in self.calls if rule.target.is_of_method(call.method)]
+        counted = Counter(same).most_common(SIMILAR_SHOWN)
+        return [f"saw {count} x {call}" for call, count in counted] or ["saw no such call"]
 
 
 CRITERIA = ("topic", "partitions", "group", "transactional_id", "resource")

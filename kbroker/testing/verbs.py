@@ -11,7 +11,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
-from .rules import Effect, Faults, Rule, Target
+from .rules import Faults, Rule, Target
+from .schedule import Effect
 from .transactions import (
     complete_ends,
     known_transactions,
@@ -308,6 +309,8 @@ class StateVerbs:
         node.transactions.reload(transactional_id)
 
     def _refuse_until(self, api: ApiKey, target: Target, code: ErrorCode) -> None:
-        rule = Rule(target, Effect.ERROR, code=code, count=float("inf"), until=api, frees_all=True)
+        rule = Rule(
+            target, effect=Effect.ERROR, code=code, count=float("inf"), until=api, frees_all=True
+        )
         rule.may_stay_unfired = True
         self.faults.arm(rule)

@@ -20,6 +20,8 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
+END_CONNECTION = "kbroker.end_connection"
+"""An extension of the scope: what ends the connection of a request at once."""
 LOOK_ONLY = ("GET", "HEAD")
 SAFETY = (
     (b"cache-control", b"no-store"),

@@ -22,6 +22,8 @@ from hypercorn.utils import wrap_app
 from kbroker.client.endpoint import Endpoint
 from kbroker.net.server import CannotListen
 
+from .guard import END_CONNECTION
+
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 16 * 1024
@@ -108,6 +110,15 @@ class HttpServer:
         self._work.cancel()
         await self._ended.wait()
 
+    def _app_of(self, stream: _Stream) -> Any:
+        """The application as one connection has it: it can end that."""
+
+        async def app(scope: Any, *rest: Any) -> None:
+            scope["extensions"][END_CONNECTION] = stream.abort
+            await self._app(scope, *rest)
+
+        return app
+
     async def _serve(self, socket_stream: trio.SocketStream) -> None:
         if len(self._open) >= self._limits.connections:
             min(self._open, key=lambda each: each.active_at).abort()
@@ -117,7 +128,7 @@ class HttpServer:
             # Nothing that goes wrong here concerns Kafka's clients.
             with stream.scope:
                 state = ConnectionState({})
-                await TCPServer(self._app, self._config, self._context, state, stream)  # type: ignore[arg-type]
+                await TCPServer(self._app_of(stream), self._config, self._context, state, stream)  # type: ignore[arg-type]
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("a connection for HTTP ended before its answer")
         except* Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -24,6 +24,8 @@ class NodeServers:
     def __init__(
         self, config: BrokerConfig, first: Endpoint, *, flag: str, is_read_only: bool
     ) -> None:
+        self.around: Callable[[App], App] = lambda app: app
+        """What is put around all that is served from the next `bind` on."""
         self._first = first
         self._first_id = config.node_id
         self._flag = flag
@@ -68,7 +70,8 @@ class NodeServers:
 
     def _server(self, node_id: int, app: App) -> HttpServer:
         endpoint = self._first._replace(port=self._port_of(node_id))
-        return HttpServer(Guard(app, self._rules), endpoint, self._limits, self._flag)
+        guarded = self.around(Guard(app, self._rules))
+        return HttpServer(guarded, endpoint, self._limits, self._flag)
 
     def _port_of(self, node_id: int) -> int:
         port = self._first.port

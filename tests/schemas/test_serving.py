@@ -1,4 +1,4 @@
-"""The registry of `kbroker serve`: its flags, what it says, kill -9 while schemas are registered."""
+"""The registry of `kbroker serve`: its flags, what it says."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 
 from ..broker.test_serve import SECONDS, refused, serving, wait_for
 from ..web.test_serving import RUN
-from .client import record
 
 
 def ask(url: str, body: Any = None) -> Any:
@@ -61,42 +59,6 @@ def test_each_of_several_processes_serves_the_same_schemas(tmp_path: Path) -> No
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=SECONDS)
     assert process.returncode == 0
-
-
-@pytest.mark.slow
-def test_no_id_is_given_twice_and_none_is_lost_when_it_is_killed(tmp_path: Path) -> None:
-    told: dict[str, int] = {}
-    for run in range(3):
-        with registry_at(tmp_path, run) as (process, url):
-            started = len(told)
-            enough = threading.Event()
-
-            def register(first: int, url: str, started: int, enough: threading.Event) -> None:
-                with suppress(OSError):
-                    for index in range(first, first + 1000):
-                        body = {"schema": json.dumps(record(f"R{index}"))}
-                        told[f"s{index}"] = ask(f"{url}/subjects/s{index}/versions", body)["id"]
-                        if len(told) >= started + 20:
-                            enough.set()
-
-            threads = [
-                threading.Thread(
-                    target=register, args=(run * 10_000 + each * 1000, url, started, enough)
-                )
-                for each in range(3)
-            ]
-            for each in threads:
-                each.start()
-            assert enough.wait(SECONDS)
-            process.kill()
-            for each in threads:
-                each.join(SECONDS)
-    assert len(set(told.values())) == len(told)
-    with registry_at(tmp_path, 3) as (_, url):
-        for subject, schema_id in told.items():
-            assert ask(f"{url}/subjects/{subject}/versions/latest")["id"] == schema_id
-        every = [(each["id"], each["schema"]) for each in ask(f"{url}/schemas")]
-        assert len({each for each, _ in every}) == len(every)
 
 
 def test_it_is_not_served_where_clients_have_to_log_in() -> None:

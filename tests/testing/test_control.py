@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.testing import ExternalKafka, LocalBroker
 from kbroker.testing.control import LOGIN_SECONDS, _Sockets
 from kbroker.testing.control_token import ControlToken
-from kbroker.testing.fault_words import EFFECTS, WORDS
+from kbroker.testing.fault_words import CALL_WORDS, EFFECTS, WORDS
 
 from ..limits import PROCESS_SECONDS
 
@@ -426,6 +427,32 @@ def test_a_clock_that_stands_still(order: Orders) -> None:
     assert order("resume")["ok"]
 
 
+def test_faults_of_a_schema_registry(server: Orders) -> None:
+    ready = server("open", schema_registry=True)
+    order = Orders(ready)
+    assert order("registry_fault", method="GET", error=50301) == {"ok": True, "fault": 1}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{ready['schema_registry']}/subjects", timeout=60)
+    assert (refused.value.code, json.load(refused.value)["error_code"]) == (503, 50301)
+    assert order("hits", fault=1, wait=1)["hits"] == 1
+    assert "has no 'topic'" in order("registry_fault", topic="x")["error"]
+    assert order("close")["ok"]
+    order.close()
+
+
+def test_a_server_with_a_registry_takes_orders_for_that() -> None:
+    with served("--registry-port", "0") as ready:
+        order = Orders(ready)
+        assert order("registry_fault", error=503)["ok"]
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{ready['schema_registry']}/subjects", timeout=60)
+        order.close()
+
+
+def test_without_a_schema_registry_none_fails(order: Orders) -> None:
+    assert "there is no schema registry" in order("registry_fault", error=503)["error"]
+
+
 def known_orders(order: Orders) -> set[str]:
     """Those that the answer to an unknown one lists."""
     known = re.search("one of (.*), not", order("dance")["error"])
@@ -440,17 +467,19 @@ def test_the_page_has_every_order_and_every_word(order: Orders) -> None:
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == known_orders(order)
     effects = section.partition("<!-- effects -->")[2].partition("<!-- /effects -->")[0]
     assert re.findall(r"`(\w+)`", effects) == list(EFFECTS)
-    assert [word for word in WORDS if f"`{word}`" not in section] == []
+    assert [word for word in {**WORDS, **CALL_WORDS} if f"`{word}`" not in section] == []
 
 
 ELSEWHERE = {
     "bootstrap_servers": "open",
+    "has_schema_registry": "open",
+    "schema_registry_url": "open",
     "check_faults": "check",
     "wait_for_hits": "hits",
     "disk": "disk_flip",
 }
 """Orders that have other names than the methods of the broker."""
-PYTHON_ONLY = {"connections", "on", "run_in_broker", "running", "schema_registry_url"}
+PYTHON_ONLY = {"connections", "on", "run_in_broker", "running"}
 
 
 def test_there_is_an_order_for_all_that_python_can_do(order: Orders) -> None:

@@ -20,7 +20,8 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.testing.fault import Arming, new_rule
-from kbroker.testing.rules import Asked, Effect, Faults, Rule, Target, asked_of
+from kbroker.testing.rules import Asked, Faults, Rule, Target, asked_of
+from kbroker.testing.schedule import Effect
 
 TOPIC_ID = UUID(int=7)
 
@@ -131,7 +132,7 @@ def test_calls_of_others_do_not_count() -> None:
 
 def test_the_first_rule_that_hits_wins() -> None:
     faults = Faults()
-    first, second = Rule(Target(), Effect.DELAY), Rule(Target(), Effect.DELAY)
+    first, second = Rule(Target(), effect=Effect.DELAY), Rule(Target(), effect=Effect.DELAY)
     faults.arm(first)
     faults.arm(second)
     assert [faults.take(produce(0)) for _ in range(3)] == [first, second, None]
@@ -191,7 +192,9 @@ def arming(faults: Faults) -> Arming[None]:
 
 def test_until_frees_one_client_after_the_other() -> None:
     faults = Faults()
-    rule = Rule(Target(frozenset({ApiKey.PRODUCE})), Effect.DELAY, count=9, until=ApiKey.METADATA)
+    rule = Rule(
+        Target(frozenset({ApiKey.PRODUCE})), effect=Effect.DELAY, count=9, until=ApiKey.METADATA
+    )
     faults.arm(rule)
     assert [faults.take(produce(0)) for _ in range(2)] == [rule, rule]
     asked = asked_of(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
@@ -207,7 +210,7 @@ def test_until_counts_from_the_first_hit() -> None:
         faults = Faults()
         rule = Rule(
             Target(frozenset({ApiKey.PRODUCE})),
-            Effect.DELAY,
+            effect=Effect.DELAY,
             count=9,
             until=ApiKey.METADATA,
             frees_all=frees_all,
@@ -256,7 +259,7 @@ def test_what_some_request_says_is_taken(api: Any, criteria: dict[str, Any]) -> 
 
 def test_batches_are_looked_at_when_there_are_any() -> None:
     faults = Faults()
-    rule = Rule(Target(frozenset({ApiKey.FETCH})), Effect.CORRUPT_BATCH)
+    rule = Rule(Target(frozenset({ApiKey.FETCH})), effect=Effect.CORRUPT_BATCH)
     faults.arm(rule)
     asked = asked_of(ApiKey.FETCH, 12, "app", FetchRequest(), str)
     assert faults.corrupts(asked)

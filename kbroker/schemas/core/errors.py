@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+"""What answers are, also those that refuse."""
 NO_SUCH_SUBJECT, NO_SUCH_VERSION, NO_SUCH_SCHEMA = 40401, 40402, 40403
 SUBJECT_SOFT_DELETED, SUBJECT_NOT_SOFT_DELETED = 40404, 40405
 VERSION_SOFT_DELETED, VERSION_NOT_SOFT_DELETED = 40406, 40407

@@ -1,0 +1,181 @@
+"""Schemas that several clients register while their broker is killed again and again."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Self
+
+from kbroker.client.endpoint import Endpoint
+
+from ..broker.test_serve import SECONDS, serving, wait_for
+from ..ports import free_ports
+from .client import record
+
+CLIENTS = 4
+SUBJECTS = 20
+RETRY_SECONDS = 0.02
+
+
+class Registration(NamedTuple):
+    """One schema, and the subject where it is registered."""
+
+    subject: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        """The schema."""
+        return text_of(self.number)
+
+
+def text_of(number: int) -> str:
+    """One schema of many: each is a different one."""
+    fields = ("id", "long"), (f"field_{number}", "string", ""), ("amount", ["null", "double"], None)
+    return json.dumps(record(f"Order{number}", *fields))
+
+
+def registrations(schemas: int) -> Iterator[Registration]:
+    """Each schema once, and every fifth one twice more: in the same subject, and in another one."""
+    for number in range(schemas):
+        subject = number % SUBJECTS
+        yield Registration(f"subject-{subject}", number)
+        if not number % 5:
+            yield Registration(f"subject-{subject}", number)
+            yield Registration(f"subject-{(subject + 7) % SUBJECTS}", number)
+
+
+class RegistryConnection:
+    """A client that keeps its connection."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._http = http.client.HTTPConnection(*endpoint, timeout=SECONDS)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """What it answers. Raises OSError, or HTTPException, when nobody does."""
+        data = None if body is None else json.dumps(body)
+        try:
+            self._http.request(method, path, data)
+            answer = self._http.getresponse()
+            told = json.loads(answer.read())
+        except BaseException:
+            self._http.close()
+            raise
+        if answer.status >= http.client.INTERNAL_SERVER_ERROR:
+            raise ConnectionError(f"{answer.status}: {told}")
+        assert answer.status == http.client.OK, (method, path, told)
+        return told
+
+    def register(self, asked: Registration) -> int:
+        """Returns the id."""
+        path = f"/subjects/{asked.subject}/versions"
+        schema_id: int = self.ask("POST", path, {"schema": asked.text})["id"]
+        return schema_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+
+class RegistryServer:
+    """A broker with a registry on a data folder, on the same ports at each start."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        first = free_ports(2)
+        self.endpoint = Endpoint("127.0.0.1", first + 1)
+        self._folder = folder
+        ports = ("--port", str(first), "--registry-port", str(first + 1))
+        self._flags = ("--data-dir", str(folder / "data"), *ports, *flags)
+        self._starts = 0
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the data is."""
+        return self._folder / "data"
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        """Start it, and kill it at the end."""
+        self._starts += 1
+        port_file = self._folder / f"ready-{self._starts}.json"
+        with serving(*self._flags, "--port-file", str(port_file)) as process:
+            wait_for(port_file)
+            yield process
+
+    def connect(self) -> RegistryConnection:
+        """A client of it."""
+        return RegistryConnection(self.endpoint)
+
+
+class Load:
+    """Clients that register all there is to register, each again until it is acknowledged."""
+
+    def __init__(self, server: RegistryServer, asked: Sequence[Registration]) -> None:
+        self.told: list[tuple[Registration, int]] = []
+        """What was acknowledged, in its order."""
+        self.interrupted = 0
+        """How often a client did not learn what became of a registration."""
+        self._server = server
+        self._left: SimpleQueue[Registration] = SimpleQueue()
+        for each in asked:
+            self._left.put(each)
+        self._failures: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(CLIENTS)]
+
+    def start(self) -> None:
+        """Begin."""
+        for each in self._threads:
+            each.start()
+
+    def wait_for(self, count: int) -> None:
+        """Wait until so many were acknowledged."""
+        give_up = time.monotonic() + SECONDS
+        while len(self.told) < count:
+            assert not self._failures, self._failures
+            assert time.monotonic() < give_up, f"{len(self.told)} of {count} were acknowledged"
+            time.sleep(0.001)
+
+    def join(self) -> None:
+        """Wait until all were."""
+        for each in self._threads:
+            each.join(SECONDS)
+        assert not self._failures, self._failures
+
+    def _run(self) -> None:
+        try:
+            with self._server.connect() as client, suppress(Empty):
+                while True:
+                    asked = self._left.get_nowait()
+                    self.told.append((asked, self._register(client, asked)))
+        except BaseException as error:  # noqa: BLE001 (the test fails with it)
+            self._failures.append(error)
+
+    def _register(self, client: RegistryConnection, asked: Registration) -> int:
+        give_up = time.monotonic() + SECONDS
+        while True:
+            try:
+                return client.register(asked)
+            except ConnectionRefusedError:
+                pass
+            except (OSError, http.client.HTTPException):
+                self.interrupted += 1
+            assert time.monotonic() < give_up, f"{asked} is not acknowledged"
+            time.sleep(RETRY_SECONDS)
+
+
+def ids_of(told: Sequence[tuple[Registration, int]]) -> Mapping[int, int]:
+    """The id of each schema. Raises AssertionError where one has two, or two have one."""
+    found: dict[int, int] = {}
+    for asked, schema_id in told:
+        assert found.setdefault(asked.number, schema_id) == schema_id, asked
+    assert len(set(found.values())) == len(found)
+    return found

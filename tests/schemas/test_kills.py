@@ -1,0 +1,143 @@
+"""kill -9 while schemas are registered, again and again, and the compaction of what is left.
+
+`--schemas=10000` makes it long.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbroker.client.endpoint import Endpoint
+from kbroker.testing import LocalBroker
+
+from .kills import Load, Registration, RegistryConnection, RegistryServer, ids_of, registrations
+
+TOPIC = "_schemas"
+SCHEMAS_A_KILL = 400
+KILLS_MIN = 2
+NEW_SCHEMA = 1_000_000_000
+"""The number of one that was not there before."""
+
+
+@pytest.mark.slow
+def test_no_id_is_given_twice_and_none_is_lost_through_kills_and_compaction(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    schemas = pytestconfig.getoption("--schemas")
+    server = RegistryServer(tmp_path)
+    asked = [*registrations(schemas)]
+    load = Load(server, asked)
+    kills = max(KILLS_MIN, schemas // SCHEMAS_A_KILL)
+    seconds = 0.0
+    for number in range(kills):
+        with server.running():
+            begun = time.monotonic()
+            if not number:
+                begin(server, load)
+            load.wait_for(len(asked) * (number + 1) // (kills + 1))
+            seconds += time.monotonic() - begun
+    assert load.interrupted
+    with server.running():
+        begun = time.monotonic()
+        load.join()
+        seconds += time.monotonic() - begun
+    assert len(load.told) == len(asked)
+    ids = ids_of(load.told)
+
+    begun = time.monotonic()
+    with server.running(), server.connect() as client:
+        ready = time.monotonic() - begun
+        assert client.ask("GET", f"/schemas/ids/{ids[schemas - 1]}")
+        read = time.monotonic() - begun
+        check(client, load.told, ids)
+        before = thinned_out(client)
+    records, left = compacted(server.data_dir, before, ids.values())
+    print(
+        f"\nfigures: {len(asked):,} registrations of {schemas:,} schemas, {len(asked) / seconds:,.0f}/s; "
+        f"{kills} kills, {load.interrupted} registrations cut off; started in {ready:.1f} s, with all "
+        f"schemas read in {read:.1f} s; compacted from {records:,} records to {left:,}"
+    )
+
+
+def begin(server: RegistryServer, load: Load) -> None:
+    """Let everything be registered beside everything else."""
+    with server.connect() as client:
+        client.ask("PUT", "/config", {"compatibility": "NONE"})
+    load.start()
+
+
+def check(
+    client: RegistryConnection,
+    told: Sequence[tuple[Registration, int]],
+    ids: Mapping[int, int],
+) -> None:
+    """What it serves is what was acknowledged, and no id stands for two schemas."""
+    rows = client.ask("GET", "/schemas")
+    texts: dict[int, str] = {}
+    for row in rows:
+        assert texts.setdefault(row["id"], row["schema"]) == row["schema"]
+    assert len(set(texts.values())) == len(texts)
+    served = {(row["subject"], row["schema"]): row["id"] for row in rows}
+    assert len(served) == len(rows)
+    canonical = {number: texts[schema_id] for number, schema_id in ids.items()}
+    assert all(json.loads(text)["name"] == f"Order{each}" for each, text in canonical.items())
+    for asked, schema_id in told:
+        assert served[asked.subject, canonical[asked.number]] == schema_id
+    assert {each for each, _ in told} == {
+        Registration(row["subject"], int(json.loads(row["schema"])["name"][len("Order") :]))
+        for row in rows
+    }
+
+
+def thinned_out(client: RegistryConnection) -> dict[str, Any]:
+    """What is served when some subjects are deleted, one of them for good."""
+    for level in ("FULL", "BACKWARD", "NONE"):
+        client.ask("PUT", "/config/subject-2", {"compatibility": level})
+    client.ask("DELETE", "/subjects/subject-1")
+    client.ask("DELETE", "/subjects/subject-0")
+    client.ask("DELETE", "/subjects/subject-0?permanent=true")
+    return everything(client)
+
+
+def everything(client: RegistryConnection) -> dict[str, Any]:
+    """All that a registry tells."""
+    paths = ("/schemas?deleted=true", "/schemas", "/subjects?deleted=true", "/config/subject-2")
+    return {path: client.ask("GET", path) for path in (*paths, "/config", "/mode")}
+
+
+def compacted(folder: Path, before: Mapping[str, Any], ids: Iterable[int]) -> tuple[int, int]:
+    """How many records there were, and how many are left with which it serves the same."""
+    config = {"log.roll.ms": 1, "log.cleaner.min.cleanable.ratio": 0}
+    with LocalBroker(data_dir=str(folder), config=config, schema_registry=True) as broker:
+        with connected(broker) as client:
+            assert everything(client) == before
+            roll(client)
+            there = broker.records(TOPIC)
+            broker.clock.advance(seconds=1)
+            left = broker.records(TOPIC)
+            kept = {each.key: each.value for each in left}
+            assert kept == {each.key: each.value for each in there}
+            assert len(left) < len(there)
+            assert everything(client) == before
+        broker.restart()
+        with connected(broker) as client:
+            assert everything(client) == before
+            assert client.register(Registration("subject-3", NEW_SCHEMA)) == max(ids) + 1
+    return len(there), len(left)
+
+
+def roll(client: RegistryConnection) -> None:
+    """Write what changes nothing, until what was there is in segments that are closed."""
+    for _ in range(2):
+        client.ask("PUT", "/config/subject-2", {"compatibility": "NONE"})
+
+
+def connected(broker: LocalBroker) -> RegistryConnection:
+    """A client of its registry."""
+    return RegistryConnection(Endpoint.parse(broker.schema_registry_url.removeprefix("http://")))

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from .local import LocalBroker
-from .rules import Rule
+from .schedule import AnyRule
 
 
 class ShownBroker:
@@ -23,7 +23,7 @@ class ShownBroker:
         self._broker = broker
         self._threads = trio.CapacityLimiter(1)
         self._numbers = itertools.count(1)
-        self._numbered: dict[Rule, int] = {}
+        self._numbered: dict[AnyRule, int] = {}
 
     def faults(self) -> list[dict[str, Any]]:
         """Those that are armed."""

@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848: librdkafka, Java's client, Kafka's tools, and the way there and back."""
+"""Consumer groups of KIP-848: librdkafka, franz-go, Java's client, Kafka's tools, and the way there and back."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from harness.clients import LIBRARIES, ClientProcess, Library, eventually
 from harness.tools import Tools
 
 CLIENT = "confluent-kafka"
+CLIENT_IDS = {"confluent-kafka": "rdkafka", "franz-go": "kgo"}
+"""By the library that speaks the protocol."""
+ONE_LIBRARY = pytest.mark.parametrize("library", [CLIENT], indirect=True)
 NEW = {"strategy": "consumer"}
 OLD = {"strategy": "range", "session_ms": 30_000}
 GROUPS = "kafka-consumer-groups"
@@ -22,9 +25,9 @@ Unique = Callable[[str], str]
 Run = Callable[..., str]
 
 
-@pytest.fixture
-def library() -> Library:
-    return LIBRARIES["confluent-kafka"]
+@pytest.fixture(params=CLIENT_IDS)
+def library(request: pytest.FixtureRequest) -> Library:
+    return LIBRARIES[request.param]
 
 
 @pytest.fixture
@@ -39,8 +42,9 @@ def tool(broker: Broker, tools: Tools) -> Run:
     return run
 
 
-def join(process: ClientProcess, topic: str, group: str, **options: Any) -> ClientProcess:
-    process("join", member="me", topics=[topic], group=group, **options)
+def join(process: ClientProcess, topic: str | None, group: str, **options: Any) -> ClientProcess:
+    topics = [] if topic is None else [topic]
+    process("join", member="me", topics=topics, group=group, **options)
     return process
 
 
@@ -93,7 +97,8 @@ def test_members_come_and_go(
     listed = tool(GROUPS, "--list", "--state", "--type", "consumer")
     assert re.search(rf"{group}\s+Consumer\s+Stable", listed)
     described = tool(GROUPS, "--describe", "--group", group, "--members", "--verbose")
-    assert len(re.findall(rf"{group}\s+\S+\s+/127\.0\.0\.1\s+rdkafka\s+2\s", described)) == 2
+    row = rf"{group}\s+\S+\s+/127\.0\.0\.1\s+{CLIENT_IDS[library.name]}\s+2\s"
+    assert len(re.findall(row, described)) == 2
     first("leave", member="me")
     shares([4], second)
     second("leave", member="me")
@@ -108,12 +113,13 @@ def test_a_pattern_finds_topics_that_come_later(
     prefix, group = unique("pattern"), unique("group")
     worker = workers(library.name)
     worker.admin("create_topic", name=f"{prefix}-1", partitions=2)
-    member = join(spawn(library), f"^{prefix}-.*", group, **NEW)
+    member = join(spawn(library), None, group, pattern=f"^{prefix}-.*", **NEW)
     shares([2], member)
     worker.admin("create_topic", name=f"{prefix}-2", partitions=3)
     shares([5], member)
 
 
+@ONE_LIBRARY
 def test_a_static_member_has_its_share_again(
     library: Library, workers: Any, spawn: Spawn, unique: Unique
 ) -> None:
@@ -129,6 +135,7 @@ def test_a_static_member_has_its_share_again(
     assert len(assigned(two)) == 2
 
 
+@ONE_LIBRARY
 def test_javas_client_reads(tool: Run, workers: Any, library: Library, unique: Unique) -> None:
     topic, group = unique("java"), unique("group")
     worker = workers(library.name)

@@ -282,15 +282,18 @@ func (f *franz) join(o joinOptions) (member, error) {
 		secured(),
 		loggingIn(),
 		kgo.ConsumerGroup(o.Group),
-		kgo.Balancers(balancers[o.Strategy]),
-		kgo.SessionTimeout(o.session()),
-		kgo.HeartbeatInterval(o.heartbeat()),
 		kgo.MetadataMinAge(100 * time.Millisecond),
 		kgo.MetadataMaxAge(time.Second),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.OnPartitionsAssigned(one.changed("assigned", true)),
 		kgo.OnPartitionsRevoked(one.changed("revoked", false)),
 		kgo.OnPartitionsLost(one.changed("revoked", false)),
+	}
+	if o.Strategy == "consumer" { // KIP-848: the broker assigns, and says how long sessions are
+		options = append(options, kgo.ServerSideBalancer())
+	} else {
+		options = append(options, kgo.Balancers(balancers[o.Strategy]),
+			kgo.SessionTimeout(o.session()), kgo.HeartbeatInterval(o.heartbeat()))
 	}
 	if o.Pattern != "" {
 		options = append(options, kgo.ConsumeRegex(), kgo.ConsumeTopics(o.Pattern))

@@ -35,13 +35,16 @@ MINUTES_MAX = 10
 def start(
     broker: Broker, group: str, members: int, seconds: int, rounds: int
 ) -> subprocess.Popen[str]:
-    """The members, which begin to come and go."""
+    """The members, which begin to come and go: one of Java's has read something."""
     numbers = [str(each) for each in (members, seconds, rounds)]
     command = [str(environment_python("confluent-kafka")), str(CLIENTS / "churn.py")]
     target = [broker.address, group, group]
     java = command_line("kafka-4.3", str(COMPAT / "java" / "ChurnMembers.java"), *target)
     command += [*target, *numbers, *java]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
 
 
 def result(process: subprocess.Popen[str], what: str) -> dict[str, Any]:

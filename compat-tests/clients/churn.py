@@ -203,30 +203,33 @@ class Load(threading.Thread):
 Join = Callable[[str], Leaver]
 
 
-def churn(join: Join, count: int, seconds: float) -> list[Leaver]:
+def churn(join: Join, members: list[Leaver], seconds: float) -> None:
     """Members come and go, one a second."""
-    members = [join(NEW) for _ in range(count)]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(1)
         members.append(join(NEW))
         members.pop(0).close()
-    return members
 
 
-def convert(join: Join, count: int, rounds: int, seen: Deliveries) -> list[Leaver]:
+def convert(join: Join, members: list[Leaver], rounds: int, seen: Deliveries) -> None:
     """Members are replaced by those of the other protocol, there and back."""
-    members = [join(OLD) for _ in range(count)]
     for _ in range(rounds):
         for protocol in (NEW, OLD):
             seen.phase = f"to {protocol}: "
-            for position in range(count):
+            for position in range(len(members)):
                 time.sleep(0.3)
                 members[position].close()
                 members[position] = join(protocol)
             time.sleep(SETTLE_SECONDS)
     seen.phase = "afterwards: "
-    return members
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for it; what it is not in the end is for the report to say."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def ends_of(address: str, topic: str) -> int:
@@ -253,13 +256,17 @@ def main() -> None:
             return java.join(f"java-{number}", protocol)
         return Member(f"member-{number}", address, topic, group, protocol, seen)
 
-    members = convert(join, count, rounds, seen) if rounds else churn(join, count, seconds)
+    members = [join(OLD if rounds else NEW) for _ in range(count)]
+    wait_until(lambda: seen.java_read > 0)  # a JVM may take seconds to start
+    print("begun", flush=True)
+    if rounds:
+        convert(join, members, rounds, seen)
+    else:
+        churn(join, members, seconds)
     load.ends.set()
     load.join()
     wanted = ends_of(address, topic)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while len(seen.read) < wanted and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: len(seen.read) >= wanted)
     for member in members:
         member.close()
     java.close()

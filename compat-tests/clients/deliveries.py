@@ -56,6 +56,16 @@ class Deliveries:
                 gone = self._open.pop((member, partition), [])
                 self._let_go.update((partition, offset) for offset in gone)
 
+    @property
+    def java_read(self) -> int:
+        """How many records members of Java's client have read."""
+        with self._lock:
+            return self._java_read
+
+    @property
+    def _java_read(self) -> int:
+        return sum(self.readers[each] for each in self.readers if "java" in each)
+
     def report(self) -> dict[str, Any]:
         with self._lock:
             skipped = sum(
@@ -74,5 +84,5 @@ class Deliveries:
                 "skipped": skipped,
                 "commits": self.commits,
                 "lost": dict(self.lost),
-                "java_read": sum(self.readers[each] for each in self.readers if "java" in each),
+                "java_read": self._java_read,
             }

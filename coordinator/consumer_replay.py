@@ -73,12 +73,12 @@ def _put_topics(group: ConsumerGroup, key: Any, value: Any) -> None:
     group.has_topics_record = True
 
 
-def _known(group: ConsumerGroup, member_id: str) -> ConsumerMember:
-    return group.members.get(member_id) or ConsumerMember(member_id)
-
-
 def _delete_topics(group: ConsumerGroup, key: Any) -> None:
     group.has_topics_record = False
+
+
+def _known(group: ConsumerGroup, member_id: str) -> ConsumerMember:
+    return group.members.get(member_id) or ConsumerMember(member_id)
 
 
 def _put_member(

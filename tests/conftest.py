@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,9 @@ from kbroker.broker import Broker
 
 from .brokers import Start, started
 from .wire import Wire, connected
+
+if TYPE_CHECKING:
+    from kbroker.testing import BrokerThread
 
 
 def pytest_configure() -> None:
@@ -91,6 +94,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.getoption('--seed')} (repeat a random test with --seed)"
+
+
+@pytest.fixture(scope="module")
+def thread() -> Iterator[BrokerThread]:
+    """One in which the brokers of a module's tests live."""
+    from kbroker.testing import BrokerThread
+
+    thread = BrokerThread()
+    yield thread
+    thread.close()
 
 
 @pytest.fixture(params=["memory", "disk"])

@@ -20,7 +20,7 @@ class Deliveries:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.read: Counter[tuple[int, int]] = Counter()
         self.readers: Counter[str] = Counter()
         self.committed: Counter[int] = Counter()
@@ -60,11 +60,7 @@ class Deliveries:
     def java_read(self) -> int:
         """How many records members of Java's client have read."""
         with self._lock:
-            return self._java_read
-
-    @property
-    def _java_read(self) -> int:
-        return sum(self.readers[each] for each in self.readers if "java" in each)
+            return sum(self.readers[each] for each in self.readers if "java" in each)
 
     def report(self) -> dict[str, Any]:
         with self._lock:
@@ -84,5 +80,5 @@ class Deliveries:
                 "skipped": skipped,
                 "commits": self.commits,
                 "lost": dict(self.lost),
-                "java_read": self._java_read,
+                "java_read": self.java_read,
             }

@@ -467,15 +467,17 @@ class History:
         if not answer.topics[0].partitions[0].error_code:
             self._pinned.add(group)
 
-    def _has_members(self, group: str) -> bool:
+    def _newer_group(self, group: str) -> Any:
+        """What both brokers say of it as a consumer group; an error if it is none."""
         key = ApiKey.CONSUMER_GROUP_DESCRIBE
-        answer = self.twins.ask(key, 1, request(key, group_ids=[group]), again=True)
-        return bool(answer.groups[0].members)
+        return self.twins.ask(key, 1, request(key, group_ids=[group]), again=True).groups[0]
+
+    def _has_members(self, group: str) -> bool:
+        return bool(self._newer_group(group).members)
 
     def _is_empty_newer(self, group: str) -> bool:
-        key = ApiKey.CONSUMER_GROUP_DESCRIBE
-        answer = self.twins.ask(key, 1, request(key, group_ids=[group]), again=True)
-        return not (answer.groups[0].error_code or answer.groups[0].members)
+        found = self._newer_group(group)
+        return not (found.error_code or found.members)
 
     def _old_join(self, member: Older) -> None:
         if member.id and self._is_empty_newer(member.group):

@@ -24,13 +24,6 @@ SECONDS = 30
 CUT_OFF = (http.client.RemoteDisconnected, ConnectionResetError)
 
 
-@pytest.fixture(scope="module")
-def thread() -> Iterator[BrokerThread]:
-    thread = BrokerThread()
-    yield thread
-    thread.close()
-
-
 @pytest.fixture
 def broker(thread: BrokerThread) -> Iterator[LocalBroker]:
     with LocalBroker(schema_registry=True, thread=thread) as broker:

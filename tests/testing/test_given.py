@@ -13,13 +13,6 @@ from kbroker.testing.expectation import seconds
 from kbroker.testing.given import broker_properties, group_state, partitions_of, topics_of
 
 
-@pytest.fixture(scope="module")
-def thread() -> Iterator[BrokerThread]:
-    thread = BrokerThread()
-    yield thread
-    thread.close()
-
-
 @pytest.fixture
 def broker(thread: BrokerThread) -> Iterator[LocalBroker]:
     with LocalBroker(topics={"t": 1}, disk=True, thread=thread) as broker:

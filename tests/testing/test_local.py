@@ -27,13 +27,6 @@ from kbroker.testing import (
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.fixture(scope="module")
-def thread() -> Iterator[BrokerThread]:
-    thread = BrokerThread()
-    yield thread
-    thread.close()
-
-
 @pytest.fixture
 def broker(thread: BrokerThread) -> Iterator[LocalBroker]:
     with LocalBroker(topics={"orders": 2}, thread=thread) as broker:

@@ -26,13 +26,6 @@ USERS = {"alice": "pencil", "bob": "pen"}
 AWKWARD = {'a b"=;': "1\\2\n3 'x' \"y\"", "größe": "ключ"}
 
 
-@pytest.fixture(scope="module")
-def thread() -> Iterator[BrokerThread]:
-    thread = BrokerThread()
-    yield thread
-    thread.close()
-
-
 Make = Callable[..., LocalBroker]
 
 

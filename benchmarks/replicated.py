@@ -7,10 +7,9 @@ loop; each of Kafka's is a process of its own, in combined mode.
 from __future__ import annotations
 
 import argparse
-import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.ports import free_ports
 
 from .__main__ import arguments, document, run, write_section
 from .brokers import HERE, BenchmarkFailed, Broker, Kafka, Kbroker, free_port
+from .clusters import Processes
 from .rows import Sample
 from .turns import Record, recorded, say
 
@@ -119,17 +119,11 @@ class CrashingKbroker(ThreeKbroker):
         ask(self._control, do=verb, node=node)
 
 
-class CrashingKafka(ThreeKafka):
+class CrashingKafka(Processes, ThreeKafka):
     """Its processes can be killed and started again."""
 
     def crash(self, node: int) -> None:
-        self._processes[node - 1].send_signal(signal.SIGKILL)
-
-    def revive(self, node: int) -> None:
-        ended = self._processes[node - 1]
-        ended.wait()
-        command: Sequence[str] = ended.args  # type: ignore[assignment]
-        self._processes[node - 1] = self._launch(command)
+        self.kill(node)
 
 
 CRASHING: Mapping[str, type[CrashingKbroker | CrashingKafka]] = {
@@ -143,16 +137,19 @@ def failovers(cluster: CrashingKbroker | CrashingKafka) -> Iterator[float]:
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, 3)])[TOPIC].result(WAIT_SECONDS)
     for node in range(1, cluster.nodes + 1):
-        partition = _led_by(admin, node)
+        partition = led_by(admin, TOPIC, node)
         yield _wait_after(cluster, partition, node)
         cluster.revive(node)
 
 
-def _led_by(admin: AdminClient, node: int) -> int:
-    """A partition that a node leads, once all replicas are in sync."""
+def led_by(admin: AdminClient, topic: str, node: int) -> int:
+    """A partition of a topic that a node leads, once all replicas are in sync.
+
+    Raises BenchmarkFailed when that does not come about.
+    """
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
-        rows = admin.list_topics(TOPIC, WAIT_SECONDS).topics[TOPIC].partitions
+        rows = admin.list_topics(topic, WAIT_SECONDS).topics[topic].partitions
         if all(len(row.isrs) == 3 and row.leader > 0 for row in rows.values()):
             led = [number for number, row in rows.items() if row.leader == node]
             if led:

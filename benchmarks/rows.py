@@ -115,6 +115,14 @@ def _rows() -> dict[str, Row]:
     rows["failover"] = Row("leader killed: to the first ack of the next one", "s", False)
     title = "the same with a session timeout of 0.6 s"
     rows["failover short"] = Row(title, "s", False)
+    gap = "longest gap between acks"
+    rows["gap kill"] = Row(f"{gap}: leader killed", "s", False)
+    rows["gap gone"] = Row(f"{gap}: leader killed, and said to be gone", "s", False)
+    rows["gap pause"] = Row(f"{gap}: leader paused for 5 s", "s", False)
+    rows["gap two"] = Row(f"{gap}: two of three killed, back after 5 s", "s", False)
+    rows["gap stop"] = Row(f"{gap}: leader stopped in order", "s", False)
+    title = "one record per request, frames encoded beforehand, pipelined"
+    rows["cores"] = Row(title, "k requests/s", True, "µs/request")
     rows["memory"] = Row("resident memory after the run", "MB", False)
     return rows
 

@@ -146,7 +146,7 @@ class WireClient:
         self, row: str, topic: str, connections: int, partitions: Sequence[int]
     ) -> Iterator[Sample]:
         total = int(self._client.scale * (4000 if self._broker.durable else 16_000))
-        frames = cycle([_produce_frame(topic, index) for index in partitions])
+        frames = cycle([produce_frame(topic, index) for index in partitions])
         left: Iterator[bytes] = iter(())
         answers: list[bytes] = []
 
@@ -221,7 +221,7 @@ def _until_answered(streams: Sequence[Asking]) -> None:
                     selector.unregister(key.fileobj)
 
 
-def _produce_frame(topic: str, partition: int) -> bytes:
+def produce_frame(topic: str, partition: int) -> bytes:
     message = produce_request(Topic(topic), batch([bytes(RECORD_BYTES)]), partition=partition)
     return frame(ApiKey.PRODUCE, PRODUCE_VERSION, message, CLIENT_ID)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.processes import Ack, longest_gap
 from benchmarks.rows import ROWS
 
 
@@ -27,3 +28,9 @@ def test_every_row_with_processor_time_says_how_busy_that_is() -> None:
     known = [row for row in ROWS.values() if row.cpu_unit]
     assert len(known) > 30
     assert all(row.busy(1.0, 1.0) is not None for row in known)
+
+
+def test_a_gap_begins_with_the_last_ack_before_what_happens() -> None:
+    acks = [Ack(sent, sent + 0.1) for sent in (0.0, 0.9, 1.0, 4.0, 4.1)]
+    assert longest_gap(acks, 1.05) == pytest.approx(3.0)
+    assert longest_gap(acks[:3], 0.5) == pytest.approx(0.9)

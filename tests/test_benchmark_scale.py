@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.clusters import Answer, Place
 from benchmarks.scale import page
-from benchmarks.scale.clusters import Answer, Place
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.headers import encode_response
 from kbroker.protocol.messages.metadata import MetadataResponse

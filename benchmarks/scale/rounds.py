@@ -14,10 +14,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.brokers import BenchmarkFailed, cpu_seconds_of, nodes_known
+from benchmarks.clusters import NODES, Cluster, OnEtcd, Supervised
 from kbroker.client.connection import open_connection
 from kbroker.protocol.messages.cluster import ElectLeadersRequest
-
-from .clusters import NODES, Cluster, OnEtcd, Supervised
 
 TOPIC = "scaled"
 SAMPLED = 20

@@ -9,12 +9,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.brokers import HERE, BenchmarkFailed, Kbroker, cpu_seconds_of, resident_bytes_of
 from tests.cluster.etcd import Etcd
+
+from .brokers import HERE, BenchmarkFailed, Broker, Kbroker, cpu_seconds_of, resident_bytes_of
 
 NODES = (1, 2, 3)
 NAME = b"scale"
@@ -30,6 +31,35 @@ class Place(NamedTuple):
     in_sync: int
 
 
+class Processes(Broker):
+    """Nodes that have a process each, in their order: what can happen to those."""
+
+    def kill(self, node: int) -> None:
+        """End the process of a node at once."""
+        self._of(node).kill()
+        self._of(node).wait()
+
+    def pause(self, node: int) -> None:
+        """Let the process of a node do nothing until `resume`."""
+        self._of(node).send_signal(signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """Let it go on."""
+        self._of(node).send_signal(signal.SIGCONT)
+
+    def stop_node(self, node: int) -> None:
+        """Stop a node in order, and wait for the end of its process."""
+        self._of(node).send_signal(signal.SIGTERM)
+        self._of(node).wait(STOP_SECONDS)
+
+    def revive(self, node: int) -> None:
+        """Start a process for a node that has none."""
+        self._processes[node - 1] = self._launch(self._command_lines[node - 1])
+
+    def _of(self, node: int) -> subprocess.Popen[bytes]:
+        return self._processes[node - 1]
+
+
 class Cluster(Kbroker):
     """Three nodes, which are what processes die of."""
 
@@ -42,10 +72,6 @@ class Cluster(Kbroker):
     def port_of(self, node: int) -> int:
         """Where it listens."""
         return self.ports[node - 1]
-
-    def kill(self, node: int) -> None:
-        """End the process of a node at once."""
-        os.kill(self.pid_of(node), signal.SIGKILL)
 
     def places(self, node: int, topic: str) -> list[Place]:
         """The partitions of a topic, as a node tells. Raises BenchmarkFailed when it does not."""
@@ -90,12 +116,19 @@ class Cluster(Kbroker):
         return sum(map(cpu_seconds_of, pids)) / len(pids)
 
 
-class OnEtcd(Cluster):
+class OnEtcd(Processes, Cluster):
     """Nodes that share nothing but members of etcd."""
 
-    def __init__(self, folder: Path, members: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        members: int = len(NODES),
+        *,
+        durable: bool = True,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._members = members
-        super().__init__(folder, durable=True)
+        super().__init__(folder, durable=durable, settings=settings)
 
     def _commands(self) -> list[list[str]]:
         self.etcd = Etcd(self.folder, self._members)
@@ -116,30 +149,16 @@ class OnEtcd(Cluster):
         return self.folder / f"node-{node}"
 
     def pid_of(self, node: int) -> int:
-        return self._processes[node - 1].pid
+        return self._of(node).pid
 
     def other_pids(self) -> list[int]:
         return self.etcd.pids
-
-    def kill(self, node: int) -> None:
-        super().kill(node)
-        self._processes[node - 1].wait()
 
     def say_gone(self, node: int) -> subprocess.Popen[bytes]:
         """Begin what a unit of systemd does when the process has ended (ExecStopPost)."""
         words = ["cluster", "node", "gone", "--cluster", self.cluster_address]
         command = [sys.executable, "-m", "kbroker", *words, str(self.data_of(node))]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL)
-
-    def revive(self, node: int) -> None:
-        """Start a process for a node that has none."""
-        self._processes[node - 1] = self._launch(self._command_lines[node - 1])
-
-    def stop_node(self, node: int) -> None:
-        """Stop a node in order, and wait for the end of its process."""
-        process = self._processes[node - 1]
-        process.send_signal(signal.SIGTERM)
-        process.wait(STOP_SECONDS)
 
     def revision(self) -> int:
         """How often etcd was written to."""
@@ -158,12 +177,13 @@ class OnEtcd(Cluster):
 class Supervised(Cluster):
     """`kbroker serve --processes 3`: a supervisor that has the metadata and starts nodes again."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, durable=True)
+    def __init__(
+        self, folder: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, durable=durable, settings=settings)
 
     def _commands(self) -> list[list[str]]:
-        count = str(len(NODES))
-        port = str(self.ports[0])
+        count, port = str(self.nodes), str(self.ports[0])
         return [self._command(*HERE, "--exit-with-parent", "--processes", count, "--port", port)]
 
     def other_pids(self) -> list[int]:
@@ -177,6 +197,10 @@ class Supervised(Cluster):
                     return pid
             time.sleep(0.01)
         raise BenchmarkFailed(f"node {node} does not run")
+
+    def kill(self, node: int) -> None:
+        """End the process of a node at once; the supervisor starts it again."""
+        os.kill(self.pid_of(node), signal.SIGKILL)
 
 
 def _children(parent: int) -> Iterator[tuple[int, list[str]]]:

@@ -153,7 +153,7 @@ def led_by(admin: AdminClient, topic: str, node: int) -> int:
         if all(len(row.isrs) == 3 and row.leader > 0 for row in rows.values()):
             led = [number for number, row in rows.items() if row.leader == node]
             if led:
-                return led[0]
+                return int(led[0])
         time.sleep(0.1)
     raise BenchmarkFailed(f"node {node} leads nothing, or not all replicas are in sync")
 

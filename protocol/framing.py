@@ -56,6 +56,16 @@ class FrameReader:
         """How many bytes of a large frame have come."""
         return 0 if self._large is None else self._filled
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a part of a small frame is all that is here: there is nothing to take, or to begin."""
+        have = len(self._chunk) - self._position - _LENGTH.size
+        if self._large is not None or have < 0:
+            return self._large is None
+        size: int
+        (size,) = _LENGTH.unpack_from(self._chunk, self._position)
+        return have < size <= min(GATHERED_SIZE, self.limit)
+
     def received(self, size: int) -> None:
         """Say that `size` bytes were written to the front of `next_buffer`."""
         self._filled += size

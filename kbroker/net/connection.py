@@ -265,6 +265,8 @@ class Connection:
         try:
             with self._work:
                 while await self._read_some():
+                    if self._frames.is_waiting:  # as for each TLS record of a request but the last
+                        continue
                     await self._handle_all()
                     self._send_or_hand_over()
                     if self._owes_too_much:

@@ -61,6 +61,10 @@ class EtcdCluster(Cluster):
     def log_path(self) -> Path:
         return self._nodes[1].log_path
 
+    @property
+    def log_paths(self) -> list[Path]:
+        return [server.log_path for server in self._nodes.values()]
+
     def start(self) -> Restart:
         began = time.perf_counter()
         for server in self._nodes.values():

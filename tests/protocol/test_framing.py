@@ -161,3 +161,24 @@ def test_another_protocol_is_guessed(first: bytes, word: str) -> None:
     with pytest.raises(FrameError):
         list(reader)
     assert word in reader.hint()
+
+
+@pytest.mark.parametrize("size", [1, 100, GATHERED_SIZE])
+def test_a_part_of_a_small_frame_is_to_be_waited_with(size: int) -> None:
+    data = framed(bytes(size))
+    for cut in {0, 1, 3, 4, len(data) - 1}:
+        reader = FrameReader(10 * GATHERED_SIZE)
+        reader.feed(data[:cut])
+        assert reader.is_waiting
+        assert list(reader) == []
+        reader.feed(data[cut:])
+        assert not reader.is_waiting
+        assert len(list(reader)) == 1
+        assert reader.is_waiting
+
+
+@pytest.mark.parametrize("length", [-1, 0, GATHERED_SIZE + 1, 20 * GATHERED_SIZE])
+def test_a_frame_that_is_large_or_wrong_is_looked_at_at_once(length: int) -> None:
+    reader = FrameReader(10 * GATHERED_SIZE)
+    reader.feed(struct.pack(">i", length) + b"first")
+    assert not reader.is_waiting

@@ -31,6 +31,8 @@ PARTITIONS = {KEPT: 3, SINGLE: 2}
 PLACES: list[Place] = [(topic, index) for topic, n in PARTITIONS.items() for index in range(n)]
 NODES = (1, 2, 3)
 WAIT_SECONDS_MAX = 60.0
+LOGGED_LINES = 40
+"""Of each log, where something did not come about."""
 
 SETTINGS = (
     "flush.policy=fsync",
@@ -149,7 +151,21 @@ class Cluster(Server):
                 for place in places
             )
 
-        wait_until(are_in_sync, lambda: f"not in sync: {self.look()}")
+        wait_until(are_in_sync, lambda: f"not in sync: {self.look()}{self._all_told()}")
+
+    @property
+    def log_paths(self) -> list[Path]:
+        """The files with what the processes log."""
+        return [self.log_path]
+
+    def _all_told(self) -> str:
+        """What each node says of the partitions, and what the processes have logged last."""
+        views = (
+            f"\nnode {node}: {self._ask(node, partial(describe, names=self._names))}"
+            for node in NODES
+        )
+        logs = (f"\n{path.name}:\n{_last_lines(path)}" for path in self.log_paths)
+        return "".join((*views, *logs))
 
     def _ask_any(self, ask: Callable[[Address], Any]) -> Any:
         """The answer of the first node that gives one; None when none does."""
@@ -172,6 +188,10 @@ class Cluster(Server):
     def replica(self, node: int, place: Place) -> Path:
         """The folder of a replica."""
         return self.data / f"node-{node}" / f"{place[0]}-{place[1]}"
+
+
+def _last_lines(path: Path) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-LOGGED_LINES:])
 
 
 def batches(folder: Path, begin: int) -> Iterable[Batch]:

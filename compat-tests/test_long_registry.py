@@ -58,6 +58,13 @@ def test_serialisers_of_confluent_kafka(url: str) -> None:
     }
 
 
+def test_users_log_in_with_confluent_kafka() -> None:
+    script = COMPAT / "registry" / "logins.py"
+    with LocalBroker(schema_registry=True, users={"alice": "secret"}) as broker:
+        found = told(str(environment_python("registry")), str(script), broker.schema_registry_url)
+    assert found == {"nobody": [401, 401], "in_url": [], "by_setting": [1]}
+
+
 def test_values_of_spark_and_of_confluent_kafka_are_the_same(url: str) -> None:
     python = str(environment_python("registry"))
     assert told(python, str(COMPAT / "registry" / "spark_values.py"), url) == {

@@ -15,7 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker import __version__
+from kbroker.security.acls import AclOperation
 
+from .access import Access
 from .core import registry
 from .core.errors import BAD_REQUEST, CONTENT_TYPE, NO_SUCH_SCHEMA, RegistryError, invalid_schema
 from .core.registry import Checked, Compared, Planned
@@ -39,25 +41,36 @@ class SchemaApi:
     """Serves what one node knows. `threads` bounds how much is checked at a time."""
 
     def __init__(
-        self, topic: SchemaTopic, threads: trio.CapacityLimiter, cluster_id: Callable[[], str]
+        self,
+        topic: SchemaTopic,
+        threads: trio.CapacityLimiter,
+        cluster_id: Callable[[], str],
+        access: Access,
     ) -> None:
         self._topic = topic
+        self._access = access
         self._threads = threads
         self._cluster_id = cluster_id
         self._is_read = False
 
     def app(self) -> Callable[..., Awaitable[None]]:
         """The application. Names in paths may have any characters, quoted."""
-        app = Starlette(routes=[*self._routes()], exception_handlers=_REFUSALS)
+        app = Starlette(routes=[*self.routes()], exception_handlers=_REFUSALS)
 
-        async def quoted(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        async def let_in(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
             if scope["type"] == "http":
                 scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+                try:
+                    scope = await self._access.let_in(scope)
+                except RegistryError as error:
+                    await _refusal(error)(scope, receive, send)
+                    return
             await app(scope, receive, send)
 
-        return quoted
+        return let_in
 
-    def _routes(self) -> Iterable[Route]:
+    def routes(self) -> Iterable[Route]:
+        """All that is served, each call with the right that it takes."""
         subject = "/subjects/{subject}"
         version = f"{subject}/versions/{{version}}"
         compatibility = f"/compatibility{subject}/versions"
@@ -75,24 +88,52 @@ class SchemaApi:
         yield _route("/schemas/guids/{guid}", GET=self._look(self._by_guid))
         yield _route("/schemas/guids/{guid}/ids", GET=self._look(self._ids_of_guid))
         yield _route("/subjects", GET=self._look(self._subjects))
-        yield _route(subject, POST=self._find, DELETE=self._delete_subject)
+        yield _route(
+            subject,
+            POST=self._may(AclOperation.READ, self._find),
+            DELETE=self._may(AclOperation.DELETE, self._delete_subject),
+        )
         yield _route(f"{subject}/metadata", GET=self._look(self._with_metadata))
-        yield _route(f"{subject}/versions", GET=self._look(self._versions), POST=self._register)
-        yield _route(version, GET=self._look(self._version), DELETE=self._delete_version)
+        yield _route(
+            f"{subject}/versions",
+            GET=self._look(self._versions),
+            POST=self._may(AclOperation.WRITE, self._register),
+        )
+        yield _route(
+            version,
+            GET=self._look(self._version),
+            DELETE=self._may(AclOperation.DELETE, self._delete_version),
+        )
         yield _route(f"{version}/schema", GET=self._look(self._text))
         yield _route(f"{version}/referencedby", GET=self._look(self._referring))
-        yield _route(compatibility, POST=self._compatible)
-        yield _route(f"{compatibility}/{{version}}", POST=self._compatible)
+        compatible = self._may(AclOperation.READ, self._compatible)
+        yield _route(compatibility, POST=compatible)
+        yield _route(f"{compatibility}/{{version}}", POST=compatible)
         for path in ("/config", "/config/{subject}"):
             yield _route(
-                path, GET=self._look(self._config), PUT=self._put_config, DELETE=self._delete_config
+                path,
+                GET=self._look(self._config),
+                PUT=self._may(AclOperation.ALTER_CONFIGS, self._put_config),
+                DELETE=self._may(AclOperation.ALTER_CONFIGS, self._delete_config),
             )
         for path in ("/mode", "/mode/{subject}"):
             yield _route(
-                path, GET=self._look(self._mode), PUT=self._put_mode, DELETE=self._delete_mode
+                path,
+                GET=self._look(self._mode),
+                PUT=self._may(AclOperation.ALTER_CONFIGS, self._put_mode),
+                DELETE=self._may(AclOperation.ALTER_CONFIGS, self._delete_mode),
             )
 
     # -- how requests are answered
+
+    def _may(self, operation: AclOperation, call: Call) -> Call:
+        """A request of who may do something with the subject that it names, or with all of them."""
+
+        async def allowed(request: Request) -> Any:
+            self._access.check(request, operation, _subject(request))
+            return await call(request)
+
+        return allowed
 
     def _look(self, call: Callable[[Request], Any]) -> Call:
         """A request that changes nothing: what is not known here may have come elsewhere just now."""
@@ -100,7 +141,7 @@ class SchemaApi:
         async def looked(request: Request) -> Any:
             return await self._looking(partial(call, request))
 
-        return looked
+        return self._may(AclOperation.READ, looked)
 
     async def _looking(self, call: Callable[[], T]) -> T:
         await self._first_read()
@@ -485,8 +526,13 @@ def _text_answer(text: str) -> Response:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RegistryError)
-    told = {"error_code": error.code, "message": error.message}
-    return _answer(_json(told), error.status)
+    return _refusal(error)
+
+
+def _refusal(error: RegistryError) -> Response:
+    answer = _answer(_json({"error_code": error.code, "message": error.message}), error.status)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 async def _unknown(_: Request, error: Exception) -> Response:

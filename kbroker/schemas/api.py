@@ -20,9 +20,10 @@ from kbroker.security.acls import AclOperation
 from .access import Access
 from .core import registry
 from .core.errors import BAD_REQUEST, CONTENT_TYPE, NO_SUCH_SCHEMA, RegistryError, invalid_schema
+from .core.formats import referred_texts, serialized
 from .core.registry import Checked, Compared, Planned
 from .core.store import Registered, SchemaStore
-from .core.values import TYPES, Content, Level, Mode, content_of
+from .core.values import PROTOBUF, TYPES, Content, Level, Mode, content_of
 from .topic import Plan, SchemaTopic
 
 NOT_FOUND, NOT_ALLOWED = 404, 405
@@ -183,6 +184,26 @@ class SchemaApi:
             return _answer(made())
         return _answer(await self._in_thread(made))
 
+    def _formatted(self, request: Request, content: Content, told: dict[str, Any]) -> Any:
+        """An answer about a schema, with that in another form where that is asked for."""
+        return self._with_descriptor(content, told) if _is_serialized(request, content) else told
+
+    async def _with_descriptor(self, content: Content, told: dict[str, Any]) -> dict[str, Any]:
+        return told | {"schema": await self._serialized(content)}
+
+    def _text_of(self, request: Request, content: Content) -> Any:
+        """The same of the text alone."""
+        return (
+            self._raw(content) if _is_serialized(request, content) else _text_answer(content.text)
+        )
+
+    async def _raw(self, content: Content) -> Response:
+        return _text_answer(await self._serialized(content))
+
+    async def _serialized(self, content: Content) -> str:
+        texts = referred_texts(self._store, content)
+        return await self._in_thread(partial(serialized, content, texts))
+
     @property
     def _store(self) -> SchemaStore:
         return self._topic.store
@@ -227,7 +248,7 @@ class SchemaApi:
         told = {**content.document(), "guid": content.guid}
         if _flag(request, "fetchMaxId"):
             told["maxId"] = self._store.last_id
-        return _formatted(request, content, told)
+        return self._formatted(request, content, told)
 
     def _content(self, request: Request, schema_id: int) -> Content:
         content = self._store.content_of_id(schema_id)
@@ -239,7 +260,7 @@ class SchemaApi:
         return content
 
     def _text_by_id(self, request: Request) -> Any:
-        return _text_answer(self._content(request, _id(request)).text)
+        return self._text_of(request, self._content(request, _id(request)))
 
     def _subjects_of_id(self, request: Request) -> Any:
         found = self._store.places_of(_id(request), deleted=_flag(request, "deleted"))
@@ -259,7 +280,7 @@ class SchemaApi:
 
     def _by_guid(self, request: Request) -> Any:
         content = self._store.content_of_id(self._store.id_of_guid(_path(request, "guid")))
-        return _formatted(request, content, {**content.document(), "guid": content.guid})
+        return self._formatted(request, content, {**content.document(), "guid": content.guid})
 
     def _ids_of_guid(self, request: Request) -> Any:
         return [{"context": ".", "id": self._store.id_of_guid(_path(request, "guid"))}]
@@ -286,10 +307,10 @@ class SchemaApi:
 
     def _version(self, request: Request) -> Any:
         found = self._one(request)
-        return _formatted(request, found.content, found.document())
+        return self._formatted(request, found.content, found.document())
 
     def _text(self, request: Request) -> Any:
-        return _text_answer(self._one(request).content.text)
+        return self._text_of(request, self._one(request).content)
 
     def _referring(self, request: Request) -> Any:
         found = self._one(request)
@@ -320,7 +341,7 @@ class SchemaApi:
         found = await self._looking(
             lambda: registry.find(self._store, subject, checked.content, deleted=deleted)
         )
-        return found.document()
+        return self._formatted(request, found.content, found.document())
 
     async def _register(self, request: Request) -> Any:
         subject, body = _path(request, "subject"), await _body(request)
@@ -505,11 +526,9 @@ def _number(body: Mapping[str, Any], name: str) -> int:
 # -- answers
 
 
-def _formatted(request: Request, content: Content, told: dict[str, Any]) -> dict[str, Any]:
-    """With the schema in another form, where that is asked for."""
-    if request.query_params.get("format") == "serialized" and content.type == "PROTOBUF":
-        raise invalid_schema("descriptors are not given out, only texts")
-    return told
+def _is_serialized(request: Request, content: Content) -> bool:
+    """Whether a descriptor is asked for, which schemas of Protobuf have."""
+    return request.query_params.get("format") == "serialized" and content.type == PROTOBUF
 
 
 def _json(told: Any) -> bytes:

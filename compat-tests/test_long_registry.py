@@ -47,6 +47,9 @@ def test_serialisers_of_confluent_kafka(url: str) -> None:
         "json": {"a": 7},
         "protobuf": 7,
         "struct": 7.0,
+        "py-order": [7, 8, 9],
+        "py-known": [7, 8, 9],
+        "references": ["shop/line.proto"],
         "refused": [409, 409],
         "compatible": False,
         "latest": 1,
@@ -56,6 +59,13 @@ def test_serialisers_of_confluent_kafka(url: str) -> None:
         "deleted": [1, 2],
         "gone": True,
     }
+
+
+def test_users_log_in_with_confluent_kafka() -> None:
+    script = COMPAT / "registry" / "logins.py"
+    with LocalBroker(schema_registry=True, users={"alice": "secret"}) as broker:
+        found = told(str(environment_python("registry")), str(script), broker.schema_registry_url)
+    assert found == {"nobody": [401, 401], "in_url": [], "by_setting": [1]}
 
 
 def test_values_of_spark_and_of_confluent_kafka_are_the_same(url: str) -> None:

@@ -173,6 +173,22 @@ class LocalNode:
         return self.server.insider(self.endpoint) if is_here else None
 
     @property
+    def endpoint_of_nodes(self) -> Endpoint:
+        """Where another node on this machine connects."""
+        return _here(self._listener_of_nodes)
+
+    def is_at(self, endpoint: Endpoint) -> bool:
+        """Whether that is an address of this node."""
+        told = self.endpoints().values()
+        return endpoint in told or endpoint in map(_here, self.listeners)
+
+    def insider_of_nodes(self) -> trio.SocketStream:
+        """As `insider`, told of other nodes where those reach each other. Raises OSError."""
+        if not self.is_running:
+            raise ConnectionRefusedError(f"node {self.id} does not run now")
+        return self.server.insider(self.endpoint_of_nodes, self._listener_of_nodes.name)
+
+    @property
     def _marked(self) -> AbstractContextManager[None]:
         """Where lines of the log say that they are of this node."""
         return logged_as(self.id if self._shared.names_nodes else None)
@@ -262,7 +278,7 @@ class LocalNode:
             config,
             shared.clock,
             in_memory=shared.in_memory,
-            way=Way(self.dial_other, self._log_in),
+            way=Way(self.dial_other, self.log_in),
             gates=[each.gate for each in self.listeners if each.gate is not None],
         )
         self.server = Server(
@@ -285,7 +301,7 @@ class LocalNode:
             raise OSError(str(error)) from None
         return await encrypted(stream, endpoint, tls)
 
-    async def _log_in(self, connection: Connection) -> None:
+    async def log_in(self, connection: Connection) -> None:
         """Show another node who this one is, where nodes ask each other. Raises OSError."""
         gate = self._gate_between_nodes
         if gate is None or gate.users is None:
@@ -301,9 +317,14 @@ class LocalNode:
 
     @property
     def _gate_between_nodes(self) -> Gate | None:
-        """That of the listener by which nodes reach each other."""
-        gates = {each.name: each.gate for each in self.listeners}
-        return gates[listener_of_nodes(self._config, gates)]
+        """That of `_listener_of_nodes`."""
+        return self._listener_of_nodes.gate
+
+    @property
+    def _listener_of_nodes(self) -> Listener:
+        """By which nodes reach each other."""
+        by_name = {each.name: each for each in self.listeners}
+        return by_name[listener_of_nodes(self._config, by_name)]
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         # Shielded: when the caller is cancelled, clients still get their answers in `stop`.

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import time
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .output import say
-from .target import BROKERS, SECURITY_SETTINGS, Target, fail, target_options
+from .target import (
+    BROKERS,
+    REGISTRY,
+    REGISTRY_LOGIN,
+    SECURITY_SETTINGS,
+    Target,
+    fail,
+    target_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +52,8 @@ def lake() -> None:
     "--schema",
     metavar="DDL|FILE|URL",
     help="json: the fields, such as 'id bigint, name string', or a file with them (default: found "
-    "in the values). avro: a schema file, a folder of <number>.avsc, or a registry's address.",
+    "in the values). avro: a schema file, a folder of <number>.avsc, or a registry's address "
+    "(default: schema.registry.url of the profile).",
 )
 @click.option("--once", is_flag=True, help="End when all that is there now is archived.")
 @click.option(
@@ -91,6 +101,7 @@ def archive(
     Goes on until Ctrl+C, or ends by itself with --once. Can be killed at any moment and started
     again: no record is lost or doubled. While no broker answers it waits.
     """
+    more["schema"] = _schema(more["schema"], more["value_format"], target.settings)
     source_options = _security_options(target.settings) | _parsed_options(options)
     with _lake_errors():
         from kbroker.pipelines.lake.archiver import Conf
@@ -291,6 +302,24 @@ def _security_options(settings: Mapping[str, str]) -> dict[str, str]:
         elif text in found or f"ssl.{kind}.key" in found:
             found[f"ssl.{kind}.type"] = PEM
     return {f"kafka.{name}": value for name, value in found.items()}
+
+
+def _schema(given: str | None, value_format: str, settings: Mapping[str, str]) -> str | None:
+    """What --schema says; without it, the address of the registry that a profile, or `-X`, names.
+
+    Who logs in there stands in the address, unless settings say it.
+    """
+    if value_format != "avro":
+        return given
+    found = given or settings.get(REGISTRY)
+    login = settings.get(REGISTRY_LOGIN)
+    if found is None or login is None or not found.startswith(("http://", "https://")):
+        return found
+    parts = urllib.parse.urlsplit(found)
+    if "@" in parts.netloc:
+        return found
+    name, _, password = (urllib.parse.quote(each, safe="") for each in login.partition(":"))
+    return parts._replace(netloc=f"{name}:{password}@{parts.netloc}").geturl()
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:

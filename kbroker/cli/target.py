@@ -55,9 +55,12 @@ SECURITY_SETTINGS = {
     "ssl.endpoint.identification.algorithm": "https checks the name in a certificate, nothing does not",
 }
 """As Kafka's clients have them."""
+REGISTRY, REGISTRY_LOGIN = "schema.registry.url", "basic.auth.user.info"
 SETTINGS = {
     BROKERS: "addresses of some brokers of the cluster, HOST:PORT[,HOST:PORT...]",
     CLIENT_ID: "the name under which brokers see this client",
+    REGISTRY: "address of a schema registry: http://HOST:PORT or https://HOST:PORT",
+    REGISTRY_LOGIN: "NAME:PASSWORD of who logs in there",
     **SECURITY_SETTINGS,
 }
 DEFAULTS = {BROKERS: "localhost:9092", CLIENT_ID: "kbroker"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
@@ -36,6 +36,9 @@ GROUP, TRANSACTION = 0, 1
 """What a coordinator is asked for."""
 METADATA_VERSION_MIN = 10
 
+LogIn: TypeAlias = Callable[[Connection, Endpoint], Awaitable[None]]
+"""Shows who asks on a new connection, which leads to that address. Raises OSError."""
+
 
 class ClusterClient:
     """Connections to the brokers of one cluster, opened when they are needed.
@@ -52,11 +55,14 @@ class ClusterClient:
         direct: bool,
         security: Security = OPEN,
         dial: Dial = dial_tcp,
+        log_in: LogIn | None = None,
     ) -> None:
+        """`log_in` takes the place of a login by what `security` has."""
         self.bootstrap = list(bootstrap)
         self._direct = direct
         self._security = security
         self._dial = dial
+        self._log_in = log_in or self._log_in_by_security
         self.client_id = client_id
         self._any: Connection | None = None
         self._nodes: dict[int, Connection] = {}
@@ -103,11 +109,14 @@ class ClusterClient:
                 raise
         if not connection.versions:
             raise OSError("accepts connections but does not answer")
+        await self._log_in(connection, endpoint)
+        return connection
+
+    async def _log_in_by_security(self, connection: Connection, _: Endpoint) -> None:
         if self._security.credentials is not None:
             from .security import log_in
 
             await log_in(connection, self._security.credentials)
-        return connection
 
     async def node(self, node_id: int) -> Connection:
         """The connection to a broker, at the address that it advertises.

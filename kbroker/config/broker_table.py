@@ -1582,7 +1582,7 @@ _REGISTRY = (
         Type.STRING,
         "127.0.0.1",
         "Where the schema registry is served by HTTP. Beyond this machine everybody who reaches it can "
-        "register and delete schemas.",
+        "register and delete schemas; where users log in it is served on this machine only.",
         dynamic=False,
         own=True,
     ),

@@ -289,15 +289,16 @@ class Server:
         self._serving = None
         self._accepting.cancel()
 
-    def insider(self, local: Endpoint) -> trio.SocketStream:
+    def insider(self, local: Endpoint, name: str | None = None) -> trio.SocketStream:
         """A connection of this process itself: without TLS and a login, and it may do everything.
 
-        Parameters: `local` is what it counts as having dialled. Raises OSError when nobody is served.
+        Parameters: `local` is what it counts as having dialled, `name` the listener by which it counts as
+        having come in (None: the first one). Raises OSError when nobody is served.
         """
         if self._serving is None:
             raise ConnectionRefusedError(f"nobody is served at {local}")
         ours, theirs = socket.socketpair()
-        listener, _ = self._sockets[0]
+        listener = next(each for each, _ in self._sockets if name in (None, each.name))
         peer = Peer(LOOPBACK[0], local, listener.name, listener.advertised)
         peer.client = INSIDER
         # In the server's own context, whoever calls: its log lines go where those of all clients go.

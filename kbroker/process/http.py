@@ -84,14 +84,12 @@ def _http(config: BrokerConfig, registry: RegistryService | None) -> HttpService
 
 
 def _registry(config: BrokerConfig, listeners: Sequence[Listener]) -> RegistryService:
-    if any(each.asks_clients for each in listeners):
-        raise StartFailed(
-            "the schema registry asks for no login, and so it is not served where Kafka's clients have "
-            "to log in: leave out --registry-port"
-        )
     try:
-        from kbroker.schemas.service import RegistryService  # as above
+        from kbroker.schemas.service import RegistryService, why_not  # as above
     except ModuleNotFoundError as error:
         missing = f"--registry-port needs {error.name}: pip install 'kbroker[registry]'"
         raise StartFailed(missing) from None
+    reason = why_not(config, listeners)
+    if reason:
+        raise StartFailed(reason)
     return RegistryService(config)

@@ -15,12 +15,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker import __version__
+from kbroker.security.acls import AclOperation
 
+from .access import Access
 from .core import registry
 from .core.errors import BAD_REQUEST, CONTENT_TYPE, NO_SUCH_SCHEMA, RegistryError, invalid_schema
+from .core.formats import referred_texts, serialized
 from .core.registry import Checked, Compared, Planned
 from .core.store import Registered, SchemaStore
-from .core.values import TYPES, Content, Level, Mode, content_of
+from .core.values import PROTOBUF, TYPES, Content, Level, Mode, content_of
 from .topic import Plan, SchemaTopic
 
 NOT_FOUND, NOT_ALLOWED = 404, 405
@@ -39,25 +42,36 @@ class SchemaApi:
     """Serves what one node knows. `threads` bounds how much is checked at a time."""
 
     def __init__(
-        self, topic: SchemaTopic, threads: trio.CapacityLimiter, cluster_id: Callable[[], str]
+        self,
+        topic: SchemaTopic,
+        threads: trio.CapacityLimiter,
+        cluster_id: Callable[[], str],
+        access: Access,
     ) -> None:
         self._topic = topic
+        self._access = access
         self._threads = threads
         self._cluster_id = cluster_id
         self._is_read = False
 
     def app(self) -> Callable[..., Awaitable[None]]:
         """The application. Names in paths may have any characters, quoted."""
-        app = Starlette(routes=[*self._routes()], exception_handlers=_REFUSALS)
+        app = Starlette(routes=[*self.routes()], exception_handlers=_REFUSALS)
 
-        async def quoted(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        async def let_in(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
             if scope["type"] == "http":
                 scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+                try:
+                    scope = await self._access.let_in(scope)
+                except RegistryError as error:
+                    await _refusal(error)(scope, receive, send)
+                    return
             await app(scope, receive, send)
 
-        return quoted
+        return let_in
 
-    def _routes(self) -> Iterable[Route]:
+    def routes(self) -> Iterable[Route]:
+        """All that is served, each call with the right that it takes."""
         subject = "/subjects/{subject}"
         version = f"{subject}/versions/{{version}}"
         compatibility = f"/compatibility{subject}/versions"
@@ -75,24 +89,52 @@ class SchemaApi:
         yield _route("/schemas/guids/{guid}", GET=self._look(self._by_guid))
         yield _route("/schemas/guids/{guid}/ids", GET=self._look(self._ids_of_guid))
         yield _route("/subjects", GET=self._look(self._subjects))
-        yield _route(subject, POST=self._find, DELETE=self._delete_subject)
+        yield _route(
+            subject,
+            POST=self._may(AclOperation.READ, self._find),
+            DELETE=self._may(AclOperation.DELETE, self._delete_subject),
+        )
         yield _route(f"{subject}/metadata", GET=self._look(self._with_metadata))
-        yield _route(f"{subject}/versions", GET=self._look(self._versions), POST=self._register)
-        yield _route(version, GET=self._look(self._version), DELETE=self._delete_version)
+        yield _route(
+            f"{subject}/versions",
+            GET=self._look(self._versions),
+            POST=self._may(AclOperation.WRITE, self._register),
+        )
+        yield _route(
+            version,
+            GET=self._look(self._version),
+            DELETE=self._may(AclOperation.DELETE, self._delete_version),
+        )
         yield _route(f"{version}/schema", GET=self._look(self._text))
         yield _route(f"{version}/referencedby", GET=self._look(self._referring))
-        yield _route(compatibility, POST=self._compatible)
-        yield _route(f"{compatibility}/{{version}}", POST=self._compatible)
+        compatible = self._may(AclOperation.READ, self._compatible)
+        yield _route(compatibility, POST=compatible)
+        yield _route(f"{compatibility}/{{version}}", POST=compatible)
         for path in ("/config", "/config/{subject}"):
             yield _route(
-                path, GET=self._look(self._config), PUT=self._put_config, DELETE=self._delete_config
+                path,
+                GET=self._look(self._config),
+                PUT=self._may(AclOperation.ALTER_CONFIGS, self._put_config),
+                DELETE=self._may(AclOperation.ALTER_CONFIGS, self._delete_config),
             )
         for path in ("/mode", "/mode/{subject}"):
             yield _route(
-                path, GET=self._look(self._mode), PUT=self._put_mode, DELETE=self._delete_mode
+                path,
+                GET=self._look(self._mode),
+                PUT=self._may(AclOperation.ALTER_CONFIGS, self._put_mode),
+                DELETE=self._may(AclOperation.ALTER_CONFIGS, self._delete_mode),
             )
 
     # -- how requests are answered
+
+    def _may(self, operation: AclOperation, call: Call) -> Call:
+        """A request of who may do something with the subject that it names, or with all of them."""
+
+        async def allowed(request: Request) -> Any:
+            self._access.check(request, operation, _subject(request))
+            return await call(request)
+
+        return allowed
 
     def _look(self, call: Callable[[Request], Any]) -> Call:
         """A request that changes nothing: what is not known here may have come elsewhere just now."""
@@ -100,7 +142,7 @@ class SchemaApi:
         async def looked(request: Request) -> Any:
             return await self._looking(partial(call, request))
 
-        return looked
+        return self._may(AclOperation.READ, looked)
 
     async def _looking(self, call: Callable[[], T]) -> T:
         await self._first_read()
@@ -141,6 +183,26 @@ class SchemaApi:
         if len(found) <= ROWS_IN_PLACE:
             return _answer(made())
         return _answer(await self._in_thread(made))
+
+    def _formatted(self, request: Request, content: Content, told: dict[str, Any]) -> Any:
+        """An answer about a schema, with that in another form where that is asked for."""
+        return self._with_descriptor(content, told) if _is_serialized(request, content) else told
+
+    async def _with_descriptor(self, content: Content, told: dict[str, Any]) -> dict[str, Any]:
+        return told | {"schema": await self._serialized(content)}
+
+    def _text_of(self, request: Request, content: Content) -> Any:
+        """The same of the text alone."""
+        return (
+            self._raw(content) if _is_serialized(request, content) else _text_answer(content.text)
+        )
+
+    async def _raw(self, content: Content) -> Response:
+        return _text_answer(await self._serialized(content))
+
+    async def _serialized(self, content: Content) -> str:
+        texts = referred_texts(self._store, content)
+        return await self._in_thread(partial(serialized, content, texts))
 
     @property
     def _store(self) -> SchemaStore:
@@ -186,7 +248,7 @@ class SchemaApi:
         told = {**content.document(), "guid": content.guid}
         if _flag(request, "fetchMaxId"):
             told["maxId"] = self._store.last_id
-        return _formatted(request, content, told)
+        return self._formatted(request, content, told)
 
     def _content(self, request: Request, schema_id: int) -> Content:
         content = self._store.content_of_id(schema_id)
@@ -198,7 +260,7 @@ class SchemaApi:
         return content
 
     def _text_by_id(self, request: Request) -> Any:
-        return _text_answer(self._content(request, _id(request)).text)
+        return self._text_of(request, self._content(request, _id(request)))
 
     def _subjects_of_id(self, request: Request) -> Any:
         found = self._store.places_of(_id(request), deleted=_flag(request, "deleted"))
@@ -218,7 +280,7 @@ class SchemaApi:
 
     def _by_guid(self, request: Request) -> Any:
         content = self._store.content_of_id(self._store.id_of_guid(_path(request, "guid")))
-        return _formatted(request, content, {**content.document(), "guid": content.guid})
+        return self._formatted(request, content, {**content.document(), "guid": content.guid})
 
     def _ids_of_guid(self, request: Request) -> Any:
         return [{"context": ".", "id": self._store.id_of_guid(_path(request, "guid"))}]
@@ -245,10 +307,10 @@ class SchemaApi:
 
     def _version(self, request: Request) -> Any:
         found = self._one(request)
-        return _formatted(request, found.content, found.document())
+        return self._formatted(request, found.content, found.document())
 
     def _text(self, request: Request) -> Any:
-        return _text_answer(self._one(request).content.text)
+        return self._text_of(request, self._one(request).content)
 
     def _referring(self, request: Request) -> Any:
         found = self._one(request)
@@ -279,7 +341,7 @@ class SchemaApi:
         found = await self._looking(
             lambda: registry.find(self._store, subject, checked.content, deleted=deleted)
         )
-        return found.document()
+        return self._formatted(request, found.content, found.document())
 
     async def _register(self, request: Request) -> Any:
         subject, body = _path(request, "subject"), await _body(request)
@@ -464,11 +526,9 @@ def _number(body: Mapping[str, Any], name: str) -> int:
 # -- answers
 
 
-def _formatted(request: Request, content: Content, told: dict[str, Any]) -> dict[str, Any]:
-    """With the schema in another form, where that is asked for."""
-    if request.query_params.get("format") == "serialized" and content.type == "PROTOBUF":
-        raise invalid_schema("descriptors are not given out, only texts")
-    return told
+def _is_serialized(request: Request, content: Content) -> bool:
+    """Whether a descriptor is asked for, which schemas of Protobuf have."""
+    return request.query_params.get("format") == "serialized" and content.type == PROTOBUF
 
 
 def _json(told: Any) -> bytes:
@@ -485,8 +545,13 @@ def _text_answer(text: str) -> Response:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RegistryError)
-    told = {"error_code": error.code, "message": error.message}
-    return _answer(_json(told), error.status)
+    return _refusal(error)
+
+
+def _refusal(error: RegistryError) -> Response:
+    answer = _answer(_json({"error_code": error.code, "message": error.message}), error.status)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 async def _unknown(_: Request, error: Exception) -> Response:

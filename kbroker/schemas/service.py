@@ -8,17 +8,22 @@ import trio
 
 from kbroker.broker.local_node import LocalNode
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.connection import Connection
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
+from kbroker.net.server import Listener
 from kbroker.runtime.clock import SystemClock
 from kbroker.web.guard import App
+from kbroker.web.logins import Surface, is_exposed, why_nobody
 from kbroker.web.node_servers import NodeServers
 
 from . import CLIENT_ID
+from .access import Access
 from .api import SchemaApi
 from .decoding import SchemaDecoder
 from .topic import SchemaTopic
 
+FLAG = "--registry"
 THREADS = 1
 """Schemas that are looked into at the same time: more would only take turns."""
 
@@ -31,7 +36,8 @@ class RegistryService:
 
     def __init__(self, config: BrokerConfig) -> None:
         first = Endpoint(config.registry_host, config.registry_port)
-        self._servers = NodeServers(config, first, flag="--registry", is_read_only=False)
+        self._surface = surface_of(config)
+        self._servers = NodeServers(config, first, flag=FLAG, is_read_only=False)
         self._topics: list[SchemaTopic] = []
         self._decoders: dict[int, SchemaDecoder] = {}
         self._clients: list[ClusterClient] = []
@@ -79,19 +85,38 @@ class RegistryService:
         topic = SchemaTopic(self._client(local, nodes), SystemClock().log_ms)
         self._topics.append(topic)
         self._decoders[local.id] = SchemaDecoder(topic)
-        return SchemaApi(topic, threads, lambda: local.node.cluster.id).app()
+        access = Access(local, self._surface)
+        return SchemaApi(topic, threads, lambda: local.node.cluster.id, access).app()
 
     def _client(self, local: LocalNode, nodes: Sequence[LocalNode]) -> ClusterClient:
         """A client that comes to nodes of this process from inside, and to others as nodes do."""
 
+        def here(endpoint: Endpoint) -> LocalNode | None:
+            return next((each for each in nodes if each.is_at(endpoint)), None)
+
         async def dial(endpoint: Endpoint) -> trio.abc.Stream:
-            for each in nodes:
-                inside = each.insider(endpoint)
-                if inside is not None:
-                    return inside
+            inside = here(endpoint)
+            if inside is not None:
+                return inside.insider_of_nodes()
             return await local.dial_other(endpoint)
 
-        others = (each.endpoint for each in nodes if each is not local)
-        client = ClusterClient([local.endpoint, *others], CLIENT_ID, direct=False, dial=dial)
+        async def log_in(connection: Connection, endpoint: Endpoint) -> None:
+            if here(endpoint) is None:
+                await local.log_in(connection)
+
+        others = (each.endpoint_of_nodes for each in nodes if each is not local)
+        client = ClusterClient(
+            [local.endpoint_of_nodes, *others], CLIENT_ID, direct=False, dial=dial, log_in=log_in
+        )
         self._clients.append(client)
         return client
+
+
+def surface_of(config: BrokerConfig) -> Surface:
+    """What is served, as logins know it."""
+    return Surface("the schema registry", FLAG, is_exposed(config.registry_host))
+
+
+def why_not(config: BrokerConfig, listeners: Sequence[Listener]) -> str:
+    """Why no user of these listeners could log in at a registry; empty where they can, or need not."""
+    return why_nobody(listeners, surface_of(config))

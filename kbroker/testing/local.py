@@ -340,12 +340,12 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         return registry
 
     def _new_registry(self) -> RegistryService:
-        if self._listeners[0].asks_clients:
-            raise ValueError(
-                "the schema registry asks for no login: leave out users, or schema_registry"
-            )
-        from kbroker.schemas.service import RegistryService  # what it needs most tests do not have
+        # What it needs most tests do not have.
+        from kbroker.schemas.service import RegistryService, why_not
 
+        reason = why_not(self._config, self._listeners)
+        if reason:
+            raise ValueError(reason)
         return RegistryService(
             self._config.overlay({"registry.port": "0"}, origin="schema_registry")
         )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kbroker import spark
-from kbroker.cli.lake import _session_with, _Told
+from kbroker.cli.lake import _schema, _session_with, _Told
+from kbroker.cli.target import REGISTRY, REGISTRY_LOGIN
 from kbroker.spark import connector
 from kbroker.spark.connector import ConnectorError, Installed, NoConnectorError
 
@@ -70,3 +71,28 @@ def test_what_no_other_source_helps(
 ) -> None:
     with pytest.raises(ConnectorError, match=str(error)):
         source(wanted, Sessions(error), monkeypatch, version)
+
+
+URL, LOGIN = "https://registry:8081/x", "alice:s/e:c@"
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "found"),
+    [
+        (None, {}, None),
+        ("folder", {REGISTRY_LOGIN: LOGIN}, "folder"),
+        (None, {REGISTRY: URL}, URL),
+        (URL, {REGISTRY: "http://other"}, URL),
+        (
+            None,
+            {REGISTRY: URL, REGISTRY_LOGIN: LOGIN},
+            "https://alice:s%2Fe%3Ac%40@registry:8081/x",
+        ),
+        ("http://bob:x@registry", {REGISTRY_LOGIN: LOGIN}, "http://bob:x@registry"),
+    ],
+)
+def test_a_profile_names_the_registry_and_who_logs_in_there(
+    given: str | None, settings: dict[str, str], found: str | None
+) -> None:
+    assert _schema(given, "avro", settings) == found
+    assert _schema(given, "json", settings) == given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,15 +27,16 @@ class Said(NamedTuple):
 
 
 class RegistryClient:
-    """Asks one registry."""
+    """Asks one registry, with some headers more."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, headers: Mapping[str, str] | None = None) -> None:
         self.endpoint = endpoint
+        self._headers = {"Content-Type": CONTENT_TYPE, **(headers or {})}
 
     async def ask(self, method: str, path: str, body: Any = None) -> Said:
         data = b"" if body is None else json.dumps(body).encode()
         async with asking(self.endpoint) as client:
-            answer = await client.ask(path, method, {"Content-Type": CONTENT_TYPE}, data)
+            answer = await client.ask(path, method, self._headers, data)
         assert answer.headers["content-type"] == CONTENT_TYPE
         return Said(answer.status, answer.json())
 

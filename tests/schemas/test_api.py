@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import trio
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+from ..web.client import asking
 from .client import RegistryClient, record, registry
 
 PLAIN = record("R", ("a", "int"))
@@ -200,3 +203,36 @@ async def test_writes_go_on_when_the_leader_has_crashed() -> None:
         assert await others[0].register("s", WIDER) == 2
         assert await others[1].get("/subjects/s/versions") == [1, 2]
         await broker.local_node(leader).start()
+
+
+LINE = 'syntax = "proto3"; package p; message Line { int64 id = 1; }'
+ORDER = 'syntax = "proto3"; package p; import "l.proto"; message Order { repeated Line lines = 1; }'
+
+
+async def test_files_of_protobuf_are_given_out_as_descriptors() -> None:
+    async with registry() as (_, [client]):
+        await client.register("l", LINE, schemaType="PROTOBUF")
+        references = [{"name": "l.proto", "subject": "l", "version": 1}]
+        order = {"schema": ORDER, "schemaType": "PROTOBUF", "references": references}
+        await client.register("o", ORDER, schemaType="PROTOBUF", references=references)
+        plain = await client.get("/subjects/o/versions/1")
+        told = await client.get("/subjects/o/versions/1?format=serialized")
+        assert told | {"schema": plain["schema"]} == plain
+        file = FileDescriptorProto.FromString(base64.b64decode(told["schema"]))
+        (message,) = file.message_type
+        assert (message.name, message.field[0].type_name) == ("Order", ".p.Line")
+        found = await client.ask("POST", "/subjects/o?format=serialized", order)
+        assert found.body["schema"] == told["schema"]
+        for path in (f"/schemas/ids/{plain['id']}", f"/schemas/guids/{plain['guid']}"):
+            assert (await client.get(f"{path}?format=serialized"))["schema"] == told["schema"]
+        async with asking(client.endpoint) as http:
+            for path in (f"/schemas/ids/{plain['id']}/schema", "/subjects/o/versions/1/schema"):
+                assert (await http.ask(f"{path}?format=serialized")).text == told["schema"]
+
+
+async def test_other_schemas_have_no_descriptors() -> None:
+    async with registry() as (_, [client]):
+        await client.register("s", '"string"')
+        assert (await client.get("/schemas/ids/1?format=serialized"))["schema"] == '"string"'
+        await client.register("p", 'edition = "2023"; message M {}', schemaType="PROTOBUF")
+        assert await client.refusal("GET", "/schemas/ids/2?format=serialized") == 42201

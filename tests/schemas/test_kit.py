@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 
 import pytest
 
 from kbroker.testing import LocalBroker
+
+from ..web.secured import shown
 
 SECONDS = 30
 
@@ -29,6 +32,11 @@ def test_without_being_asked_for_there_is_none() -> None:
         _ = broker.schema_registry_url
 
 
-def test_there_is_none_where_clients_have_to_log_in() -> None:
-    with pytest.raises(ValueError, match="no login"):
-        LocalBroker(schema_registry=True, users={"alice": "secret"})
+def test_where_users_log_in_they_do_at_the_registry_too() -> None:
+    with LocalBroker(schema_registry=True, users={"alice": "secret"}) as broker:
+        url = f"{broker.schema_registry_url}/subjects"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(url, timeout=SECONDS)
+        request = urllib.request.Request(url, headers=shown("alice", "secret"))
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            assert json.load(answer) == []

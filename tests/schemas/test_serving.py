@@ -6,8 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from typing import Any
 import pytest
 
 from ..broker.test_serve import SECONDS, refused, serving, wait_for
+from ..web.secured import shown
 from ..web.test_serving import RUN
 
+ALICE = shown("alice", "secret")
 
-def ask(url: str, body: Any = None) -> Any:
+
+def ask(url: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(url, data, timeout=SECONDS) as answer:
+    request = urllib.request.Request(url, data, {**(headers or {})})
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
         return json.loads(answer.read())
 
 
@@ -61,10 +66,41 @@ def test_each_of_several_processes_serves_the_same_schemas(tmp_path: Path) -> No
     assert process.returncode == 0
 
 
-def test_it_is_not_served_where_clients_have_to_log_in() -> None:
-    done = refused("--memory", "--port", "0", "--registry-port", "0", "--tls-dev")
+@pytest.mark.slow
+def test_users_of_several_processes_log_in_at_each(tmp_path: Path) -> None:
+    """Nodes reach each other by another listener than the first one, with a login of their own."""
+    port_file = tmp_path / "ready.json"
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    users = 'username="node" password="hush" user_node="hush" user_alice="secret";'
+    flags = [
+        *("--processes", "2", "--data-dir", str(tmp_path / "data"), "--registry-port", "0"),
+        *("-o", "listeners=CLIENTS://127.0.0.1:0,NODES://127.0.0.1:0"),
+        *("-o", "listener.security.protocol.map=CLIENTS:PLAINTEXT,NODES:SASL_PLAINTEXT"),
+        *("-o", "inter.broker.listener.name=NODES"),
+        *("-o", "sasl.enabled.mechanisms=PLAIN"),
+        *("-o", "sasl.mechanism.inter.broker.protocol=PLAIN"),
+        *("-o", f"listener.name.nodes.plain.sasl.jaas.config={plain}{users}"),
+    ]
+    with serving(*flags, "--port-file", str(port_file)) as process:
+        ready = json.loads(wait_for(port_file))
+        first, second = (each["schema_registry"] for each in ready["nodes"])
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            ask(f"{first}/subjects")
+        for number, url in enumerate((first, second, first), 1):
+            body = {"schema": json.dumps({"type": "fixed", "name": "F", "size": number})}
+            assert ask(f"{url}/subjects/a-{number}/versions", body, ALICE)["id"] == number
+        assert len(ask(f"{second}/subjects", None, ALICE)) == 3
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+
+
+def test_where_passwords_could_be_read_on_the_way_it_is_not_served() -> None:
+    flags = ("--memory", "--port", "0", "--registry-port", "0", "--registry-host", "0.0.0.0")
+    done = refused(*flags, "--tls-dev")
     assert done.returncode == 3
-    assert "asks for no login" in done.stderr
+    assert "passwords could be read" in done.stderr
+    assert "--registry-host" in done.stderr
 
 
 def test_beyond_this_machine_it_is_worth_a_word_or_refused() -> None:

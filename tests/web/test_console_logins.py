@@ -2,61 +2,31 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
+import trio.testing
 
-from kbroker.broker import Broker, open_broker
+from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
-from kbroker.config import BrokerConfig
-from kbroker.process.listeners import configured_listeners
 from kbroker.web.service import HttpService
 
 from .client import Answer, asking
+from .secured import secured_broker, secured_config, shown
 
 API = "/api/v1"
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
-SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required "
-USERS = 'username="admin" password="hush" user_admin="hush" user_alice="secret";'
-SUPER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:admin",
-}
+FAILURE_MS = 600_000
 
 
 @asynccontextmanager
 async def secured(mechanism: str, **more: str) -> AsyncIterator[tuple[Broker, Endpoint]]:
     """A broker with users, and where its console is."""
-    module = PLAIN if mechanism == "PLAIN" else SCRAM
-    prefix = f"listener.name.sasl_plaintext.{mechanism.lower()}"
-    options: dict[str, str] = {
-        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
-        "security.inter.broker.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism.inter.broker.protocol": mechanism,
-        "sasl.enabled.mechanisms": mechanism,
-        f"{prefix}.sasl.jaas.config": module + USERS,
-        "http.port": "0",
-        "first.request.timeout.ms": "3600000",
-        **{name.replace("_", "."): value for name, value in more.items()},
-        **SUPER,
-    }
-    config = BrokerConfig.load(options=options)
+    config = secured_config(mechanism, http_port="0", **more)
     http = HttpService(config)
-    async with open_broker(
-        config,
-        data_dir=None,
-        listeners=configured_listeners(config),
-        grace_seconds=1,
-        service=http,
-    ) as broker:
+    async with secured_broker(config, http) as broker:
         yield broker, http.endpoint_of(1)
-
-
-def shown(name: str, password: str) -> dict[str, str]:
-    text = base64.b64encode(f"{name}:{password}".encode()).decode()
-    return {"Authorization": f"Basic {text}"}
 
 
 async def ask(there: Endpoint, path: str, headers: Mapping[str, str] | None = None) -> Answer:
@@ -104,3 +74,14 @@ async def test_beyond_this_machine_no_password_is_asked_for() -> None:
         answer = await ask(there, f"{API}/topics", shown("admin", "hush"))
         assert answer.status == 403
         assert "passwords could be read" in answer.json()["error"]
+
+
+async def test_who_is_refused_waits_alone() -> None:
+    delay = {"connection_failed_authentication_delay_ms": str(FAILURE_MS)}
+    async with secured("PLAIN", **delay) as (_, there), trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(ask, there, f"{API}/session", shown("nobody", "hush"))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        answer = await ask(there, f"{API}/session", shown("admin", "hush"))
+        assert answer.status == 200
+        nursery.cancel_scope.cancel()

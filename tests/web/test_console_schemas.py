@@ -21,6 +21,7 @@ from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content
 from kbroker.schemas.decoding import BYTES_MAX, KEPT_MAX, TEXT_MAX, SchemaDecoder
 from kbroker.web.console.scan import FIRST_WINDOW
 
+from ..brokers import LOOPBACK
 from ..schemas.client import RegistryClient
 from ..schemas.client import record as avro_record
 from ..turns import TURN_SECONDS_MAX, longest_step
@@ -48,7 +49,7 @@ async def shop(*, nodes: int | None = None) -> AsyncIterator[Shop]:
     """A broker with a console at its first node, and a registry at its last one."""
     options = {"http.port": "0", "registry.port": "0", "first.request.timeout.ms": "3600000"}
     config = BrokerConfig.load(options=options)
-    service = http_service(config, [])
+    service = http_service(config, [LOOPBACK])
     assert service is not None
     assert service.http is not None
     assert service.registry is not None

@@ -30,6 +30,8 @@ DEPTH_MAX = 32
 NAME_OF_FIELD = "field"
 """The key of a column's metadata that holds the field's own name, where that is another one."""
 PARTITION = "__kbroker_partition"
+NUMBERED, NUMBER_BYTES = b"\0", 5
+"""How the number of a schema begins, and how long it is with that."""
 RESERVED = frozenset({RECORD, DATE, HOUR, PARTITION})
 
 _INT64 = range(-(2**63), 2**63)
@@ -104,10 +106,15 @@ def without_void(kind: Type) -> Type | None:
     return None if inner is None else {**kind, key: inner}
 
 
+def without_number(value: bytes) -> bytes:
+    """JSON without the number of its schema, where a serializer of Confluent's has put that before it."""
+    return value[NUMBER_BYTES:] if value.startswith(NUMBERED) else value
+
+
 def why_not(value: bytes, schema: Struct, *, may_grow: bool) -> str:
     """Why a value is no JSON object of these fields: for the reader of a poison file."""
     try:
-        text = value.decode()
+        text = without_number(value).decode()
     except UnicodeDecodeError as error:
         return f"not UTF-8: byte {error.start}"
     try:

@@ -19,6 +19,8 @@ BAD, NEW = "__kbroker_bad", "__kbroker_new"
 """Columns: whether a value cannot be read, and whether it has what the schema does not know."""
 VALUE = "__kbroker_value"
 _CORRUPT = "__kbroker_corrupt"
+_END = 2**31 - 1
+"""Bytes that nobody has so many of."""
 _PARSED, _TEXT = "__kbroker_parsed", "__kbroker_text"
 _STRICT = {
     "columnNameOfCorruptRecord": _CORRUPT,
@@ -73,7 +75,11 @@ class RawValues:
 
 
 class JsonValues:
-    """Values are JSON objects; Spark parses them, once."""
+    """Values are JSON objects; Spark parses them, once.
+
+    Five bytes that begin with a zero, which no JSON does, are the number of a schema that a serializer of
+    Confluent's has put before the object.
+    """
 
     def __init__(self, schema: Struct) -> None:
         self.schema = schema
@@ -82,7 +88,7 @@ class JsonValues:
         """See `Values`."""
         from pyspark.sql import functions as F
 
-        text = rows.withColumn(_TEXT, F.col(VALUE).cast("string"))
+        text = rows.withColumn(_TEXT, _without_number(F.col(VALUE)).cast("string"))
         parsed = text.withColumn(_PARSED, F.from_json(_TEXT, self._parsed_as(), _STRICT))
         unread = F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
         bad = F.col(VALUE).isNotNull() & (
@@ -171,12 +177,20 @@ def _never_bad(_: bytes) -> str:
     return "not readable"
 
 
+def _without_number(value: Column) -> Column:
+    """The same as `fields.without_number`."""
+    from pyspark.sql import functions as F
+
+    is_numbered = F.substring(value, 1, 1) == F.lit(fields.NUMBERED)
+    return F.when(is_numbered, F.substring(value, fields.NUMBER_BYTES + 1, _END)).otherwise(value)
+
+
 def _objects(values: list[bytes]) -> list[dict[str, Any]]:
     """The JSON objects among values."""
     found = []
     for value in values:
         try:
-            parsed = json.loads(value)
+            parsed = json.loads(fields.without_number(value))
         except (ValueError, RecursionError):
             continue
         if isinstance(parsed, dict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 """What answers are, also those that refuse."""
 NO_SUCH_SUBJECT, NO_SUCH_VERSION, NO_SUCH_SCHEMA = 40401, 40402, 40403
@@ -10,16 +12,21 @@ VERSION_SOFT_DELETED, VERSION_NOT_SOFT_DELETED = 40406, 40407
 NO_OWN_LEVEL, NO_OWN_MODE = 40408, 40409
 INVALID_SCHEMA, INVALID_VERSION, INVALID_LEVEL, INVALID_MODE = 42201, 42202, 42203, 42204
 NOT_PERMITTED, REFERENCE_EXISTS, ID_TAKEN, INVALID_SUBJECT = 42205, 42206, 42207, 42208
+DENIED = 40301
 INCOMPATIBLE, BAD_REQUEST, STORE_FAILED, STORE_TIMED_OUT = 409, 400, 50001, 50002
 
 
 class RegistryError(Exception):
-    """A request is refused; `code` is the number, of which the first three digits are HTTP's."""
+    """A request is refused; `code` is the number, of which the first three digits are HTTP's.
 
-    def __init__(self, code: int, message: str) -> None:
+    `headers` are those of HTTP that go with the answer.
+    """
+
+    def __init__(self, code: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.headers = headers
 
     @property
     def status(self) -> int:

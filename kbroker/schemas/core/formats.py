@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
@@ -12,6 +13,7 @@ from .json_schema import JsonSchema
 from .limits import DIFFERENCES_MAX, REFERENCES_MAX, TEXT_MAX, Budget
 from .parsed import Difference, Parsed
 from .protobuf import ProtobufSchema
+from .protobuf_building import descriptor_of
 from .store import SchemaStore
 from .values import AVRO, JSON, PROTOBUF, Content, Level, Reference
 
@@ -79,6 +81,14 @@ def parse(content: Content, texts: Texts) -> Parsed:
     check_size(content)
     try:
         return _TYPES[content.type](content.text, texts)
+    except RecursionError:
+        raise invalid_schema("it is nested too deep") from None
+
+
+def serialized(content: Content, texts: Texts) -> str:
+    """A file of Protobuf as its descriptor, in base64. Raises RegistryError."""
+    try:
+        return base64.b64encode(descriptor_of(content.text, texts)).decode()
     except RecursionError:
         raise invalid_schema("it is nested too deep") from None
 

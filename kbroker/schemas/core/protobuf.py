@@ -7,11 +7,12 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 
-from .errors import RegistryError, invalid_schema
-from .limits import DEPTH_MAX, Budget
+from .errors import invalid_schema
+from .limits import Budget
 from .parsed import Difference
 from .protobuf_reading import Reading
 from .protobuf_types import Declared, Field, Message
+from .protobuf_words import Words, inside, named, tokens_of, typed
 
 SCALARS = frozenset(
     [
@@ -33,17 +34,8 @@ SCALARS = frozenset(
     ]
 )
 NUMBER_MAX = 2**29 - 1
-TOKENS_MAX = 300_000
 WELL_KNOWN = ("google/protobuf/", "google/type/", "confluent/")
 """Files that everybody has."""
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*|/\*(?s:.*?)\*/)
-    |(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-    |(?P<word>[A-Za-z_][A-Za-z0-9_.]*|\.[A-Za-z_][A-Za-z0-9_.]*|[0-9.][A-Za-z0-9_.]*(?:(?<=[eE])[+-][0-9]+)?)
-    |(?P<mark>[][{}()<>;=,:/+-])""",
-    re.VERBOSE,
-)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _NO_SPACE_BEFORE, _NO_SPACE_AFTER = frozenset(";,)]>"), frozenset("([<-")
 
 
@@ -54,14 +46,14 @@ class ProtobufSchema:
     """
 
     def __init__(self, text: str, texts: Mapping[str, str] | None = None) -> None:
-        tokens = _tokens(_as_text(text))
+        tokens = tokens_of(text_of(text))
         self.canonical = _joined(tokens)
         self.own = _Parser(tokens).file()
         if not (self.own.messages or self.own.enums):
             raise invalid_schema("it declares neither a message nor an enum")
         self.known = Declared(self.own.package)
         for each in texts or {}:
-            self._add(_Parser(_tokens(_as_text((texts or {})[each]))).file())
+            self._add(_Parser(tokens_of(text_of((texts or {})[each]))).file())
         self._add(self.own)
         self._check_imports(texts or {})
         self._check_types()
@@ -94,7 +86,7 @@ class ProtobufSchema:
         return iter(Reading(self, writer, budget).all())
 
 
-def _as_text(text: str) -> str:
+def text_of(text: str) -> str:
     """The text of a file that may have come as its descriptor. Raises RegistryError."""
     if re.fullmatch(r"[A-Za-z0-9+/\s]+={0,2}\s*", text) is None:
         return text
@@ -105,28 +97,6 @@ def _as_text(text: str) -> str:
     from .protobuf_descriptor import text_of_descriptor
 
     return text_of_descriptor(data)
-
-
-def _tokens(text: str) -> list[str]:
-    """The words and marks of a text. Raises RegistryError."""
-    tokens: list[str] = []
-    at, depth = 0, 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            line = text.count("\n", 0, at) + 1
-            raise invalid_schema(f"line {line}: {text[at : at + 20]!r} is not understood")
-        at = found.end()
-        if found.lastgroup == "skip":
-            continue
-        token = found.group()
-        depth += (token in "{[<(") - (token in "}]>)")
-        if depth > DEPTH_MAX:
-            raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
-        tokens.append(token)
-        if len(tokens) > TOKENS_MAX:
-            raise invalid_schema(f"it has more than {TOKENS_MAX} words")
-    return tokens
 
 
 def _joined(tokens: list[str]) -> str:
@@ -153,65 +123,65 @@ def _joined(tokens: list[str]) -> str:
     return "\n".join([*lines, line] if line else lines) + "\n"
 
 
-class _Parser:
+class _Parser(Words):
     """Reads declarations. Raises RegistryError."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self._tokens = tokens
-        self._at = 0
+        super().__init__(tokens)
         self._declared = Declared()
 
     def file(self) -> Declared:
-        while self._at < len(self._tokens):
+        while not self.is_at_end:
             self._statement()
         return self._declared
 
     def _statement(self) -> None:
-        word = self._next()
+        word = self.next()
         declared = self._declared
         match word:
             case ";":
                 return
             case "syntax" | "edition":
-                self._expect("=")
-                declared.syntax = self._text() if word == "syntax" else "editions"
+                self.expect("=")
+                text = self.text()
+                declared.syntax = text if word == "syntax" else "editions"
                 if declared.syntax not in ("proto2", "proto3", "editions"):
                     raise invalid_schema(f"there is no syntax {declared.syntax}")
-                self._expect(";")
+                self.expect(";")
             case "package":
-                declared.package = self._name_with_dots()
-                self._expect(";")
+                declared.package = self.name_with_dots()
+                self.expect(";")
             case "import":
-                if self._peek() in ("public", "weak"):
-                    self._next()
-                declared.imports.append(self._text())
-                self._expect(";")
+                if self.peek() in ("public", "weak"):
+                    self.next()
+                declared.imports.append(self.text())
+                self.expect(";")
             case "option":
-                self._skip_statement()
+                self.skip_statement()
             case "message":
                 self._message(declared.package)
             case "enum":
                 self._enum(declared.package)
             case "service":
-                self._name()
-                self._skip_block()
+                self.name()
+                self.skip_block()
             case "extend":
-                self._name_with_dots()
-                self._skip_block()
+                self.name_with_dots()
+                self.skip_block()
             case _:
-                raise self._unexpected(word)
+                raise self.unexpected(word)
 
     def _message(self, scope: str) -> None:
-        name = _inside(scope, self._name())
+        name = inside(scope, self.name())
         message = Message(name, has_defaults=self._declared.syntax == "proto3")
         if message.name in self._declared.messages:
             raise invalid_schema(f"{message.name} is declared twice")
         self._declared.messages[message.name] = message
-        self._expect("{")
+        self.expect("{")
         self._elements(message)
 
     def _elements(self, message: Message) -> None:
-        while (word := self._next()) != "}":
+        while (word := self.next()) != "}":
             match word:
                 case ";":
                     continue
@@ -220,60 +190,60 @@ class _Parser:
                 case "enum" if self._is_declaration():
                     self._enum(message.name)
                 case "extend" if self._is_declaration():
-                    self._name_with_dots()
-                    self._skip_block()
+                    self.name_with_dots()
+                    self.skip_block()
                 case "oneof" if self._is_declaration():
                     self._oneof(message)
                 case "option" | "reserved" | "extensions":
-                    self._skip_statement()
+                    self.skip_statement()
                 case _:
                     self._field(message, word)
 
     def _is_declaration(self) -> bool:
-        return self._tokens[self._at + 1 : self._at + 2] == ["{"]
+        return self.peek(1) == "{"
 
     def _oneof(self, message: Message) -> None:
-        name = self._name()
+        name = self.name()
         message.oneofs[name] = set()
-        self._expect("{")
-        while (word := self._next()) != "}":
+        self.expect("{")
+        while (word := self.next()) != "}":
             if word == "option":
-                self._skip_statement()
+                self.skip_statement()
             elif word != ";":
                 self._field(message, word, name)
 
     def _field(self, message: Message, word: str, oneof: str = "") -> None:
         label, key = "", ""
         if word in ("repeated", "optional", "required"):
-            label, word = word, self._next()
+            label, word = word, self.next()
         if word == "group":
             self._group(message, label, oneof)
             return
-        if word == "map" and self._peek() == "<":
-            self._next()
-            key = self._next()
-            self._expect(",")
-            word = self._name_with_dots()
-            self._expect(">")
+        if word == "map" and self.peek() == "<":
+            self.next()
+            key = self.next()
+            self.expect(",")
+            word = self.name_with_dots()
+            self.expect(">")
             label = "repeated"
             if key not in SCALARS - {"double", "float", "bytes"}:
                 raise invalid_schema(f"{key} is no key of a map")
-        kind = _typed(word)
-        name = self._name()
-        self._expect("=")
-        self._add(message, Field(name, self._number(), kind, label, oneof, key))
-        if self._peek() == "[":
-            self._skip_brackets()
-        self._expect(";")
+        kind = typed(word)
+        name = self.name()
+        self.expect("=")
+        self._add(message, Field(name, self.number(), kind, label, oneof, key))
+        if self.peek() == "[":
+            self.skip_brackets()
+        self.expect(";")
 
     def _group(self, message: Message, label: str, oneof: str) -> None:
-        name = self._name()
-        self._expect("=")
-        inner = _inside(message.name, name)
-        self._add(message, Field(name.lower(), self._number(), inner, label, oneof))
-        if self._peek() == "[":
-            self._skip_brackets()
-        self._expect("{")
+        name = self.name()
+        self.expect("=")
+        inner = inside(message.name, name)
+        self._add(message, Field(name.lower(), self.number(), inner, label, oneof))
+        if self.peek() == "[":
+            self.skip_brackets()
+        self.expect("{")
         made = self._declared.messages[inner] = Message(inner, is_group=True)
         self._elements(made)
 
@@ -287,96 +257,22 @@ class _Parser:
             message.oneofs[each.oneof].add(each.number)
 
     def _enum(self, scope: str) -> None:
-        name = _inside(scope, self._name())
+        name = inside(scope, self.name())
         values: dict[str, int] = {}
-        self._expect("{")
-        while (word := self._next()) != "}":
+        self.expect("{")
+        while (word := self.next()) != "}":
             if word in ("option", "reserved"):
-                self._skip_statement()
+                self.skip_statement()
             elif word != ";":
-                _named(word)
-                self._expect("=")
-                sign = -1 if self._peek() == "-" else 1
+                named(word)
+                self.expect("=")
+                sign = -1 if self.peek() == "-" else 1
                 if sign < 0:
-                    self._next()
-                values[word] = sign * self._number()
-                if self._peek() == "[":
-                    self._skip_brackets()
-                self._expect(";")
+                    self.next()
+                values[word] = sign * self.number()
+                if self.peek() == "[":
+                    self.skip_brackets()
+                self.expect(";")
         if not values:
             raise invalid_schema(f"enum {name} has no values")
         self._declared.enums[name] = values
-
-    # -- words
-
-    def _peek(self) -> str:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ""
-
-    def _next(self) -> str:
-        if self._at >= len(self._tokens):
-            raise invalid_schema("the file ends too early")
-        self._at += 1
-        return self._tokens[self._at - 1]
-
-    def _expect(self, token: str) -> None:
-        found = self._next()
-        if found != token:
-            raise self._unexpected(found, token)
-
-    def _unexpected(self, found: str, wanted: str = "") -> RegistryError:
-        around = " ".join(self._tokens[max(0, self._at - 5) : self._at])[:200]
-        instead = f" in place of '{wanted}'" if wanted else ""
-        return invalid_schema(f"'{found[:100]}' is not expected{instead}: {around}")
-
-    def _name(self) -> str:
-        return _named(self._next())
-
-    def _name_with_dots(self) -> str:
-        return _typed(self._next())
-
-    def _text(self) -> str:
-        word = self._next()
-        if word[:1] not in ("'", '"'):
-            raise self._unexpected(word, "a text")
-        return word[1:-1]
-
-    def _number(self) -> int:
-        word = self._next()
-        try:
-            return int(word, 8 if re.fullmatch(r"0[0-7]+", word) else 0)
-        except ValueError:
-            raise self._unexpected(word, "a number") from None
-
-    def _skip_statement(self) -> None:
-        depth = 0
-        while (word := self._next()) != ";" or depth:
-            depth += (word in "{[(") - (word in "}])")
-
-    def _skip_brackets(self) -> None:
-        depth = 0
-        while True:
-            word = self._next()
-            depth += (word in "{[") - (word in "}]")
-            if not depth:
-                return
-
-    def _skip_block(self) -> None:
-        if self._peek() != "{":
-            raise self._unexpected(self._next(), "{")
-        self._skip_brackets()
-
-
-def _named(word: str) -> str:
-    if not _NAME.match(word):
-        raise invalid_schema(f"'{word[:100]}' is no name")
-    return word
-
-
-def _typed(word: str) -> str:
-    for part in word.removeprefix(".").split("."):
-        _named(part)
-    return word
-
-
-def _inside(scope: str, name: str) -> str:
-    return f"{scope}.{name}" if scope else name

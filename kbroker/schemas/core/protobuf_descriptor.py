@@ -61,19 +61,28 @@ class _Writer:
         yield f"message {message.name} {{"
         yield from _reserved(message)
         written: set[int] = set()
+        nested = iter(message.nested_type)
         for each in message.field:
             if each.HasField("oneof_index") and not each.proto3_optional:
                 if each.oneof_index not in written:
                     written.add(each.oneof_index)
                     yield from self._oneof(message, each.oneof_index)
             else:
+                if _name_of_type(each) in maps:
+                    yield from self._until_entry(nested, depth + 1)
                 yield self._field(each, maps)
-        for each in message.nested_type:
-            if not each.options.map_entry:
-                yield from self._message(each, depth + 1)
+        for _ in message.nested_type:
+            yield from self._until_entry(nested, depth + 1)
         for each in message.enum_type:
             yield from self._enum(each)
         yield "}"
+
+    def _until_entry(self, nested: Iterator[Any], depth: int) -> Iterator[str]:
+        """Messages up to the next one that stands for a map: the compiler counts that as well."""
+        for each in nested:
+            if each.options.map_entry:
+                return
+            yield from self._message(each, depth)
 
     def _oneof(self, message: Any, index: int) -> Iterator[str]:
         if not 0 <= index < len(message.oneof_decl):
@@ -85,7 +94,7 @@ class _Writer:
         yield "}"
 
     def _field(self, each: Any, maps: dict[str, Any]) -> str:
-        entry = maps.get(each.type_name.rpartition(".")[2])
+        entry = maps.get(_name_of_type(each))
         if entry is not None and len(entry.field) == 2:
             key, value = map(_type_of, entry.field)
             return f"map<{key}, {value}> {each.name} = {each.number}{_options(each)};"
@@ -119,6 +128,11 @@ def _reserved(message: Any) -> Iterator[str]:
         )
     if message.reserved_name:
         yield f"reserved {', '.join(map(_quoted, message.reserved_name))};"
+
+
+def _name_of_type(each: Any) -> str:
+    """The name of a field's message without what that is declared in."""
+    return str(each.type_name.rpartition(".")[2])
 
 
 def _type_of(each: Any) -> str:

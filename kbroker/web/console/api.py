@@ -17,11 +17,12 @@ from kbroker.broker.local_node import LocalNode
 from kbroker.node.node import Node
 from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.text.documents import read_json
+from kbroker.web.logins import FORBIDDEN
 
 from .answers import Refusal, answer, guarded
 from .schemas import Schemas
 from .trends import Trends
-from .viewers import FORBIDDEN, Viewer, Viewers
+from .viewers import Viewer, Viewers
 
 ROOT = "/api/v1"
 TOKEN_HEADER = "x-kbroker-token"

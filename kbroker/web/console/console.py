@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from kbroker.broker.local_node import LocalNode
 from kbroker.config import BrokerConfig
+from kbroker.web.logins import is_exposed
 
 from .activity import Activity
 from .api import Api
@@ -19,7 +20,7 @@ from .schemas import Schemas
 from .topics import Topics
 from .trends import Trends
 from .under_test import Found, Tests
-from .viewers import Viewers, is_exposed
+from .viewers import Viewers
 from .writing import Writing
 
 

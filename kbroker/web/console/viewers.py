@@ -7,9 +7,6 @@ nobody, as every client on this machine is.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hmac
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,23 +17,21 @@ from starlette.requests import Request
 from kbroker.broker.local_node import ON_THIS_MACHINE, LocalNode
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import encrypted
-from kbroker.client.credentials import Credentials, Security
+from kbroker.client.credentials import Security
 from kbroker.client.endpoint import Endpoint
-from kbroker.net.server import LOOPBACK, LOOPBACK_NAMES, Listener
+from kbroker.net.server import LOOPBACK
 from kbroker.security.acls import AclOperation, Client, Resource
-from kbroker.security.errors import BadSettings, LoginFailed
-from kbroker.security.principals import ANONYMOUS, USER, Principal
-from kbroker.security.scram import ScramClient, ScramMechanism
-from kbroker.security.users import PLAIN, Users
+from kbroker.security.errors import BadSettings
+from kbroker.security.principals import Principal
+from kbroker.web.logins import FORBIDDEN, Caller, Logins, NotLetIn, Surface
 
 from .answers import Refusal
 
 CLIENT_ID = "kbroker-console"
 SESSION_SECONDS = 600
-"""How long what somebody has shown is good, and a client is used."""
+"""How long a client is used."""
 SESSIONS_MAX = 32
-UNKNOWN, FORBIDDEN, NO_ROOM, NOT_READY = 401, 403, 429, 503
-ASK_FOR_LOGIN = {"www-authenticate": 'Basic realm="kbroker", charset="UTF-8"'}
+NO_ROOM, NOT_READY = 429, 503
 
 
 class Viewer:
@@ -66,10 +61,8 @@ class Viewers:
     def __init__(self, local: LocalNode, nodes: Sequence[LocalNode], *, is_exposed: bool) -> None:
         self._local = local
         self._nodes = nodes
-        self._is_exposed = is_exposed
-        self._key = secrets.token_bytes(32)
+        self._logins = Logins(local, Surface("the console", "--http", is_exposed))
         self._known: dict[bytes, Viewer] = {}
-        self._checking = trio.Lock()
 
     @asynccontextmanager
     async def viewer(self, request: Request) -> AsyncIterator[Viewer]:
@@ -91,42 +84,24 @@ class Viewers:
             await viewer.cluster.aclose()
 
     async def _find(self, request: Request) -> Viewer:
-        listener = self._listener
-        users = listener.users
-        if users is None:
-            if listener.asks_clients:
-                raise Refusal(
-                    FORBIDDEN,
-                    f"clients of listener {listener.name} show certificates, which the console does "
-                    "not take: use `kbroker` with a client's settings, or add a listener with logins",
-                )
-            return self._of(b"", ANONYMOUS, None)
-        if self._is_exposed:
-            raise Refusal(
-                FORBIDDEN,
-                "users log in here, and their passwords could be read on the way: let HTTP listen on "
-                "127.0.0.1 (--http-host), and reach it through a tunnel or a proxy with TLS",
-            )
-        name, password = _basic(request)
-        shown = hmac.digest(self._key, f"{name}\0{password}".encode(), "sha256")
-        known = self._known.get(shown)
-        if known is not None and trio.current_time() - known.began_at < SESSION_SECONDS:
-            return known
-        async with self._checking:
-            credentials = await self._checked(listener, users, name, password)
-        return self._of(shown, Principal(USER, name), credentials)
+        try:
+            # From this machine the console asks the broker, whoever looks at it.
+            shown = request.headers.get("authorization", "")
+            caller = await self._logins.caller(shown, LOOPBACK[0])
+        except NotLetIn as error:
+            raise Refusal(error.status, str(error), error.headers) from None
+        return self._of(caller)
 
-    def _of(self, shown: bytes, principal: Principal, credentials: Credentials | None) -> Viewer:
-        known = self._known.get(shown)
+    def _of(self, caller: Caller) -> Viewer:
+        known = self._known.get(caller.shown)
         if known is not None and trio.current_time() - known.began_at < SESSION_SECONDS:
             return known
         here = self._here(self._local)
-        cluster = ClusterClient(
-            [here], CLIENT_ID, direct=False, security=Security(None, credentials), dial=self._dial
-        )
+        security = Security(None, caller.credentials)
+        cluster = ClusterClient([here], CLIENT_ID, direct=False, security=security, dial=self._dial)
         if known is not None:
             self._known[secrets.token_bytes(8)] = known  # until nobody uses it any more
-        viewer = self._known[shown] = Viewer(self._local, principal, cluster)
+        viewer = self._known[caller.shown] = Viewer(self._local, caller.principal, cluster)
         return viewer
 
     async def _close_old(self) -> None:
@@ -140,41 +115,15 @@ class Viewers:
                     await viewer.cluster.aclose()
                 crowded = len(self._known) > SESSIONS_MAX
 
-    @property
-    def _listener(self) -> Listener:
-        """Where it comes in: where users log in, if there is such a one."""
-        listeners = self._local.listeners
-        return next((each for each in listeners if each.users is not None), listeners[0])
-
-    async def _checked(
-        self, listener: Listener, users: Users, name: str, password: str
-    ) -> Credentials:
-        """By which mechanism it logs in. Raises Refusal for somebody else."""
-        if not {PLAIN, *ScramMechanism} & set(users.mechanisms):
-            raise Refusal(
-                FORBIDDEN,
-                f"users of listener {listener.name} log in by tokens, which the console does not take",
-            )
-        node = self._local.node
-        for mechanism in users.mechanisms:
-            if _shows(users, mechanism, name, password):
-                client = Client(Principal(USER, name), LOOPBACK[0])
-                node.audit.came_in(client, listener.name, mechanism)
-                return Credentials(mechanism, name, password)
-        reason = "the user or the password is wrong"
-        node.audit.kept_out(LOOPBACK[0], listener.name, "HTTP", name, reason)
-        await trio.sleep(node.config.failed_login_delay_ms / 1000)
-        raise Refusal(UNKNOWN, reason, ASK_FOR_LOGIN)
-
     def _here(self, local: LocalNode) -> Endpoint:
         """Where a node of this process is reached from here."""
-        name = self._listener.name
+        name = self._logins.listener.name
         found = next(each for each in local.listeners if each.name == name)
         return Endpoint(ON_THIS_MACHINE.get(found.host, found.host), found.port)
 
     async def _dial(self, endpoint: Endpoint) -> trio.abc.Stream:
         """Reach a node by what it tells clients. Raises OSError."""
-        name, certificates = self._listener.name, self._listener.certificates
+        name, certificates = self._logins.listener.name, self._logins.listener.certificates
         for local in self._nodes:
             here = self._here(local)
             if endpoint in (here, local.endpoints().get(name)):
@@ -189,39 +138,3 @@ class Viewers:
             return await encrypted(stream, endpoint, certificates.to_others())
         except BadSettings as error:
             raise OSError(str(error)) from None
-
-
-def is_exposed(host: str) -> bool:
-    """Whether other machines reach what listens there."""
-    return host not in LOOPBACK_NAMES
-
-
-def _basic(request: Request) -> tuple[str, str]:
-    """The name and the password of a request (RFC 7617). Raises Refusal."""
-    scheme, _, text = request.headers.get("authorization", "").partition(" ")
-    reason = "log in as a user of the broker"
-    if scheme.lower() != "basic":
-        raise Refusal(UNKNOWN, reason, ASK_FOR_LOGIN)
-    try:
-        name, separator, password = base64.b64decode(text, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        separator = ""
-    if not separator or not name or not password or "\0" in name + password:
-        raise Refusal(UNKNOWN, reason, ASK_FOR_LOGIN)
-    return name, password
-
-
-def _shows(users: Users, mechanism: str, name: str, password: str) -> bool:
-    """Whether somebody is let in by a mechanism with that password."""
-    try:
-        if mechanism == PLAIN:
-            users.exchange(mechanism).answer(f"\0{name}\0{password}".encode())
-            return True
-        if mechanism in tuple(ScramMechanism):
-            client = ScramClient(ScramMechanism(mechanism), name, password, is_token=False)
-            server = users.exchange(mechanism)
-            server.answer(client.final(server.answer(client.first())))
-            return True
-    except LoginFailed:
-        return False
-    return False

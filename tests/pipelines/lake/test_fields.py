@@ -115,3 +115,12 @@ def test_the_reason_for_poison_is_told(value: bytes, reason: str) -> None:
 def test_a_schema_can_be_kept_as_json() -> None:
     schema = fields.grown(fields.struct(), [{"a": {"b": [1]}, "Record": None}])
     assert json.loads(json.dumps(schema)) == schema
+
+
+def test_the_number_of_a_schema_is_no_part_of_the_json() -> None:
+    value = b'\0\0\0\0\7{"a": "x"}'
+    assert fields.without_number(value) == b'{"a": "x"}'
+    assert fields.without_number(b'{"a": 1}') == b'{"a": 1}'
+    schema = fields.grown(fields.struct(), [{"a": 1}])
+    assert fields.why_not(value, schema, may_grow=True) == 'a: "x" where long is kept'
+    assert fields.why_not(b"\0\0\0", schema, may_grow=True) == "not JSON: nothing is there"

@@ -104,6 +104,23 @@ def test_json_fields_become_columns_and_what_cannot_is_poison(
     assert archiver.totals == Counts(5, 8)
 
 
+def test_json_may_have_the_number_of_its_schema_before_it(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("t")
+    number = b"\0\0\0\0\7"
+    produce(broker, "t", [number + b'{"a": 1}', b'{"a": 2, "b": {"x": "y"}}', number, number[:3]])
+    archive(spark, conf_of(broker, tmp_path, "t"))
+    produce(broker, "t", [number + b'{"a": 3, "b": {"z": 1}}', number + b'{"a": "text"}'])
+    archiver = archive(spark, conf_of(broker, tmp_path, "t"))
+    assert payloads(tmp_path, "t") == [
+        {"a": 1},
+        {"a": 2, "b": {"x": "y"}},
+        {"a": 3, "b": {"z": 1}},
+    ]
+    assert archiver.totals == Counts(3, 3)
+
+
 def test_new_fields_in_mid_stream_become_columns(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from kbroker.pipelines.lake.archiver import Archiver
 from kbroker.pipelines.lake.commits import Counts, LakeError
-from kbroker.spark.avro import HEADER
+from kbroker.spark.avro import HEADER, Decoder, Encoder, SchemaError
 from kbroker.testing import LocalBroker
 
 from .lakes import archive, conf_of, payloads, produce
@@ -109,6 +109,25 @@ def test_values_with_schemas_of_a_registry(
     assert payloads(tmp_path, "t") == [value]
     (reason,) = pq.read_table(tmp_path / "_poison" / "t").column("reason").to_pylist()
     assert "2" in reason
+
+
+def test_values_with_schemas_of_a_registry_where_users_log_in(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("t")
+    with LocalBroker(schema_registry=True, users={"alice": "a/b:c"}) as secured:
+        there = secured.schema_registry_url
+        address = there.replace("://", "://alice:a%2Fb%3Ac@")
+        old = Encoder.registered(address, "t-value", FIRST)
+        added = {"name": "more", "type": ["null", "double"], "default": None}
+        new = Encoder.registered(address, "t-value", FIRST | {"fields": [*FIRST["fields"], added]})
+        values = [{"id": 1, "name": "one"}, {"id": 2, "name": "two", "more": 0.5}]
+        produce(broker, "t", [old.encode(values[0]), new.encode(values[1])])
+        conf = conf_of(broker, tmp_path, "t", format="avro", schema=address)
+        assert archive(spark, conf).totals == Counts(2, 0)
+        assert payloads(tmp_path, "t") == values
+        with pytest.raises(SchemaError, match="answers 401"):
+            Decoder(there).schema(1)
 
 
 def test_values_of_one_schema(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:

@@ -1,0 +1,259 @@
+"""Who may ask a registry where users log in, and what each of them may do."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from kbroker.broker import Broker
+from kbroker.client.acls import add_acls
+from kbroker.client.cluster import open_cluster
+from kbroker.client.credentials import Credentials, Security
+from kbroker.schemas.api import SchemaApi
+from kbroker.schemas.service import RegistryService
+from kbroker.security.acls import (
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Pattern,
+    PatternType,
+)
+
+from ..web.client import asking
+from ..web.secured import secured_broker, secured_config, shown
+from .client import RegistryClient
+
+ADMIN, ALICE = shown("admin", "hush"), shown("alice", "secret")
+SCHEMA = {"schema": '"string"'}
+OPEN = ("/", "/contexts", "/schemas/types", "/v1/metadata/id", "/v1/metadata/version")
+"""What every user may ask: nothing of it is of the schemas."""
+READING = (
+    ("GET", "/schemas"),
+    ("GET", "/schemas/ids/1"),
+    ("GET", "/schemas/ids/1/schema"),
+    ("GET", "/schemas/ids/1/subjects"),
+    ("GET", "/schemas/ids/1/versions"),
+    ("GET", "/schemas/guids/x"),
+    ("GET", "/schemas/guids/x/ids"),
+    ("GET", "/subjects"),
+    ("POST", "/subjects/orders-value"),
+    ("GET", "/subjects/orders-value/metadata"),
+    ("GET", "/subjects/orders-value/versions"),
+    ("GET", "/subjects/orders-value/versions/1"),
+    ("GET", "/subjects/orders-value/versions/1/schema"),
+    ("GET", "/subjects/orders-value/versions/1/referencedby"),
+    ("POST", "/compatibility/subjects/orders-value/versions"),
+    ("POST", "/compatibility/subjects/orders-value/versions/1"),
+    ("GET", "/config"),
+    ("GET", "/config/orders-value"),
+    ("GET", "/mode"),
+    ("GET", "/mode/orders-value"),
+)
+CHANGING = (
+    (AclOperation.WRITE, "POST", "/subjects/{}/versions"),
+    (AclOperation.ALTER_CONFIGS, "PUT", "/config/{}"),
+    (AclOperation.ALTER_CONFIGS, "DELETE", "/config/{}"),
+    (AclOperation.ALTER_CONFIGS, "PUT", "/mode/{}"),
+    (AclOperation.ALTER_CONFIGS, "DELETE", "/mode/{}"),
+    (AclOperation.DELETE, "DELETE", "/subjects/{}/versions/1"),
+    (AclOperation.DELETE, "DELETE", "/subjects/{}"),
+)
+FOR_ALL = (("PUT", "/config"), ("DELETE", "/config"), ("PUT", "/mode"), ("DELETE", "/mode"))
+BODY = SCHEMA | {"compatibility": "NONE", "mode": "READWRITE"}
+DENIED = 40301
+
+
+@asynccontextmanager
+async def secured(
+    mechanism: str = "PLAIN", *, nodes: int | None = None, **more: str
+) -> AsyncIterator[tuple[Broker, RegistryService]]:
+    """A broker with users, and its registry."""
+    config = secured_config(mechanism, registry_port="0", **more)
+    service = RegistryService(config)
+    async with secured_broker(config, service, nodes=nodes) as broker:
+        yield broker, service
+
+
+async def allow(broker: Broker, operation: AclOperation, topic: str) -> None:
+    """Let alice do something with a topic, and be there when that rules."""
+    security = Security(None, Credentials("PLAIN", "admin", "hush"))
+    pattern = Pattern(AclResourceType.TOPIC, PatternType.LITERAL, topic)
+    acl = Acl(pattern, "User:alice", "*", operation, AclPermission.ALLOW)
+    async with open_cluster([broker.nodes[0].endpoint], security=security) as cluster:
+        await add_acls(cluster, [acl])
+
+
+def test_every_call_is_looked_at_here() -> None:
+    nobody: Any = None
+    routes = SchemaApi(nobody, nobody, nobody, nobody).routes()
+    there = {
+        (method, re.sub(r"{[a-z]+}", "{}", each.path))
+        for each in routes
+        for method in (each.methods or set()) - {"HEAD"}
+    }
+    changing = [(method, path) for _, method, path in CHANGING]
+    known = (*(("GET", path) for path in OPEN), *READING, *changing, *FOR_ALL)
+    assert there == {
+        (method, re.sub(r"orders-value|(?<=/)[1x](?=/|$)", "{}", path)) for method, path in known
+    }
+
+
+async def test_what_is_not_of_the_schemas_every_user_may_ask() -> None:
+    async with secured() as (_, service):
+        there = RegistryClient(service.endpoint_of(1), ALICE)
+        for path in OPEN:
+            assert (await there.ask("GET", path)).status == 200
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_the_users_of_the_broker_log_in_and_nobody_else(mechanism: str) -> None:
+    async with secured(mechanism) as (_, service):
+        for headers in (
+            {},
+            shown("admin", "wrong"),
+            shown("nobody", "hush"),
+            {"Authorization": "Basic x"},
+            {"Authorization": "Bearer hush"},
+        ):
+            for path in ("/", "/subjects", "/nowhere"):
+                async with asking(service.endpoint_of(1)) as client:
+                    answer = await client.ask(path, headers=headers)
+                assert answer.status == 401, path
+                assert answer.json()["error_code"] == 401
+                assert answer.headers["www-authenticate"].startswith("Basic")
+        admin = RegistryClient(service.endpoint_of(1), ADMIN)
+        assert await admin.register("orders-value", '"string"') == 1
+        assert await admin.get("/subjects") == ["orders-value"]
+
+
+async def test_a_user_without_rights_sees_and_changes_nothing() -> None:
+    async with secured() as (_, service):
+        admin = RegistryClient(service.endpoint_of(1), ADMIN)
+        alice = RegistryClient(service.endpoint_of(1), ALICE)
+        await admin.register("orders-value", '"string"')
+        changing = [(method, path.format("orders-value")) for _, method, path in CHANGING]
+        for method, path in (*READING, *changing, *FOR_ALL):
+            body = None if method == "GET" else BODY
+            assert await alice.refusal(method, path, body) == DENIED, (method, path)
+        assert await admin.get("/subjects/orders-value/versions") == [1]
+
+
+async def test_who_may_read_the_topic_of_the_schemas_reads_all_of_them() -> None:
+    async with secured() as (broker, service):
+        admin = RegistryClient(service.endpoint_of(1), ADMIN)
+        alice = RegistryClient(service.endpoint_of(1), ALICE)
+        await admin.register("orders-value", '"string"')
+        await allow(broker, AclOperation.READ, "_schemas")
+        for method, path in READING:
+            said = await alice.ask(method, path, None if method == "GET" else SCHEMA)
+            assert said.status in (200, 404), (method, path, said)
+        assert await alice.refusal("POST", "/subjects/orders-value/versions", SCHEMA) == DENIED
+
+
+async def test_who_may_change_a_topic_changes_its_subjects() -> None:
+    async with secured() as (broker, service):
+        alice = RegistryClient(service.endpoint_of(1), ALICE)
+        for operation, method, path in CHANGING:
+            await allow(broker, operation, "orders")
+            for subject in ("orders-value", "orders-key", "orders"):
+                said = await alice.ask(method, path.format(subject), BODY)
+                assert said.status in (200, 404), (method, path, said)
+            for subject in ("others-value", "orders-values", "_schemas"):
+                assert await alice.refusal(method, path.format(subject), BODY) == DENIED
+        for method, path in FOR_ALL:
+            assert await alice.refusal(method, path, BODY) == DENIED
+
+
+async def test_who_may_change_the_topic_of_the_schemas_changes_all_of_them() -> None:
+    async with secured() as (broker, service):
+        alice = RegistryClient(service.endpoint_of(1), ALICE)
+        for operation, method, path in CHANGING:
+            await allow(broker, operation, "_schemas")
+            said = await alice.ask(method, path.format("orders-value"), BODY)
+            assert said.status in (200, 404), (method, path, said)
+        for method, path in FOR_ALL:
+            assert (await alice.ask(method, path, BODY)).status == 200
+
+
+async def test_without_acls_every_user_may_do_everything() -> None:
+    async with secured(authorizer_class_name="") as (_, service):
+        alice = RegistryClient(service.endpoint_of(1), ALICE)
+        assert await alice.register("orders-value", '"string"') == 1
+        assert (await RegistryClient(service.endpoint_of(1)).ask("GET", "/subjects")).status == 401
+
+
+async def test_who_is_refused_waits_alone() -> None:
+    more = secured("SCRAM-SHA-256", connection_failed_authentication_delay_ms="600000")
+    async with more as (_, service), trio.open_nursery() as nursery:
+        answered = []
+
+        async def guess(name: str) -> None:
+            stranger = RegistryClient(service.endpoint_of(1), shown(name, "wrong"))
+            answered.append(await stranger.ask("GET", "/subjects"))
+
+        for name in ("admin", "nobody", "alice"):
+            nursery.start_soon(guess, name)
+        admin = RegistryClient(service.endpoint_of(1), ADMIN)
+        await admin.register("orders-value", '"string"')
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert answered == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_audit_log_tells_who_was_kept_out_and_who_was_denied_what(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with secured() as (_, service):
+        with caplog.at_level(logging.INFO, "kbroker.audit"):
+            stranger = RegistryClient(service.endpoint_of(1), shown("alice", "wrong"))
+            await stranger.ask("GET", "/subjects")
+            alice = RegistryClient(service.endpoint_of(1), ALICE | {"User-Agent": "x/1"})
+            await alice.ask("POST", "/subjects/orders-value/versions", SCHEMA)
+    found = [each.fields for each in caplog.records if each.name == "kbroker.audit"]  # type: ignore[attr-defined]
+    kept_out, denied = (each for each in found if each["host"] == "127.0.0.1")
+    assert (kept_out["outcome"], kept_out["principal"]) == ("kept out", "User:alice")
+    assert denied["outcome"] == "denied"
+    assert (denied["principal"], denied["operation"]) == ("User:alice", "WRITE")
+    assert (denied["resource"], denied["api"]) == ("orders", "SchemaRegistry")
+    assert (denied["version"], denied["client_id"]) == ("POST", "x/1")
+
+
+async def test_each_of_several_nodes_lets_the_same_users_write() -> None:
+    async with secured(nodes=3) as (broker, service):
+        clients = [RegistryClient(service.endpoint_of(each.id), ADMIN) for each in broker.nodes]
+        for number, client in enumerate(clients, 1):
+            schema = {"type": "fixed", "name": "F", "size": number}
+            assert await client.register(f"orders-{number}", schema) == number
+        for client in clients:
+            assert len(await client.get("/subjects")) == 3
+
+
+async def test_a_password_that_was_right_is_good_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = []
+
+    async def shows(self: object, users: object, mechanism: str, name: str, _: str) -> bool:
+        looks.append(name)
+        return True
+
+    monkeypatch.setattr("kbroker.web.logins.Logins._shows", shows)
+    async with secured(authorizer_class_name="") as (_, service):
+        admin = RegistryClient(service.endpoint_of(1), ADMIN)
+        for _ in range(3):
+            await admin.get("/subjects")
+        assert looks == ["admin"]
+        await RegistryClient(service.endpoint_of(1), shown("admin", "other")).get("/subjects")
+        assert looks == ["admin", "admin"]
+        monkeypatch.setattr("kbroker.web.logins.GOOD_SECONDS", 0)
+        for _ in range(2):
+            await RegistryClient(service.endpoint_of(1), ALICE).get("/subjects")
+        assert looks[2:] == ["alice", "alice"]

@@ -6,7 +6,6 @@ Needs Debian's chromium, playwright, and axe-core below .work/axe. Pictures are 
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 import trio
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
@@ -26,6 +25,7 @@ from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.records import Record
 
 from ..broker.test_serve import serving, wait_for
+from .browser import chromium
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".work/axe/node_modules/axe-core/axe.min.js"
@@ -133,12 +133,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    assert chromium, "Chromium is missing: apt-get install chromium (Debian; as root) brings it"
-    with (
-        sync_playwright() as tool,
-        tool.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as found,
-    ):
+    with chromium() as found:
         yield found
 
 

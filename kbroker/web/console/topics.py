@@ -107,7 +107,7 @@ class Topics:
                     "bytes": sizes.get(name),
                     "records": counts.get(name),
                     "records_per_second": round(trend.records_per_second, 1) if trend else None,
-                    "bytes_per_second": round(trend.bytes_per_second) if trend else None,
+                    "bytes_per_second": _rounded(trend.bytes_per_second) if trend else None,
                     "groups": groups,
                     "lag": sum(lags) if lags else None,
                 }
@@ -301,6 +301,10 @@ def numbers_of(text: str) -> tuple[int, ...]:
     if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
         raise Refusal(400, "partition has numbers with commas between them")
     return tuple(sorted({int(each) for each in parts}))
+
+
+def _rounded(number: float | None) -> int | None:
+    return None if number is None else round(number)
 
 
 async def _sizes_and_counts(

@@ -267,6 +267,17 @@ def test_the_address_has_the_query(shown: Shown) -> None:
     assert page.locator("input[name=where]").input_value() == 'value.country == "FR"'
 
 
+def test_a_search_goes_on_to_its_end(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/messages?from=oldest&contains=nowhere&bytes=1")
+    said = page.locator("main [role=status]")
+    expect(said).to_contain_text("0 records of 100 looked at")
+    expect(said).to_contain_text("500 are left (16 % done)")
+    page.get_by_role("button", name="Search on").click()
+    expect(said).to_contain_text("0 records of 600 looked at")
+    expect(said).to_contain_text("that is all")
+    assert page.get_by_role("button", name="Search on").count() == 0
+
+
 def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages")
     for _ in range(2):

@@ -375,13 +375,20 @@ class GroupCoordinator:
         return list_groups(self._state, states, types)
 
     def census(self) -> Iterator[tuple[str, int]]:
-        """Every group, with the number of its members. There may be many: take them in pieces."""
+        """Every group that commits offsets, with the number of its members. There may be many: take
+        them in pieces."""
         state = self._state
-        groups: tuple[Group | ConsumerGroup, ...] = (
+        groups: tuple[Group | ConsumerGroup | StreamsGroup, ...] = (
             *state.groups.values(),
             *state.consumer_groups.values(),
+            *state.streams_groups.values(),
         )
         for group in groups:
+            yield group.id, len(group.members)
+
+    def share_census(self) -> Iterator[tuple[str, int]]:
+        """As `census`, of share groups."""
+        for group in tuple(self._state.share_groups.values()):
             yield group.id, len(group.members)
 
     def describe_group(self, group_id: str, version: int) -> DescribeGroupsResponse.Group:

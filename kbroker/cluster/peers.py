@@ -120,6 +120,10 @@ class Peers:
         self._way = way
         self._kept: dict[int, Peer] = {}
 
+    def apart(self) -> Peers:
+        """The same nodes over other connections, for who may wait long for answers; to be closed."""
+        return Peers(self._cluster, self._config, self._way)
+
     async def ask(self, node_id: int, message: Any) -> Any:
         """Ask another node over a connection that is kept; returns the answer.
 

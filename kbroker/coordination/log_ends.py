@@ -15,7 +15,6 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 ANSWER_SECONDS = 10
-"""How long the leaders may take."""
 ROWS_MAX = 500
 """Of one request."""
 LATEST = -1
@@ -24,8 +23,16 @@ Place: TypeAlias = tuple[str, int]
 Ends: TypeAlias = dict[Place, int | ErrorCode]
 
 
-async def log_ends(partitions: Partitions, peers: Peers, places: Collection[Place]) -> Ends:
-    """The high watermarks of partitions, as their leaders say, or why they do not."""
+async def log_ends(
+    partitions: Partitions,
+    peers: Peers,
+    places: Collection[Place],
+    seconds: float = ANSWER_SECONDS,
+) -> Ends:
+    """The high watermarks of partitions, as their leaders say, or why they do not.
+
+    Parameters: `seconds` is how long the leaders may take.
+    """
     ends: Ends = {}
     elsewhere: defaultdict[int, list[Place]] = defaultdict(list)
     for place in places:
@@ -39,7 +46,7 @@ async def log_ends(partitions: Partitions, peers: Peers, places: Collection[Plac
         else:
             elsewhere[known.leader].append(place)
             ends[place] = ErrorCode.LEADER_NOT_AVAILABLE  # unless it answers
-    with trio.move_on_after(ANSWER_SECONDS):
+    with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             for node_id, some in elsewhere.items():
                 nursery.start_soon(_ask, peers, node_id, some, ends)

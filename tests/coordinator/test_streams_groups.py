@@ -58,6 +58,13 @@ def test_a_member_joins_lives_and_leaves(h: Harness) -> None:
     assert h.streams_beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_it_is_counted_with_those_that_commit_offsets(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    h.streams_beat("b", 0)
+    assert [members for _, members in h.coordinator.census()] == [2]
+    assert not list(h.coordinator.share_census())
+
+
 def test_tasks_go_from_one_member_to_another(h: Harness) -> None:
     h.streams_beat("a", 0)
     answer = h.streams_beat("b", 0)

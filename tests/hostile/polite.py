@@ -9,22 +9,18 @@ from __future__ import annotations
 import json
 import os
 import select
-import socket
-import struct
 import sys
 import time
 from typing import Any
 
-from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.headers import decode_response
 from kbroker.protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 
-from ..wire import Topic, batch, frame, produce_request, request
+from ..blocking import BlockingWire
+from ..wire import Topic, batch, produce_request, request
 
 TOPIC = "polite"
-ANSWER_SECONDS = 60
 PAUSE_SECONDS = 0.002
 
 
@@ -39,8 +35,7 @@ class Polite:
         self._connect()
 
     def _connect(self) -> None:
-        self._socket = socket.create_connection(self._address, timeout=ANSWER_SECONDS)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._ask = BlockingWire(*self._address, "polite").ask
         row = MetadataRequest.Topic(name=TOPIC)
         self._ask(ApiKey.METADATA, 9, MetadataRequest(topics=[row], allow_auto_topic_creation=True))
         self._ask(
@@ -69,20 +64,6 @@ class Polite:
             "member_id": joined.member_id,
         }
         self._ask(ApiKey.SYNC_GROUP, 1, SyncGroupRequest(**self._member))
-
-    def _ask(self, key: ApiKey, version: int, message: Any) -> Any:
-        self._socket.sendall(frame(key, version, message, "polite"))
-        (size,) = struct.unpack(">i", self._receive(4))
-        return decode_response(messages.response_class(key), self._receive(size), version)[1]
-
-    def _receive(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self._socket.recv(size - len(data))
-            if not more:
-                raise ConnectionError("the broker closed the connection")
-            data += more
-        return data
 
     def go_round(self) -> None:
         """Ask each kind of request once. A failure is noted, and the client connects again."""

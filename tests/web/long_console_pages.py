@@ -6,7 +6,6 @@ Needs Debian's chromium, playwright, and axe-core below .work/axe. Pictures are 
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 import trio
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
@@ -26,6 +25,7 @@ from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.records import Record
 
 from ..broker.test_serve import serving, wait_for
+from .browser import chromium
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".work/axe/node_modules/axe-core/axe.min.js"
@@ -133,12 +133,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    assert chromium, "Chromium is missing: apt-get install chromium (Debian; as root) brings it"
-    with (
-        sync_playwright() as tool,
-        tool.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as found,
-    ):
+    with chromium() as found:
         yield found
 
 
@@ -270,6 +265,17 @@ def test_the_address_has_the_query(shown: Shown) -> None:
     page.goto(address)
     expect(page.locator("main [role=status]")).to_contain_text("200 records of 600")
     assert page.locator("input[name=where]").input_value() == 'value.country == "FR"'
+
+
+def test_a_search_goes_on_to_its_end(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/messages?from=oldest&contains=nowhere&bytes=1")
+    said = page.locator("main [role=status]")
+    expect(said).to_contain_text("0 records of 100 looked at")
+    expect(said).to_contain_text("500 are left (16 % done)")
+    page.get_by_role("button", name="Search on").click()
+    expect(said).to_contain_text("0 records of 600 looked at")
+    expect(said).to_contain_text("that is all")
+    assert page.get_by_role("button", name="Search on").count() == 0
 
 
 def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:

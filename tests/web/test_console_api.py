@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -16,7 +17,8 @@ from kbroker.client.groups import commit_offsets
 from kbroker.client.producer import Producer
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.compression import Codec
-from kbroker.protocol.records import Record
+from kbroker.protocol.records import BatchHeader, Record, records_in
+from kbroker.web.console import scan
 from kbroker.web.service import HttpService
 
 from ..turns import TURN_SECONDS_MAX, longest_step
@@ -181,12 +183,38 @@ async def test_a_look_ends_with_its_budget_and_goes_on_from_there() -> None:
             found = await it.get("/topics/t/messages", **query)
             assert 0 < len(found["records"]) < 40
             assert 0 < found["scanned"] < 80
+            assert found["left"] == 80 - found["scanned"]
             seen, looks = values(found), 1
             while found["cursor"]:
+                before = found["left"]
                 found = await it.get("/topics/t/messages", **query, cursor=found["cursor"])
                 seen, looks = seen + values(found), looks + 1
+                assert found["left"] < before
+            assert found["left"] == 0
             assert sorted(seen) == sorted(f"needle {n}" for n in range(40))
             assert looks > 3
+
+
+@pytest.mark.parametrize("query", [{"contains": "nowhere"}, {"where": "size > 100"}])
+async def test_a_look_backwards_opens_each_batch_once(query: dict[str, str]) -> None:
+    async with console() as it:
+        await it.topic("t")
+        producer, size = Producer(it.cluster), 0
+        for _ in range(10):
+            (written,) = await producer.write({("t", 0): [record(b"x" * 40)] * 1_000})
+            size += written.header.size
+        found, looks = await it.get("/topics/t/messages", **query, bytes=size // 3), 1
+        scanned, scanned_bytes = found["scanned"], found["scanned_bytes"]
+        while found["cursor"]:
+            found = await it.get(
+                "/topics/t/messages", **query, bytes=size // 3, cursor=found["cursor"]
+            )
+            looks += 1
+            scanned += found["scanned"]
+            scanned_bytes += found["scanned_bytes"]
+        assert looks <= 6
+        assert scanned < 15_000
+        assert scanned_bytes < 1.5 * size
 
 
 @pytest.mark.slow
@@ -411,3 +439,65 @@ async def test_a_live_view_has_what_comes_and_goes_on_where_it_was() -> None:
         assert b"before" not in text
         assert b"other" not in text
         assert b'id: {"0":3}' in text
+
+
+class LiveView:
+    """A stream of events, as a page gets it."""
+
+    def __init__(self, it: Console, **query: str) -> None:
+        self._stream = it.http.stream
+        self._path = f"{API}/topics/t/live?{urlencode(query)}"
+        self._text = b""
+
+    async def begin(self) -> None:
+        """Ask, and wait until the stream has begun."""
+        await self._stream.send_all(
+            f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
+        await self.event()
+
+    async def event(self) -> Any:
+        """The next one."""
+        while not (found := re.search(rb"^data: (.*)\n\n", self._text, re.MULTILINE)):
+            self._text += bytes(await self._stream.receive_some(65_536))
+        self._text = self._text[found.end() :]
+        return json.loads(found[1])
+
+
+@pytest.mark.parametrize("query", [{}, {"contains": "v"}])
+async def test_a_live_view_has_the_newest_of_what_comes_too_fast(query: dict[str, str]) -> None:
+    async with console() as it:
+        await it.topic("t")
+        view = LiveView(it, **query)
+        await view.begin()
+        records = [record(b"v%d" % n) for n in range(5_000)]
+        await Producer(it.cluster).write({("t", 0): records})
+        events: list[Any] = []
+        while sum(each["seen"] for each in events) < 5_000:
+            events.append(await view.event())
+        rows = [each for event in events for each in event["records"]]
+        dropped = sum(each["dropped"] for each in events)
+        assert rows[-1]["value"] == "v4999"
+        assert len(rows) + dropped == sum(each["seen"] for each in events) == 5_000
+        assert max(len(each["records"]) for each in events) <= 200
+
+
+async def test_a_live_view_opens_only_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def counted(payload: bytes, header: BatchHeader) -> Iterator[Record]:
+        opened.append(header.record_count)
+        return records_in(payload, header)
+
+    monkeypatch.setattr(scan, "records_in", counted)
+    async with console() as it:
+        await it.topic("t")
+        view = LiveView(it)
+        await view.begin()
+        producer = Producer(it.cluster)
+        for n in range(50):
+            await producer.write({("t", 0): [record(b"v%d" % n)] * 100})
+        seen = 0
+        while seen < 5_000:
+            seen += (await view.event())["seen"]
+        assert sum(opened) < 5_000

@@ -63,6 +63,7 @@ class Activity:
         own = self._api.node.activity
         happenings = list(own.since(after))[-EVENTS_SHOWN:] if own is not None else []
         said = {
+            "elsewhere": self._api.elsewhere,
             "number": happenings[-1].number if happenings else after,
             "happenings": [
                 {

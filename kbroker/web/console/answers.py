@@ -45,15 +45,20 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 
 
 async def answer_rows(value: dict[str, Any], name: str, rows: Iterable[Any]) -> Response:
-    """As `answer`, with rows of which there may be many: they are written in turns with others."""
+    """As `answer`, with rows of which there may be many."""
+    body = await json_of_rows(value, name, rows) + b"\n"
+    return Response(body, media_type="application/json")
+
+
+async def json_of_rows(value: dict[str, Any], name: str, rows: Iterable[Any]) -> bytes:
+    """A line of JSON: `value` with rows by a name. They are made and written in turns with others."""
     slices, parts = Slices(rest=REST), []
     for row in rows:
         parts.append(json.dumps(row, separators=(",", ":")))
         await slices.pause()
     head = json.dumps(value, separators=(",", ":"))[:-1]
     comma = "," if value else ""
-    body = f'{head}{comma}"{name}":[{",".join(parts)}]}}\n'.encode()
-    return Response(body, media_type="application/json")
+    return f'{head}{comma}"{name}":[{",".join(parts)}]}}'.encode()
 
 
 def guarded(handler: Handler) -> Handler:

@@ -71,6 +71,12 @@ class Api:
         """Those of this process that run."""
         return [each.node for each in self._nodes if each.is_running]
 
+    @property
+    def elsewhere(self) -> list[int]:
+        """The nodes that run in other processes: what only they know is not told here."""
+        here = {each.id for each in self._nodes}
+        return sorted(self.node.cluster.registrations.live.keys() - here)
+
     def node_of(self, node_id: int | None) -> Node:
         """A node of this process; this one where that is none."""
         return next((each for each in self.nodes if each.id == node_id), self.node)

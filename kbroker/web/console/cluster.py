@@ -81,6 +81,7 @@ class ClusterViews:
                 "software": dict(software.most_common(50)) if may_see else None,
                 "disks": _disks(api) if may_see else None,
                 "problems": problems,
+                "elsewhere": api.elsewhere,
                 "sample_seconds": SAMPLE_SECONDS,
                 "records_per_second": api.trends.records.values(),
                 "requests_per_second": api.trends.requests.values(),
@@ -151,7 +152,8 @@ class ClusterViews:
                     else:
                         left_out += 1
         rows.sort(key=lambda row: row["last_stable_offset"] >= row["high_watermark"])
-        return await answer_rows({"held_back": held, "left_out": left_out}, "partitions", rows)
+        said = {"held_back": held, "left_out": left_out, "elsewhere": self._api.elsewhere}
+        return await answer_rows(said, "partitions", rows)
 
     async def _transactions(self, _: Request, viewer: Viewer) -> Response:
         rows = []

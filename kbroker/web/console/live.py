@@ -22,10 +22,10 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.text.documents import read_json
 
-from .answers import Refusal
+from .answers import Refusal, json_of_rows
 from .api import LIVE_MAX, Api
 from .decoding import Seen, row
-from .scan import Budget, Reader
+from .scan import FETCH_BYTES, Budget, Reader
 from .topics import numbers_of
 from .viewers import NO_ROOM, NOT_READY, Viewer
 from .wanted import Wanted
@@ -71,14 +71,20 @@ class Live:
             viewer.cluster, name, wanted, self._api.heavy, committed=False, schemas=schemas
         )
         viewer.uses += 1
-        return _Stream(self._api, viewer, name, reader, places)
+        return _Stream(self._api, viewer, name, reader, wanted, places)
 
 
 class _Stream(Response):
     """One of them."""
 
     def __init__(
-        self, api: Api, viewer: Viewer, topic: str, reader: Reader, places: dict[int, int]
+        self,
+        api: Api,
+        viewer: Viewer,
+        topic: str,
+        reader: Reader,
+        wanted: Wanted,
+        places: dict[int, int],
     ) -> None:
         super().__init__(headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
         del self.headers["content-length"]
@@ -87,6 +93,7 @@ class _Stream(Response):
         self._cluster = viewer.cluster
         self._topic = topic
         self._reader = reader
+        self._wanted = wanted
         self._places = places
         self._queue: deque[Seen] = deque(maxlen=QUEUED_MAX)
         self._dropped = 0
@@ -112,25 +119,21 @@ class _Stream(Response):
         await send(start)
         await _send(send, b"retry: 300\n\n")
         while trio.current_time() < ends_at and not self._api.ending.is_set():
-            await _send(send, self._event())
+            await _send(send, await self._event())
             with trio.move_on_after(SEND_SECONDS):
                 await self._api.ending.wait()
         await send({"type": "http.response.body", "body": b""})
 
-    def _event(self) -> bytes:
+    async def _event(self) -> bytes:
         """All that waits, and where the stream is then."""
         rows, self._queue = self._queue, deque(maxlen=QUEUED_MAX)
-        said = {
-            "dropped": self._dropped,
-            "seen": self._seen,
-            "trouble": self._trouble,
-            "records": [row(self._topic, each) for each in rows],
-        }
+        said = {"dropped": self._dropped, "seen": self._seen, "trouble": self._trouble}
         self._dropped = self._seen = 0
         places = ""
         if len(self._places) <= PLACES_MAX:
             places = f"id: {json.dumps(self._places, separators=(',', ':'))}\n"
-        return f"{places}data: {json.dumps(said, separators=(',', ':'))}\n\n".encode()
+        found = (row(self._topic, each) for each in rows)
+        return b"%sdata: %s\n\n" % (places.encode(), await json_of_rows(said, "records", found))
 
     async def _read(self) -> None:
         """Read from all leaders, and again when they change."""
@@ -154,31 +157,44 @@ class _Stream(Response):
                 request = self._reader.request(offsets, wait_ms=WAIT_MS)
                 answer = await connection.ask(request, oldest=4, newest=TOPIC_BY_NAME)
                 indexes.append(indexes.pop(0))  # the first ones fill an answer
+                size = 0
                 for found in answer.responses[0].partitions:
                     if found.error_code:
                         self._places[found.partition_index] = max(found.high_watermark, 0)
                         return
+                    size += len(found.records or b"")
                     await self._take(found.partition_index, found)
                 self._trouble = ""
+                if size < FETCH_BYTES:  # else more is there already
+                    await trio.sleep(SEND_SECONDS)
         finally:
             with trio.CancelScope(shield=True):
                 await connection.aclose()
             self._cluster.forget(connection)
 
     async def _take(self, index: int, found: FetchResponse.Partition) -> None:
-        budget, behind = Budget(math.inf, 1 << 62), self._places[index]
-        high_watermark = found.high_watermark
-        if high_watermark - behind > BEHIND_MAX:
-            self._places[index] = high_watermark - KEPT_ON
-            self._dropped += self._places[index] - behind
+        behind, end = self._places[index], found.high_watermark
+        if end - behind > BEHIND_MAX:
+            self._places[index] = end - KEPT_ON
+            self._leave_out(end - KEPT_ON - behind)
             return
-        async with aclosing(self._reader.wanted(found, index, behind, 1 << 62, budget)) as records:
+        first = behind
+        if self._wanted.is_anything:  # what would be dropped again need not be looked at
+            first = self._places[index] = max(behind, end - QUEUED_MAX)
+            self._leave_out(first - behind)
+        budget = Budget(math.inf, 1 << 62)
+        async with aclosing(self._reader.wanted(found, index, first, 1 << 62, budget)) as records:
             async for at, one in records:
                 self._places[index] = max(self._places[index], at)
                 if one is not None:
                     self._dropped += len(self._queue) == QUEUED_MAX
                     self._queue.append(one)
         self._seen += budget.records
+
+    def _leave_out(self, number: int) -> None:
+        """So many records came too fast to be looked at."""
+        self._seen += number
+        self._dropped += number
 
 
 async def _send(send: Send, body: bytes) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -33,6 +34,8 @@ RECORDS_AT_ONCE = 32
 FIRST_WINDOW, WINDOW_MAX = 16, 50_000
 """Offsets that are gone back at a time."""
 WINDOW_BYTES = 2 * 1024 * 1024
+PART_OF_BUDGET = 0.25
+"""What a window takes is at most so much of what a look may take: the last one may be in vain."""
 NO_LEADER = -1
 
 
@@ -45,6 +48,8 @@ class Budget:
     began_at: float = field(default_factory=trio.current_time)
     records: int = 0
     bytes: int = 0
+    is_used: bool = False
+    """Whether the look has come further already: one that has not goes on beyond its budget."""
 
     @property
     def is_spent(self) -> bool:
@@ -118,6 +123,13 @@ class Reader:
             topics=[FetchRequest.Topic(topic=self.topic, partitions=rows)],
         )
 
+    def begin_of(self, row: FetchResponse.Partition, first: int) -> int:
+        """From where on to look at an answer of which `first` is wanted: all of a batch is parsed anyway,
+        and would be again for what is before; but where everything is wanted, each record costs more."""
+        headers = () if self._wanted.is_anything else iter_headers(row.records or b"")
+        begin = next((header.base_offset for _, header in headers), first)
+        return max(min(begin, first), first - WINDOW_MAX)
+
     async def batches(
         self, row: FetchResponse.Partition, first: int, end: int
     ) -> AsyncGenerator[tuple[BatchHeader, bytes | None], None]:
@@ -185,18 +197,27 @@ def _count(header: BatchHeader, first: int, end: int) -> int:
     return max(min(inside, header.record_count), 0)
 
 
+class LeftOf(NamedTuple):
+    """What is left of a partition: from where on, to where, and how many offsets to go back at a time."""
+
+    start: int
+    end: int
+    window: int = FIRST_WINDOW
+
+
 class Lane:
     """One partition of a scan: what was found and not given out yet, nearest first.
 
-    What lies between `start` and `end` is not looked at yet, but for what is in `found`.
+    What lies between `start` and `end` is not looked at yet, but for what is in `found`. `window` is how many
+    offsets it goes back at a time.
     """
 
-    def __init__(self, index: int, start: int, end: int) -> None:
+    def __init__(self, index: int, start: int, end: int, window: int = FIRST_WINDOW) -> None:
         self.index = index
         self.start = start
         self.end = end
+        self.window = window
         self.found: deque[Seen] = deque()
-        self._window = FIRST_WINDOW
 
     @property
     def is_done(self) -> bool:
@@ -221,11 +242,13 @@ class Lane:
 
     async def go_back(self, reader: Reader, budget: Budget, limit: int) -> None:
         """Backwards: look at one window more; of what is in it the newest are kept."""
-        first, end = max(self.start, self.end - self._window), self.end
+        first, end = max(self.start, self.end - self.window), self.end
         kept: deque[Seen] = deque(maxlen=limit)
-        before, count, at = budget.bytes, 0, first
+        before, began, count, at = budget.bytes, budget.took, 0, first
         while at < end:
             row = await reader.fetch(self.index, at)
+            if at == first:
+                first = at = max(self.start, reader.begin_of(row, first))
             came = at
             async with aclosing(reader.wanted(row, self.index, at, end, budget)) as found:
                 async for behind, one in found:
@@ -233,16 +256,20 @@ class Lane:
                     if one is not None:
                         count += 1
                         kept.append(one)
-                    if budget.is_spent and self._window > FIRST_WINDOW:
-                        self._window = FIRST_WINDOW
+                    if budget.is_spent and budget.is_used:
+                        self.window = max(self.window // 4, FIRST_WINDOW)
                         return  # half a window is none: its newest records are missing
             if at == came:
                 at = end
         self.found.extend(reversed(kept))
         self.end = kept[0].record.offset if count > len(kept) else first
+        budget.is_used = True
         size = max((budget.bytes - before) / max(end - first, 1), 1)
-        most = min(WINDOW_MAX, max(int(WINDOW_BYTES / size), FIRST_WINDOW))
-        self._window = min(max(self._window * 4, limit), most)
+        seconds = max((budget.took - began) / max(end - first, 1), 1e-6)
+        bytes_max = min(WINDOW_BYTES, budget.bytes_max * PART_OF_BUDGET)
+        fits = int(min(bytes_max / size, budget.seconds * PART_OF_BUDGET / seconds))
+        most = min(WINDOW_MAX, max(fits, FIRST_WINDOW))
+        self.window = min(max(self.window * 4, limit), most)
 
 
 class Scan:
@@ -292,6 +319,10 @@ class Scan:
         return all(each.is_done for each in self._lanes)
 
     @property
-    def places(self) -> dict[int, tuple[int, int]]:
+    def places(self) -> dict[int, LeftOf]:
         """What is left of each partition."""
-        return {each.index: (each.start, each.end) for each in self._lanes if not each.is_done}
+        return {
+            each.index: LeftOf(each.start, each.end, each.window)
+            for each in self._lanes
+            if not each.is_done
+        }

@@ -28,7 +28,7 @@ from kbroker.security.acls import AclOperation, AclResourceType, Resource
 from .answers import REST, Refusal, answer, answer_rows, number
 from .api import Api
 from .decoding import row as record_row
-from .scan import Budget, Lane, Reader, Scan
+from .scan import Budget, Lane, LeftOf, Reader, Scan
 from .schemas import decoded_parts
 from .viewers import Viewer
 from .wanted import Wanted
@@ -50,9 +50,7 @@ class Topics:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._cursors: OrderedDict[str, tuple[str, bool, dict[int, tuple[int, int]]]] = (
-            OrderedDict()
-        )
+        self._cursors: OrderedDict[str, tuple[str, bool, dict[int, LeftOf]]] = OrderedDict()
         """Where looks go on: the topic, whether backwards, and what is left of each partition."""
 
     def routes(self) -> list[Route]:
@@ -109,7 +107,7 @@ class Topics:
                     "bytes": sizes.get(name),
                     "records": counts.get(name),
                     "records_per_second": round(trend.records_per_second, 1) if trend else None,
-                    "bytes_per_second": round(trend.bytes_per_second) if trend else None,
+                    "bytes_per_second": _rounded(trend.bytes_per_second) if trend else None,
                     "groups": groups,
                     "lag": sum(lags) if lags else None,
                 }
@@ -185,6 +183,7 @@ class Topics:
             found = await scan.run(budget, limit)
         said = {
             "scanned": budget.records,
+            "left": sum(each.end - each.start for each in scan.places.values()),
             "scanned_bytes": budget.bytes,
             "seconds": round(budget.took, 3),
             "too_large": wanted.too_large,
@@ -193,7 +192,7 @@ class Topics:
         }
         return await answer_rows(said, "records", (record_row(name, each) for each in found))
 
-    def _keep(self, name: str, backwards: bool, places: dict[int, tuple[int, int]]) -> str:
+    def _keep(self, name: str, backwards: bool, places: dict[int, LeftOf]) -> str:
         cursor = secrets.token_urlsafe(12)
         self._cursors[cursor] = name, backwards, places
         while len(self._cursors) > CURSORS_MAX:
@@ -202,7 +201,7 @@ class Topics:
 
     async def _places(
         self, request: Request, viewer: Viewer, name: str, committed: bool
-    ) -> tuple[bool, dict[int, tuple[int, int]]]:
+    ) -> tuple[bool, dict[int, LeftOf]]:
         """Whether the look goes backwards, and what of each partition is to be looked at."""
         cursor = request.query_params.get("cursor", "")
         if cursor:
@@ -219,7 +218,7 @@ class Topics:
         if place not in (START, END):
             moved = await find(viewer.cluster, chosen, place, committed=committed)
             starts = {one: min(max(moved[one], starts[one]), ends[one]) for one in chosen}
-        places = {one[1]: (starts[one], ends[one]) for one in chosen}
+        places = {one[1]: LeftOf(starts[one], ends[one]) for one in chosen}
         return origin == "newest", places
 
     async def _part(self, request: Request, viewer: Viewer) -> Response:
@@ -302,6 +301,10 @@ def numbers_of(text: str) -> tuple[int, ...]:
     if not all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts):
         raise Refusal(400, "partition has numbers with commas between them")
     return tuple(sorted({int(each) for each in parts}))
+
+
+def _rounded(number: float | None) -> int | None:
+    return None if number is None else round(number)
 
 
 async def _sizes_and_counts(

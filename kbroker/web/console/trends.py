@@ -1,27 +1,39 @@
 """How things went in the last ten minutes: rates, and how far groups are behind.
 
-Every few seconds the nodes of this process are looked at, as they are: no request is made for it.
+Every few seconds the nodes of this process are looked at, as they are. Other nodes are asked for what only
+they know: where logs end, and what groups have committed there.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
 
 from kbroker.broker.local_node import LocalNode
-from kbroker.coordination.groups import GroupShard
+from kbroker.cluster.model import Partition, Topic
+from kbroker.coordination.log_ends import log_ends
 from kbroker.node.node import Node
+from kbroker.partitions.replica import Replica
+from kbroker.protocol.errors import ErrorCode
 from kbroker.runtime.slices import Slices
+
+from .elsewhere import GroupsElsewhere, Place, Told
 
 SAMPLE_SECONDS = 5
 SAMPLES = 120
 GROUPS_MAX = 1_000
 PARTITIONS_MAX = 10_000
 """Of all groups together; each has a ring of a kilobyte."""
+ELSEWHERE_MAX = 2_000
+"""Partitions without a replica here, whose leaders are asked where they end."""
+ENDS_SECONDS = 2
+"""How long those may take."""
+UNSEEN_MAX = 12
+"""So many samples later a group is forgotten of which nobody tells."""
 UNKNOWN = -1
 
 
@@ -58,25 +70,24 @@ class GroupTrend:
 
     total: Ring = field(default_factory=Ring)
     lag: int | None = None
-    members: int = 0
+    members: int | None = None
+    """None where only another node knows."""
     topics: dict[str, int | None] = field(default_factory=dict)
     """The lag in each topic now."""
-    partitions: dict[tuple[str, int], Ring] = field(default_factory=dict)
+    partitions: dict[Place, Ring] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class TopicTrend:
     """What comes into one topic."""
 
-    records: int = 0
-    bytes: int = 0
     records_per_second: float = 0.0
-    bytes_per_second: float = 0.0
-    seen_at: int = 0
+    bytes_per_second: float | None = 0.0
+    """None where other nodes lead some of it, who do not tell."""
 
 
 class Trends:
-    """Those of the nodes of one process. `run` it until cancelled."""
+    """Those of a cluster, as the nodes of one process know them, and tell them. `run` it until cancelled."""
 
     def __init__(self, nodes: Sequence[LocalNode]) -> None:
         self.groups: dict[str, GroupTrend] = {}
@@ -84,18 +95,32 @@ class Trends:
         self.records = Ring()
         """Records that come in each second."""
         self.requests = Ring()
+        """To the nodes of this process."""
         self.number = 0
         """Of the last sample."""
         self._nodes = nodes
         self._looked_at = 0.0
         self._asked = 0
         self._partitions = 0
+        self._ends: dict[Place, int] = {}
+        self._sizes: dict[Place, int] = {}
+        """Bytes that came into what nodes of this process lead."""
+        self._elsewhere = GroupsElsewhere(self._take)
+        self._shared: dict[str, int] = {}
+        """The members of each share group that is coordinated here."""
 
     async def run(self) -> None:
         """Take samples, for ever."""
-        while True:
-            await self.sample()
-            await trio.sleep(SAMPLE_SECONDS)
+        try:
+            while True:
+                await self.sample()
+                await trio.sleep(SAMPLE_SECONDS)
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections to other nodes; a sample opens new ones."""
+        await self._elsewhere.aclose()
 
     async def sample(self) -> None:
         """Take one."""
@@ -104,44 +129,102 @@ class Trends:
         self._looked_at, self.number = now, self.number + 1
         slices = Slices()
         nodes = [each.node for each in self._nodes if each.is_running]
-        await self._look_at_topics(nodes, seconds, slices)
+        if not nodes:
+            return
+        await self._look_at_partitions(nodes, seconds, slices)
         asked = sum(sum(node.meters.requests) for node in nodes)
         self.requests.add(_rate(asked - self._asked, seconds), self.number)
         self._asked = asked
+        told = await self._look_at_groups(nodes, slices)
+        self._forget(nodes[0], told)
+
+    # -- topics
+
+    async def _look_at_partitions(
+        self, nodes: Sequence[Node], seconds: float, slices: Slices
+    ) -> None:
+        here = {node.id: node for node in nodes}
+        ends: dict[Place, int] = {}
+        sizes: dict[Place, int] = {}
+        elsewhere: list[Place] = []
+        for topic in tuple(nodes[0].cluster.topics.values()):
+            for partition in topic.partitions:
+                place = topic.name, partition.index
+                leader = here.get(partition.leader)
+                replica = _opened(here, topic, partition)
+                if replica is not None:
+                    if replica.knows_its_end:
+                        ends[place] = replica.log.high_watermark
+                    if leader is not None:
+                        sizes[place] = replica.appended_bytes
+                elif leader is None and len(elsewhere) < ELSEWHERE_MAX:
+                    elsewhere.append(place)
+                await slices.pause()
+        if elsewhere:
+            node = nodes[0]
+            found = await log_ends(node.partitions, node.peers, elsewhere, ENDS_SECONDS)
+            ends.update((at, end) for at, end in found.items() if not isinstance(end, ErrorCode))
+        await self._compare(ends, sizes, seconds, slices)
+        self._ends, self._sizes = ends, sizes
+
+    async def _compare(
+        self, ends: dict[Place, int], sizes: dict[Place, int], seconds: float, slices: Slices
+    ) -> None:
+        """What came since the last sample: of leaders that were there then, and are now."""
+        records: Counter[str] = Counter()
+        size: Counter[str] = Counter()
+        elsewhere: set[str] = set()
+        for place, end in ends.items():
+            name, _ = place
+            records[name] += max(end - self._ends.get(place, end), 0)
+            if place in sizes:
+                size[name] += max(sizes[place] - self._sizes.get(place, sizes[place]), 0)
+            else:
+                elsewhere.add(name)
+            await slices.pause()
+        self.topics = {
+            name: TopicTrend(
+                count / seconds if seconds else 0.0,
+                None if name in elsewhere else size[name] / seconds if seconds else 0.0,
+            )
+            for name, count in records.items()
+        }
+        self.records.add(_rate(records.total(), seconds), self.number)
+
+    # -- groups
+
+    async def _look_at_groups(self, nodes: Sequence[Node], slices: Slices) -> set[int]:
+        """Returns the nodes that have told of all their groups."""
+        self._shared = {}
+        shared: dict[int, list[str]] = {}
         for node in nodes:
             for shard in node.groups.shards():
                 for group_id, members in shard.coordinator.census():
                     if node.groups.serves(shard):
-                        self._look_at_group(nodes, shard, group_id, members)
+                        committed = shard.coordinator.committed(group_id)
+                        self._add(group_id, members, self._lags(committed))
                     await slices.pause()
-        self._forget()
-
-    async def _look_at_topics(self, nodes: list[Node], seconds: float, slices: Slices) -> None:
-        records: Counter[str] = Counter()
-        size: Counter[str] = Counter()
-        for node in nodes:
-            for topic in tuple(node.cluster.topics.values()):
-                for partition in topic.partitions:
-                    replica = node.partitions.opened_replica(topic, partition.index)
-                    if replica is not None and node.partitions.leads(partition):
-                        records[topic.name] += replica.appended_records
-                        size[topic.name] += replica.appended_bytes
+                for group_id, members in shard.coordinator.share_census():
+                    self._shared[group_id] = members
+                    shared.setdefault(node.id, []).append(group_id)
                     await slices.pause()
-        came = 0.0
-        for name, count in records.items():
-            known = self.topics.setdefault(name, TopicTrend())
-            is_known = known.seen_at == self.number - 1 and seconds
-            more = max(count - known.records, 0) if is_known else 0
-            more_bytes = max(size[name] - known.bytes, 0) if is_known else 0
-            known.records_per_second = more / seconds if seconds else 0.0
-            known.bytes_per_second = more_bytes / seconds if seconds else 0.0
-            known.records, known.bytes, known.seen_at = count, size[name], self.number
-            came += known.records_per_second
-        self.records.add(round(came), self.number)
+        told = await self._elsewhere.look(nodes, shared)
+        return told | {node.id for node in nodes if not node.groups.is_loading}
 
-    def _look_at_group(
-        self, nodes: list[Node], shard: GroupShard, group_id: str, members: int
-    ) -> None:
+    def _take(self, told: Told) -> None:
+        lags = {**self._lags(told.committed), **told.lags}
+        self._add(told.group, self._shared.get(told.group), lags)
+
+    def _lags(self, committed: Mapping[Place, int]) -> dict[Place, int | None]:
+        """None where nobody knows how far the partition goes."""
+        ends = self._ends
+        return {
+            place: max(ends[place] - offset, 0) if place in ends else None
+            for place, offset in committed.items()
+        }
+
+    def _add(self, group_id: str, members: int | None, lags: Mapping[Place, int | None]) -> None:
+        """One more sample of a group."""
         trend = self.groups.get(group_id)
         if trend is None:
             if len(self.groups) >= GROUPS_MAX:
@@ -149,42 +232,45 @@ class Trends:
             trend = self.groups[group_id] = GroupTrend()
         trend.members = members
         trend.topics = {}
-        lags: list[int | None] = []
-        for (topic, index), offset in shard.coordinator.committed(group_id).items():
-            lag = _lag(nodes, topic, index, offset)
-            lags.append(lag)
+        for place, lag in lags.items():
+            topic, _ = place
             before = trend.topics.get(topic, 0)
             trend.topics[topic] = None if lag is None or before is None else before + lag
-            ring = trend.partitions.get((topic, index))
+            ring = trend.partitions.get(place)
             if ring is None and self._partitions < PARTITIONS_MAX:
                 self._partitions += 1
-                ring = trend.partitions[topic, index] = Ring()
+                ring = trend.partitions[place] = Ring()
             if ring is not None:
                 ring.add(lag, self.number)
-        known = [each for each in lags if each is not None]
+        known = [each for each in lags.values() if each is not None]
         trend.lag = sum(known) if known and len(known) == len(lags) else None
         trend.total.add(trend.lag, self.number)
 
-    def _forget(self) -> None:
-        """Groups and topics that are gone."""
+    def _forget(self, node: Node, told: set[int]) -> None:
+        """Groups that are gone; of one whose coordinator has told nothing nothing is known for now."""
         for name, trend in tuple(self.groups.items()):
-            if trend.total.seen_at < self.number:
+            unseen = self.number - trend.total.seen_at
+            if not unseen:
+                continue
+            if unseen >= UNSEEN_MAX or (
+                name not in self._shared and node.groups.coordinator_id(name) in told
+            ):
                 self._partitions -= len(trend.partitions)
                 del self.groups[name]
-        for name, topic in tuple(self.topics.items()):
-            if topic.seen_at < self.number:
-                del self.topics[name]
+            else:
+                trend.lag = None
+                trend.topics = dict.fromkeys(trend.topics)
 
 
 def _rate(count: int, seconds: float) -> int:
     return round(max(count, 0) / seconds) if seconds else 0
 
 
-def _lag(nodes: list[Node], topic_name: str, index: int, offset: int) -> int | None:
-    """None where no node of this process knows how far the partition goes."""
-    for node in nodes:
-        topic = node.cluster.topics.get(topic_name)
-        replica = None if topic is None else node.partitions.opened_replica(topic, index)
-        if replica is not None:
-            return max(replica.log.high_watermark - offset, 0)
+def _opened(here: Mapping[int, Node], topic: Topic, partition: Partition) -> Replica | None:
+    """The replica of a partition that a node of this process has open, that of its leader first."""
+    for node_id in (partition.leader, *partition.replicas):
+        if node_id in here:
+            replica = here[node_id].partitions.opened_replica(topic, partition.index)
+            if replica is not None:
+                return replica
     return None

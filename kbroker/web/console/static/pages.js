@@ -30,6 +30,15 @@ function searching(query, path, placeholder) {
   );
 }
 
+// Whom to ask for what this process does not know.
+const elsewhere = (it, what, is = "is") =>
+  it.elsewhere.length > 0 &&
+  h(
+    "p",
+    { class: "soft" },
+    `${what} node${it.elsewhere.length > 1 ? "s" : ""} ${it.elsewhere.join(", ")} ${is} told by the console there.`,
+  );
+
 export async function overview(view) {
   const cards = h("div", { class: "cards" }),
     rest = h("div");
@@ -71,6 +80,7 @@ export async function overview(view) {
     );
     const where = it.listeners[0].address;
     rest.replaceChildren(
+      elsewhere(it, "Requests, disks and clients of", "are") || "",
       h("h2", {}, "Problems"),
       it.problems === null
         ? h(
@@ -373,6 +383,7 @@ export async function activity(view) {
     before = new Map(),
     at = 0;
   const detail = h("div"),
+    others = h("div"),
     list = h("ul", { class: "lines" });
   const table = new Table(
     [
@@ -419,6 +430,7 @@ export async function activity(view) {
   );
   view.append(
     h("h1", {}, "Activity"),
+    others,
     table.element,
     detail,
     h("h2", {}, "What happened at this node"),
@@ -428,6 +440,7 @@ export async function activity(view) {
     const it = await get("/activity", { after }),
       now = performance.now();
     after = it.number;
+    others.replaceChildren(elsewhere(it, "What clients do at") || "");
     for (const row of it.clients) {
       const key = `${row.node} ${row.client_id}`;
       row.rate =
@@ -477,6 +490,7 @@ export async function storage(view, _, query) {
       { label: "Transactions" },
     ).set(open.transactions).element,
     h("h2", {}, "Partitions that this process leads"),
+    elsewhere(stored, "What is stored by") || "",
     searching(query, "/storage", "orders"),
     h(
       "p",

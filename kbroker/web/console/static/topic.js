@@ -105,10 +105,11 @@ async function messages(view, name, query, isShown) {
     { label: "Records", pick: (row) => detail(name, row) },
   );
   const said = h("p", { class: "soft", role: "status" }),
-    more = h("button", { type: "button", hidden: true }, "Go on");
+    more = h("button", { type: "button", hidden: true }, "Go on"),
+    on = h("button", { type: "button", hidden: true }, "Search on");
   const save = h("button", { type: "button", onclick: () => download(name, rows) }, "Save as NDJSON");
   let rows = [];
-  view.append(form, table.element, said, h("div", { class: "row" }, more, save));
+  view.append(form, table.element, said, h("div", { class: "row" }, more, on, save));
   const asked = Object.fromEntries([...query.entries()].filter(([each]) => each !== "from"));
   if (from === "live")
     return live(name, asked, said, (found) => {
@@ -117,27 +118,51 @@ async function messages(view, name, query, isShown) {
     });
   let cursor = "",
     scanned = 0,
-    seconds = 0;
+    seconds = 0,
+    isDone = false,
+    isSearching = false;
+  const busy = (is) => {
+    more.disabled = is;
+    on.disabled = is && !isSearching;
+  };
   async function look() {
-    more.disabled = true;
-    said.textContent = "Looking …";
+    busy(true);
+    said.textContent = said.textContent ? `${said.textContent} …` : "Looking …";
     const it = await get(`/topics/${part(name)}/messages`, { ...asked, from, cursor, limit: 200 }).catch(
       (error) => {
         said.textContent = visible(error.message);
-        said.className = "bad";
+        isSearching = false;
       },
     );
+    busy(isSearching);
+    said.className = it ? "soft" : "bad";
     if (!it || !isShown()) return;
-    ({ cursor } = it);
+    ({ cursor, done: isDone } = it);
     scanned += it.scanned;
     seconds += it.seconds;
     rows = rows.concat(it.records);
     table.set(rows);
-    said.textContent = `${number(rows.length)} records of ${number(scanned)} looked at in ${seconds.toFixed(1)} s${it.done ? "; that is all" : ""}${it.too_large ? `; ${it.too_large} values were too large for the expression` : ""}`;
-    more.hidden = it.done;
-    more.disabled = false;
+    const percent = Math.floor((100 * scanned) / Math.max(scanned + it.left, 1));
+    said.textContent = `${number(rows.length)} records of ${number(scanned)} looked at in ${seconds.toFixed(1)} s${isDone ? "; that is all" : `; ${number(it.left)} are left (${percent} % done)`}${it.too_large ? `; ${it.too_large} values were too large for the expression` : ""}`;
+    more.hidden = isDone;
+    on.hidden = isDone || !FILTERS.some((each) => asked[each]);
+  }
+  // Look after look until one finds something: each of them is as small as any other one.
+  async function search() {
+    isSearching = !isSearching;
+    if (!isSearching) {
+      on.disabled = true;
+      return;
+    }
+    on.textContent = "Stop";
+    const before = rows.length;
+    while (isSearching && !isDone && rows.length === before && isShown()) await look();
+    isSearching = false;
+    on.textContent = "Search on";
+    busy(false);
   }
   more.addEventListener("click", look);
+  on.addEventListener("click", search);
   look();
   return null;
 }

@@ -1,0 +1,80 @@
+"""Clients beside the console, each in a process of its own, so that they wait for nobody but the broker.
+
+Usage: python -m tests.web.beside ROLE PORT, and for `watch` the port of HTTP. Each says when it has begun, and goes
+on until its input ends; `acks` prints a line of JSON then, about all that it saw.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+from kbroker.protocol.api_keys import ApiKey
+
+from ..blocking import BlockingWire
+from ..wire import Topic, batch, produce_request
+
+FED, POLITE = Topic("fed"), Topic("polite")
+FED_PER_SECOND, FED_AT_ONCE = 5_000, 50
+VALUE = b'{"order": 123456, "customer": "c42", "country": "DE", "text": "some words about it"}'
+PAUSE_SECONDS = 0.005
+HOST = "127.0.0.1"
+
+
+def _begun() -> None:
+    print("begun", flush=True)
+
+
+def _until_the_end() -> Iterator[None]:
+    """Once and again, until the input has something or has ended."""
+    _begun()
+    while not select.select([0], [], [], 0)[0]:
+        yield
+
+
+def feed(port: int) -> None:
+    """Records at a steady rate; who is late makes up for it."""
+    wire, wanted = BlockingWire(HOST, port, "feed"), batch([VALUE] * FED_AT_ONCE)
+    due = time.monotonic()
+    for _ in _until_the_end():
+        answer = wire.ask(ApiKey.PRODUCE, 9, produce_request(FED, wanted))
+        assert not answer.responses[0].partition_responses[0].error_code
+        due += FED_AT_ONCE / FED_PER_SECOND
+        time.sleep(max(due - time.monotonic(), 0))
+
+
+def acks(port: int) -> None:
+    """How long a small record takes until it is acknowledged, one after the other, in seconds."""
+    wire, waits = BlockingWire(HOST, port, "polite"), []
+    wire.ask(ApiKey.PRODUCE, 9, produce_request(POLITE, batch()))
+    for _ in _until_the_end():
+        began = time.perf_counter()
+        wire.ask(ApiKey.PRODUCE, 9, produce_request(POLITE, batch()))
+        waits.append(time.perf_counter() - began)
+        time.sleep(PAUSE_SECONDS)
+    waits.sort()
+    found = {"p50": waits[len(waits) // 2], "p99": waits[len(waits) * 99 // 100]}
+    print(json.dumps(found | {"worst": waits[-1], "count": len(waits)}))
+
+
+def watch(port: int) -> None:
+    """A live view that nobody draws."""
+    with socket.create_connection((HOST, port)) as stream:
+        path = f"/api/v1/topics/{FED.name}/live"
+        stream.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        _begun()
+        stdin, there = 0, stream.fileno()
+        while True:
+            ready, _, _ = select.select([stdin, there], [], [])
+            if stdin in ready or not stream.recv(1 << 20):
+                return
+
+
+ROLES = {"feed": feed, "acks": acks, "watch": watch}
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](int(sys.argv[2]))

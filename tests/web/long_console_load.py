@@ -1,0 +1,304 @@
+"""The console beside load: frames of a live page, other clients' acks, a search through millions of
+records; see soak.toml.
+
+Needs Debian's chromium and playwright. What is asserted holds on a busy machine too; what was seen is
+printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+import trio
+from playwright.sync_api import Browser, expect
+
+from kbroker.client.endpoint import Endpoint
+from kbroker.protocol.compression import Codec
+
+from ..broker.test_serve import serving, wait_for
+from ..wire import batch, connected, create_topic, produce
+from .beside import FED, FED_PER_SECOND, POLITE
+from .browser import chromium
+
+ROOT = Path(__file__).parents[2]
+SECONDS, ROUNDS = 6, 5
+"""How long one side is measured at a time, and how often each."""
+LONGER_MAX = 3.0
+"""How many times as long a polite client's p99 may be, beside all else that two cores do."""
+WORST_SECONDS_MAX = 0.25
+"""What no polite client is to wait; as in tests/hostile."""
+FRAMES_MIN = 30
+"""Each second; 60 where the machine has a processor left for the browser."""
+RECORDS, RECORDS_OF_BATCH, PARTITIONS = 10_000_000, 20_000, 4
+LOOKS_OF_EXPRESSION = 10
+FRAMES = """seconds => new Promise((done) => {
+  const at = [];
+  const frame = (now) => {
+    at.push(now);
+    if (now - at[0] < seconds * 1000) requestAnimationFrame(frame);
+    else done(at);
+  };
+  requestAnimationFrame(frame);
+})"""
+
+
+@contextmanager
+def served(folder: Path, *flags: str) -> Iterator[dict[str, Any]]:
+    port_file = folder / "ready.json"
+    ports = ("--port", "0", "--http-port", "0", "--port-file", str(port_file))
+    with serving(*flags, *ports):
+        yield json.loads(wait_for(port_file))
+
+
+def address(ready: dict[str, Any]) -> Endpoint:
+    return Endpoint.parse(ready["bootstrap_servers"])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@contextmanager
+def beside(role: str, port: int) -> Iterator[Callable[[], str]]:
+    """Let a client run; what is given ends it, and returns what it says."""
+    command = [sys.executable, "-m", "tests.web.beside", role, str(port)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            yield lambda: process.communicate()[0]
+        finally:
+            process.kill()
+
+
+def acks_meanwhile(port: int, work: Callable[[], object]) -> dict[str, float]:
+    """What a polite client waited for its acks while something was done, in seconds."""
+    with beside("acks", port) as end:
+        work()
+        found: dict[str, float] = json.loads(end())
+    return found
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+def told(acks: dict[str, float]) -> str:
+    return f"p99 {milliseconds(acks['p99'])}, worst {milliseconds(acks['worst'])}"
+
+
+# -- live
+
+
+async def make_topics(endpoint: Endpoint) -> None:
+    async with connected(endpoint) as wire:
+        for topic in (FED, POLITE):
+            await create_topic(wire, topic.name)
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A server with a topic that gets records all the time."""
+    with served(tmp_path_factory.mktemp("fed"), "--memory") as ready:
+        trio.run(make_topics, address(ready))
+        with beside("feed", address(ready).port):
+            yield ready
+
+
+class Side(NamedTuple):
+    """What was seen beside one thing: medians of p99 and p50 of the rounds, the worst ack of all, and what the
+    broker took of a processor."""
+
+    p99: float
+    p50: float
+    worst: float
+    busy: float
+
+
+def rounds(ready: dict[str, Any], sides: dict[str, Callable[[], object]]) -> dict[str, Side]:
+    """What a polite client sees beside each of some things, which take turns."""
+    seen: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    for _ in range(ROUNDS):
+        for name, work in sides.items():
+            began, worked = time.monotonic(), processor_seconds(ready["pid"])
+            found = acks_meanwhile(address(ready).port, work)
+            worked = processor_seconds(ready["pid"]) - worked
+            seen[name].append(found | {"busy": worked / (time.monotonic() - began)})
+    return {
+        name: Side(
+            statistics.median(each["p99"] for each in found),
+            statistics.median(each["p50"] for each in found),
+            max(each["worst"] for each in found),
+            statistics.median(each["busy"] for each in found),
+        )
+        for name, found in seen.items()
+    }
+
+
+def processor_seconds(pid: int) -> float:
+    """What all threads of a process have worked so far."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    user, system = text.rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_live_view_costs_other_clients_little(fed: dict[str, Any]) -> None:
+    http = int(fed["http"].rpartition(":")[2])
+
+    def watched() -> None:
+        with beside("watch", http):
+            time.sleep(SECONDS)
+
+    found = rounds(fed, {"nobody": lambda: time.sleep(SECONDS), "a live view": watched})
+    alone, live = found["nobody"], found["a live view"]
+    print(
+        f"\nfigures: acks of another client at {FED_PER_SECOND} records/s: p99 {milliseconds(alone.p99)} "
+        f"(p50 {milliseconds(alone.p50)}), with a live view {milliseconds(live.p99)} "
+        f"({milliseconds(live.p50)}), {live.p99 / alone.p99:.2f} times, medians of {ROUNDS}; worst "
+        f"{milliseconds(live.worst)}; the broker takes {alone.busy:.0%} and {live.busy:.0%} of a processor"
+    )
+    assert live.p99 <= alone.p99 * LONGER_MAX
+    assert live.worst <= WORST_SECONDS_MAX
+
+
+def test_a_live_page_is_drawn_in_time(browser: Browser, fed: dict[str, Any]) -> None:
+    with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
+        page = context.new_page()
+        between: list[float] = []
+
+        def idle() -> None:
+            page.goto(f"{fed['http']}/console/#/topics/{FED.name}/produce")
+            page.wait_for_selector("main h1")
+            page.evaluate(FRAMES, SECONDS)
+
+        def live() -> None:
+            page.goto(f"{fed['http']}/console/#/topics/{FED.name}/messages?from=live")
+            expect(page.locator("main [role=status]")).to_contain_text("records came")
+            at = page.evaluate(FRAMES, SECONDS)
+            between.extend(b - a for a, b in pairwise(at))
+
+        found = rounds(fed, {"idle": idle, "live": live})
+        text = page.locator("main [role=status]").inner_text()
+    seen, dropped = (int(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", text))
+    frames, alone, beside_it = 1000 * len(between) / sum(between), found["idle"], found["live"]
+    print(
+        f"\nfigures: a live page at {FED_PER_SECOND} records/s: {frames:.1f} frames/s, median "
+        f"{statistics.median(between):.1f} ms, worst {max(between):.0f} ms; p99 of another client's acks "
+        f"{milliseconds(alone.p99)} with an idle page, {milliseconds(beside_it.p99)} with it "
+        f"({beside_it.p99 / alone.p99:.2f} times, on the same processors)"
+    )
+    assert seen > FED_PER_SECOND * SECONDS / 2
+    assert 0 < dropped < seen
+    assert frames > FRAMES_MIN
+
+
+# -- a search
+
+
+async def fill(endpoint: Endpoint, codec: Codec) -> None:
+    """Millions of records, as few batches that are written again and again."""
+    values = (b'{"order": %d, "country": "DE"}' % n for n in range(RECORDS_OF_BATCH))
+    records = batch(values, codec=codec)
+    async with connected(endpoint) as wire:
+        await create_topic(wire, POLITE.name)
+        topic = await create_topic(wire, "large", PARTITIONS)
+        for number in range(RECORDS // RECORDS_OF_BATCH):
+            row = await produce(wire, topic, records, partition=number % PARTITIONS)
+            assert not row.error_code
+
+
+@pytest.fixture(scope="module", params=[Codec.NONE, Codec.ZSTD], ids=lambda each: each.name.lower())
+def large(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """A server with a large topic."""
+    folder = tmp_path_factory.mktemp("large")
+    with served(folder, "--data-dir", str(folder / "data")) as ready:
+        trio.run(fill, address(ready), request.param)
+        yield {**ready, "codec": request.param.name.lower()}
+
+
+class Search:
+    """A search by the API, look by look."""
+
+    def __init__(self, http: str, **query: str) -> None:
+        self._address = f"{http}/api/v1/topics/large/messages"
+        self._query = query
+        self.scanned = self.looks = 0
+        self.left = [RECORDS]
+        self.seconds = 0.0
+
+    def run(self, looks_max: int = 10_000) -> None:
+        """To its end, or so many looks."""
+        cursor, began = "", time.monotonic()
+        while self.looks < looks_max:
+            query = urlencode({**self._query, "cursor": cursor})
+            with urllib.request.urlopen(f"{self._address}?{query}") as answer:
+                found = json.load(answer)
+            assert found["records"] == []
+            self.scanned += found["scanned"]
+            self.looks += 1
+            self.left.append(found["left"])
+            cursor = found["cursor"]
+            if found["done"]:
+                break
+        self.seconds = time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("query", "looks_max"),
+    [
+        ({"contains": "nowhere", "from": "oldest"}, 10_000),
+        ({"contains": "nowhere", "from": "newest"}, 10_000),
+        ({"where": "value.order < 0", "from": "oldest"}, LOOKS_OF_EXPRESSION),
+        ({"where": "value.order < 0", "from": "newest"}, LOOKS_OF_EXPRESSION),
+    ],
+    ids=lambda it: " ".join(it) if isinstance(it, dict) else None,
+)
+def test_a_search_that_finds_nothing_holds_up_nobody(
+    large: dict[str, Any], query: dict[str, str], looks_max: int
+) -> None:
+    port = address(large).port
+    alone = acks_meanwhile(port, lambda: time.sleep(SECONDS))
+    search = Search(large["http"], **query)
+    beside_it = acks_meanwhile(port, lambda: search.run(looks_max))
+    (name, *_), origin = query, query["from"]
+    print(
+        f"\nfigures: {name} from the {origin} of {large['codec']} batches: "
+        f"{search.scanned / search.seconds / 1e6:.2f} M records/s, {search.looks} looks in "
+        f"{search.seconds:.1f} s; acks of another client {told(alone)} alone, {told(beside_it)} beside it"
+    )
+    assert search.left == sorted(search.left, reverse=True)
+    if search.looks < looks_max:
+        assert (search.scanned, search.left[-1]) == (RECORDS, 0)
+    assert beside_it["worst"] <= WORST_SECONDS_MAX
+
+
+def test_a_page_says_how_far_a_search_has_come(browser: Browser, large: dict[str, Any]) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{large['http']}/console/#/topics/large/messages?from=oldest&contains=nowhere")
+        said = page.locator("main [role=status]")
+        expect(said).to_contain_text(re.compile(r"^0 records of [\d,]+ looked at in"))
+        expect(said).to_contain_text(re.compile(r"[\d,]+ are left \(\d+ % done\)"))
+        page.get_by_role("button", name="Search on").click()
+        expect(said).to_contain_text(f"0 records of {RECORDS:,} looked at", timeout=600_000)
+        expect(said).to_contain_text("that is all")

@@ -1,0 +1,216 @@
+"""How things went in the last ten minutes, also where nodes of other processes know it alone."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.endpoint import Endpoint
+from kbroker.client.groups import commit_offsets, delete_groups
+from kbroker.client.producer import Producer
+from kbroker.client.share_groups import alter_share_offsets
+from kbroker.client.topics import NewTopic, create_topics
+from kbroker.protocol.records import Record
+from kbroker.web.console import elsewhere
+from kbroker.web.console.trends import UNSEEN_MAX, Trends
+
+from ..broker.test_serve import SECONDS, serving, wait_for
+from ..brokers import started
+from ..ports import free_ports
+
+PARTITIONS = 6
+GROUPS = [f"g{number}" for number in range(8)]
+"""Some of them are coordinated by each of two nodes."""
+
+
+async def write(cluster: ClusterClient, records: int) -> None:
+    """So many into each partition."""
+    some = [Record(None, b"v", 1000, [], -1)] * records
+    await Producer(cluster).write({("t", index): some for index in range(PARTITIONS)})
+
+
+class Followed:
+    """A broker with trends that know the first of its nodes only, as one in a process of its own does."""
+
+    def __init__(self, broker: Broker, cluster: ClusterClient) -> None:
+        self.broker = broker
+        self.cluster = cluster
+        self.trends = Trends(broker.nodes[:1])
+
+    async def write(self, records: int) -> None:
+        """So many into each partition."""
+        await write(self.cluster, records)
+
+    @property
+    def here(self) -> set[str]:
+        """The groups that the first node coordinates."""
+        node = self.broker.nodes[0].node
+        return {each for each in GROUPS if node.groups.coordinator_id(each) == node.id}
+
+
+@asynccontextmanager
+async def followed(nodes: int = 2) -> AsyncIterator[Followed]:
+    async with (
+        started(nodes=nodes, offsets_topic_num_partitions=8) as broker,
+        open_cluster([broker.nodes[0].endpoint]) as cluster,
+    ):
+        await create_topics(cluster, [NewTopic("t", PARTITIONS, 1)])
+        it = Followed(broker, cluster)
+        try:
+            yield it
+        finally:
+            await it.trends.aclose()
+
+
+async def test_records_are_counted_wherever_they_are_led() -> None:
+    async with followed() as it:
+        leaders = {each.leader for each in it.broker.node.cluster.topics["t"].partitions}
+        assert leaders == {1, 2}
+        await it.write(1)
+        await it.trends.sample()
+        await it.write(50)
+        await it.trends.sample()
+        trend = it.trends.topics["t"]
+        assert it.trends.records.values()[-1] == round(trend.records_per_second)
+        await it.trends.sample()
+        assert trend.records_per_second > 0
+        assert trend.bytes_per_second is None
+        assert it.trends.topics["t"].records_per_second == 0
+
+
+async def test_what_is_led_here_alone_has_a_rate_of_bytes() -> None:
+    async with followed(nodes=1) as it:
+        await it.write(1)
+        await it.trends.sample()
+        await it.write(50)
+        await it.trends.sample()
+        assert (it.trends.topics["t"].bytes_per_second or 0) > 0
+
+
+async def test_groups_have_a_lag_wherever_they_are_coordinated() -> None:
+    async with followed() as it:
+        await it.write(10)
+        for group in GROUPS:
+            await commit_offsets(it.cluster, group, {("t", at): 4 for at in range(PARTITIONS)})
+        await it.trends.sample()
+        assert 0 < len(it.here) < len(GROUPS)
+        assert {name: it.trends.groups[name].lag for name in GROUPS} == dict.fromkeys(GROUPS, 36)
+        for name in GROUPS:
+            trend = it.trends.groups[name]
+            assert trend.topics == {"t": 36}
+            assert trend.members == (0 if name in it.here else None)
+            assert trend.partitions["t", 5].values()[-1] == 6
+        await delete_groups(it.cluster, GROUPS)
+        await it.trends.sample()
+        assert not it.trends.groups
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_share_groups_have_a_lag(nodes: int) -> None:
+    async with followed(nodes) as it:
+        await it.write(10)
+        for group in GROUPS:
+            begun = await alter_share_offsets(
+                it.cluster, group, {("t", at): 7 for at in range(PARTITIONS)}
+            )
+            assert not any(begun.values())
+        await it.trends.sample()
+        assert {name: it.trends.groups[name].lag for name in GROUPS} == dict.fromkeys(GROUPS, 18)
+        trend = it.trends.groups[GROUPS[0]]
+        assert trend.partitions["t", 0].values()[-1] == 3
+        await it.write(1)
+        await it.trends.sample()
+        assert trend.total.values()[-2:] == [18, 24]
+
+
+async def test_of_a_node_that_does_not_answer_nothing_is_known_for_a_while() -> None:
+    async with followed() as it:
+        await it.write(10)
+        for group in GROUPS:
+            await commit_offsets(it.cluster, group, {("t", 0): 4})
+        await it.trends.sample()
+        it.broker.links.cut(1, 2)
+        await it.trends.sample()
+        others = set(GROUPS) - it.here
+        assert {name: it.trends.groups[name].lag for name in others} == dict.fromkeys(others)
+        it.broker.links.heal([(1, 2)])
+        await it.trends.sample()
+        assert {it.trends.groups[name].total.values()[-1] for name in others} == {6}
+        assert {it.trends.groups[name].total.values()[-2] for name in others} == {None}
+        it.broker.links.cut(1, 2)
+        for _ in range(UNSEEN_MAX):
+            await it.trends.sample()
+        assert it.trends.groups.keys() == it.here
+
+
+async def test_a_node_with_very_many_groups_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elsewhere, "GROUPS_MAX", 1)
+    async with followed() as it:
+        await it.write(1)
+        for group in GROUPS:
+            await commit_offsets(it.cluster, group, {("t", 0): 1})
+        assert len(it.here) < len(GROUPS) - 1
+        for _ in range(2):
+            await it.trends.sample()
+        assert it.trends.groups.keys() == it.here
+
+
+async def test_a_group_of_very_many_partitions_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elsewhere, "LARGE_GROUP_ROWS", 2)
+    async with followed() as it:
+        await it.write(1)
+        for group in GROUPS:
+            await commit_offsets(it.cluster, group, {("t", at): 1 for at in range(PARTITIONS)})
+        for _ in range(2):
+            await it.trends.sample()
+            assert it.trends.groups.keys() == it.here
+
+
+async def groups_of_many(address: Endpoint) -> None:
+    async with open_cluster([address]) as cluster:
+        await create_topics(cluster, [NewTopic("t", PARTITIONS, 1)])
+        await write(cluster, 10)
+        for group in GROUPS:
+            await commit_offsets(cluster, group, {("t", at): 4 for at in range(PARTITIONS)})
+
+
+@pytest.mark.slow
+def test_each_process_tells_of_all_groups_and_of_whom_to_ask_for_the_rest(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    flags = ("--processes", "2", "--data-dir", str(tmp_path / "data"))
+    ports = ("--port", str(free_ports(2)), "--http-port", "0")
+    with serving(*flags, *ports, "--port-file", str(ready)):
+        nodes = json.loads(wait_for(ready))["nodes"]
+        trio.run(groups_of_many, Endpoint.parse(nodes[0]["listeners"]["PLAINTEXT"]))
+        assert len(nodes) == 2
+        for node, other in zip(nodes, reversed(nodes), strict=True):
+            wanted = dict.fromkeys(GROUPS, 36)
+            give_up = time.monotonic() + SECONDS
+            while told_lags(node["http"]) != wanted:
+                assert time.monotonic() < give_up
+                time.sleep(0.2)
+            assert ask(node["http"], "activity")["elsewhere"] == [other["node_id"]]
+            assert ask(node["http"], "storage")["elsewhere"] == [other["node_id"]]
+
+
+def ask(http: str, path: str) -> Any:
+    with urllib.request.urlopen(f"{http}/api/v1/{path}") as answer:
+        return json.load(answer)
+
+
+def told_lags(http: str) -> dict[str, int | None]:
+    return {each["group"]: each["lag"] for each in ask(http, "groups")["groups"]}

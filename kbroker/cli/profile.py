@@ -8,7 +8,9 @@ import click
 
 from .output import say
 from .profiles import read_profiles, write_profiles
-from .target import BROKERS, KAFKA_BROKERS, SETTINGS, parse_settings
+from .target import BROKERS, KAFKA_BROKERS, SECRETS, SETTINGS, parse_settings
+
+HIDDEN = "[hidden]"
 
 
 @click.group()
@@ -18,12 +20,14 @@ def profile() -> None:
 
 @profile.command("list")
 def list_() -> None:
-    """Show all profiles; a star marks the one in use."""
+    """Show all profiles, without their secrets; a star marks the one in use."""
     current, profiles = read_profiles()
     if not profiles:
         say("there are no profiles; `kbroker profile create NAME -X brokers=HOST:PORT`")
     for name, settings in sorted(profiles.items()):
-        said = "  ".join(f"{key}={value}" for key, value in settings.items())
+        said = "  ".join(
+            f"{key}={HIDDEN if key in SECRETS else value}" for key, value in settings.items()
+        )
         say(f"{'*' if name == current else ' '} {name}  {said}")
 
 

@@ -63,6 +63,18 @@ SETTINGS = {
     REGISTRY_LOGIN: "NAME:PASSWORD of who logs in there",
     **SECURITY_SETTINGS,
 }
+SECRETS = frozenset(
+    {
+        "sasl.jaas.config",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "ssl.truststore.password",
+        "ssl.keystore.key",
+        "ssl.keystore.password",
+        "ssl.key.password",
+        REGISTRY_LOGIN,
+    }
+)
+"""Settings that nobody is shown."""
 DEFAULTS = {BROKERS: "localhost:9092", CLIENT_ID: "kbroker"}
 ENVIRONMENT = "KBROKER_BOOTSTRAP"
 

@@ -11,6 +11,7 @@ import trio
 
 from kbroker.broker import Broker, open_broker
 from kbroker.cli.profiles import FILE_VARIABLE
+from kbroker.cli.target import SETTINGS
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.net.connection import Connection
@@ -166,6 +167,18 @@ def test_a_profile_from_a_file_of_kafkas_clients(tmp_path: Path) -> None:
     assert "four hexadecimal digits" in (
         invoke("profile", "create", "own", "--file", str(file), status=2).stderr
     )
+
+
+def test_secrets_of_profiles_are_not_shown() -> None:
+    ends = (".password", ".secret", ".key", ".jaas.config", ".user.info")
+    secrets = {name for name in SETTINGS if name.endswith(ends)}
+    assert len(secrets) == 7
+    given = [f"{name}=value-of-{name}" for name in SETTINGS]
+    invoke("profile", "create", "all", *(word for each in given for word in ("-X", each)))
+    said = invoke("profile", "list").stdout
+    for name in SETTINGS:
+        shown = "[hidden]" if name in secrets else f"value-of-{name}"
+        assert f"{name}={shown}" in said.split()
 
 
 def test_profiles() -> None:

@@ -1,15 +1,26 @@
-"""Prometheus' own tool on what a broker tells, and on the rules that ask for it."""
+"""Prometheus' own tool on what a broker tells, and on the rules that ask for it; kafka_exporter beside it.
+
+kafka_exporter and Strimzi's dashboards are in no registry: who has them says where, in
+KBROKER_COMPAT_KAFKA_EXPORTER (otherwise it is looked for as a command) and KBROKER_COMPAT_DASHBOARDS.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from confluent_kafka import Consumer, TopicPartition
 from harness.places import environment
+from harness.scraping import Sample, kafka_exporter, samples_of, text_at
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
@@ -24,6 +35,15 @@ DASHBOARD = ROOT / "examples/monitoring/grafana-dashboard.json"
 FAITHFUL = ("kafka_", "process_")
 """Names that are as others spell them, whatever the tool thinks of that."""
 BYTES_MAX = 100_000_000
+EXPORTER = os.environ.get("KBROKER_COMPAT_KAFKA_EXPORTER") or shutil.which("kafka_exporter")
+DASHBOARDS = os.environ.get("KBROKER_COMPAT_DASHBOARDS")
+"""The folder of Strimzi's examples of metrics."""
+OF_EXPORTER = ("kafka_brokers", "kafka_broker_info", "kafka_topic_", "kafka_consumergroup_")
+NOTHING_COMMITTED = -1
+"""What kafka_exporter tells of a partition of which a group has committed nothing."""
+READ_SECONDS = 60
+PAGES = ("strimzi-kafka.json", "strimzi-kafka-exporter.json")
+SERIES = re.compile(r"\b(?:kafka|kbroker|process)_[a-z_]+\b")
 
 
 def promtool(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -80,3 +100,95 @@ def test_what_the_dashboard_asks_is_understood() -> None:
         filled = each.replace("$job", "kbroker").replace("$__rate_interval", "1m")
         done = promtool("promql", "format", "--experimental", filled)
         assert done.returncode == 0, done.stderr.decode()
+
+
+def read_all(consumer: Consumer, count: int) -> None:
+    """Read so many records, and commit them."""
+    give_up = time.monotonic() + READ_SECONDS
+    while count:
+        record = consumer.poll(0.5)
+        assert time.monotonic() < give_up
+        if record is not None:
+            assert record.error() is None, record.error()
+            count -= 1
+    consumer.commit(asynchronous=False)
+
+
+@pytest.fixture
+def used() -> Iterator[tuple[str, str]]:
+    """A broker with a group that reads, and one that is away; its address, and that of its metrics."""
+    config = BrokerConfig.load(options={"http.port": "0"})
+    service = HttpService(config)
+    with LocalBroker(topics={"orders": 3, "empty": 1}, config=config, service=service) as broker:
+        for number in range(20):
+            broker.produce("orders", str(number), key=str(number))
+        settings = {"bootstrap.servers": broker.bootstrap_servers, "enable.auto.commit": False}
+        reader = Consumer({**settings, "group.id": "reads", "auto.offset.reset": "earliest"})
+        away = Consumer({**settings, "group.id": "away"})
+        reader.subscribe(["orders"])
+        read_all(reader, 20)
+        away.commit(offsets=[TopicPartition("orders", 1, 2)], asynchronous=False)
+        broker.produce("orders", "behind", key="behind")
+        yield broker.bootstrap_servers, f"http://{service.endpoint_of(1)}/metrics"
+        reader.close()
+        away.close()
+
+
+def of_exporter(samples: dict[Sample, float]) -> dict[Sample, float]:
+    """Those with names of kafka_exporter."""
+    return {key: value for key, value in samples.items() if key[0].startswith(OF_EXPORTER)}
+
+
+def test_kafka_exporter_tells_the_same(used: tuple[str, str], tmp_path: Path) -> None:
+    """But of partitions of which a group has committed nothing, which we leave out, sums included."""
+    if EXPORTER is None:
+        print("figures: kafka_exporter is not here")
+        pytest.skip("kafka_exporter is in no registry: name it in KBROKER_COMPAT_KAFKA_EXPORTER")
+    bootstrap, url = used
+    with kafka_exporter(EXPORTER, tmp_path, bootstrap) as its_url:
+        theirs = of_exporter(samples_of(text_at(its_url)))
+    ours = of_exporter(samples_of(text_at(url)))
+    nothing = {key for key, value in theirs.items() if value == NOTHING_COMMITTED}
+    expected = {key: value for key, value in theirs.items() if key not in nothing}
+    away = frozenset({("consumergroup", "away"), ("topic", "orders")})
+    # Its sum has the -1 of two partitions in it.
+    expected["kafka_consumergroup_current_offset_sum", away] += 2
+    assert ours == expected
+    assert {name for name, _ in nothing} == {
+        "kafka_consumergroup_current_offset",
+        "kafka_consumergroup_lag",
+    }
+    print(f"figures: {len(ours)} series as kafka_exporter, {len(nothing)} of its own are -1")
+
+
+def asked_by(page: Any) -> Iterator[str]:
+    """All that a dashboard asks Prometheus for."""
+    if isinstance(page, dict):
+        for name, value in page.items():
+            if name in ("expr", "query") and isinstance(value, str):
+                yield value
+            else:
+                yield from asked_by(value)
+    elif isinstance(page, list):
+        for each in page:
+            yield from asked_by(each)
+
+
+def test_dashboards_of_strimzi_find_their_series(used: tuple[str, str]) -> None:
+    """Those of brokers and of kafka_exporter; not those of its quorum, of the JVM and of Kubernetes."""
+    if DASHBOARDS is None:
+        print("figures: Strimzi's dashboards are not here")
+        pytest.skip(
+            "Strimzi's dashboards are in no registry: name them in KBROKER_COMPAT_DASHBOARDS"
+        )
+    _, url = used
+    there = {name for name, _ in samples_of(text_at(url))}
+    pages = [each for each in sorted(Path(DASHBOARDS).rglob("*.json")) if each.name in PAGES]
+    asked = {
+        name
+        for page in pages
+        for query in asked_by(json.loads(page.read_text()))
+        for name in SERIES.findall(re.sub(r'"[^"]*"', "", query))
+    }
+    assert asked - there == set()
+    print(f"figures: {len(asked)} names of {len(pages)} dashboards of Strimzi are found")

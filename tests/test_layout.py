@@ -98,6 +98,12 @@ def test_every_folder_of_modules_is_a_listed_package() -> None:
     assert sorted(listed) == sorted(module_name(each / "__init__.py") for each in folders)
 
 
+def test_types_of_the_command_line_are_made_for_the_oldest_click_too() -> None:
+    """Before click 8.4 its own ParamType cannot be subscripted: kbroker.cli.units has one that can."""
+    said = [each for each in sources() if "click.ParamType[" in each.read_text()]
+    assert said == []
+
+
 def test_the_links_for_type_checkers_lead_to_the_areas() -> None:
     for area in AREAS[1:]:
         link = ROOT / "kbroker" / area

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from .units import ParamType
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -20,7 +22,7 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 NO_PORT = -1
 
 
-class _HttpPort(click.ParamType[int]):
+class _HttpPort(ParamType[int]):
     """A port, or `off`."""
 
     name = "port"

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 MINORS = (11, 12, 13, 14)
-EXTRAS = ("cluster", "oauth", "testing", "tls")
+EXTRAS = ("cluster", "console", "oauth", "registry", "testing", "tls")
 UV = [sys.executable, "-m", "uv"]
 
 
@@ -71,24 +71,48 @@ def test_the_version_is_the_one_of_the_changes(built: Path) -> None:
     assert f'__version__ = "{version}"' in (ROOT / "kbroker/__init__.py").read_text()
 
 
+def found_python(minor: int) -> str:
+    """A Python of 3.`minor`; the test is left out where there is none."""
+    python = python_of(minor)
+    if python is None:
+        print(f"figures: Python 3.{minor} is not here")
+        pytest.skip(f"Python 3.{minor} is not here")
+    return python
+
+
+def made(folder: Path, python: str) -> tuple[str, tuple[str | Path, ...]]:
+    """The Python of a new environment, and the command that installs there."""
+    own = str(folder / "environment/bin/python")
+    done(*UV, "venv", "--quiet", "--python", python, folder / "environment")
+    return own, (*UV, "pip", "install", "--quiet", "--python", own)
+
+
+def smoked(own: str, folder: Path, *more: str) -> str:
+    """The small test of what is installed; the versions that it tells."""
+    (folder / "smoke").mkdir()
+    return done(own, "-P", SMOKE, folder / "smoke", *more, cwd=folder).strip()
+
+
 @pytest.mark.parametrize("resolution", ["lowest-direct", "highest"])
 @pytest.mark.parametrize("minor", MINORS)
 def test_it_works_where_it_is_installed(
     minor: int, resolution: str, built: Path, tmp_path: Path
 ) -> None:
-    python = python_of(minor)
-    if python is None:
-        print(f"figures: Python 3.{minor} is not here")
-        pytest.skip(f"Python 3.{minor} is not here")
     (wheel,) = built.glob("*.whl")
-    own = str(tmp_path / "environment/bin/python")
-    done(*UV, "venv", "--quiet", "--python", python, tmp_path / "environment")
-    install = (*UV, "pip", "install", "--quiet", "--python", own)
+    own, install = made(tmp_path, found_python(minor))
     # What pyproject.toml names is what has to be the lowest; of what comes with it uv takes the newest.
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
     done(*install, "--resolution", resolution, "-r", ROOT / "pyproject.toml", *extras)
     done(*install, "--no-deps", wheel)
     done(*install, "pytest>=8")
-    (tmp_path / "smoke").mkdir()
-    versions = done(own, "-P", SMOKE, tmp_path / "smoke", cwd=tmp_path)
-    print(f"figures: Python 3.{minor}, {resolution}: {versions.strip()}")
+    print(f"figures: Python 3.{minor}, {resolution}: {smoked(own, tmp_path)}")
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_the_source_distribution_works_without_extras(
+    minor: int, built: Path, tmp_path: Path
+) -> None:
+    (source,) = built.glob("*.tar.gz")
+    own, install = made(tmp_path, found_python(minor))
+    done(*install, source)
+    smoked(own, tmp_path, "base")

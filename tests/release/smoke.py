@@ -1,6 +1,7 @@
 """A small test of an installed kbroker, by its own Python: every dependency does its work once.
 
-Usage: python smoke.py FOLDER, an empty one. Prints the versions of what it used.
+Usage: python smoke.py FOLDER [base]. The folder is an empty one; with `base` there are no extras.
+Prints the versions of what is there.
 """
 
 from __future__ import annotations
@@ -13,10 +14,17 @@ import sys
 import time
 from importlib.metadata import distributions
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 KBROKER = [sys.executable, "-m", "kbroker"]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-SECONDS = 60
+SECONDS = 300
+"""So long a command may take on a machine that does much else."""
+SCHEMAS = {
+    "AVRO": '"string"',
+    "JSON": '{"type": "object", "properties": {"name": {"type": "string"}}}',
+    "PROTOBUF": 'syntax = "proto3"; message Named { string name = 1; }',
+}
 PLUGIN_TEST = """
 def test_a_broker_of_its_own(kbroker):
     kbroker.create_topic("orders")
@@ -39,10 +47,13 @@ def run(*command: str, stdin: str = "", environment: dict[str, str] | None = Non
     return done.stdout
 
 
-def served(folder: Path, *flags: str) -> tuple[subprocess.Popen[str], dict[str, object]]:
-    """A server that is ready, and its ready event."""
+def served(
+    folder: Path, *flags: str, port: str | None = "0"
+) -> tuple[subprocess.Popen[str], dict[str, object]]:
+    """A server that is ready, and its ready event; `port` None where settings have listeners."""
     port_file = folder / "port.json"
-    words = ["serve", "--port", "0", "--port-file", str(port_file), *flags]
+    words = ["serve", *(("--port", port) if port else ()), "--port-file", str(port_file), *flags]
+    words.append("--exit-with-parent")  # or who reads what this prints waits for it for ever
     process = subprocess.Popen([*KBROKER, *words], text=True, stdout=subprocess.DEVNULL)
     give_up = time.monotonic() + SECONDS
     while not port_file.exists():
@@ -89,6 +100,64 @@ def a_secured_one_answers(folder: Path) -> None:
     stopped(process)
 
 
+def a_token_lets_in(folder: Path) -> None:
+    """One that is signed by a key of ours."""
+    from joserfc import jwt
+    from joserfc.jwk import ECKey
+
+    key = ECKey.generate_key("P-256", {"kid": "mine"})
+    now = int(time.time())
+    claims = {"iss": "me", "aud": "kafka", "sub": "alice", "iat": now, "exp": now + 600}
+    keys, token = folder / "keys.json", folder / "token"
+    keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    token.write_text(jwt.encode({"alg": "ES256", "kid": "mine"}, claims, key))
+    settings = {
+        "listeners": "SASL_PLAINTEXT://localhost:0",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+        "sasl.oauthbearer.expected.issuer": "me",
+        "sasl.oauthbearer.expected.audience": "kafka",
+    }
+    process, ready = served(folder, "--memory", *words_of("-o", settings), port=None)
+    of_client = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
+    }
+    bootstrap = ("--bootstrap", str(ready["bootstrap_servers"]))
+    run(*KBROKER, "health", *bootstrap, *words_of("-X", of_client))
+    stopped(process)
+
+
+def words_of(flag: str, settings: dict[str, str]) -> list[str]:
+    """Settings as a command takes them."""
+    return [word for name, value in settings.items() for word in (flag, f"{name}={value}")]
+
+
+def pages_and_schemas_are_served(folder: Path) -> None:
+    """Metrics in both formats, probes, the console; each kind of schema."""
+    process, ready = served(folder, "--memory", "--http-port", "0", "--registry-port", "0")
+    http, registry = str(ready["http"]), str(ready["schema_registry"])
+    assert json.loads(asked_for(f"{http}/readyz"))["status"] == "ready"
+    assert "kbroker_build_info{" in asked_for(f"{http}/metrics")
+    opened = asked_for(f"{http}/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert opened.endswith("# EOF\n")
+    assert "<html" in asked_for(f"{http}/console/")
+    for kind, schema in SCHEMAS.items():
+        body = json.dumps({"schema": schema, "schemaType": kind}).encode()
+        assert "id" in json.loads(asked_for(f"{registry}/subjects/{kind}/versions", body))
+        assert "id" in json.loads(asked_for(f"{registry}/subjects/{kind}", body))
+    assert sorted(json.loads(asked_for(f"{registry}/subjects"))) == sorted(SCHEMAS)
+    stopped(process)
+
+
+def asked_for(url: str, body: bytes | None = None, **headers: str) -> str:
+    """What a server answers, which is no error."""
+    with urlopen(Request(url, body, headers), timeout=SECONDS) as answer:
+        told: bytes = answer.read()
+    return told.decode()
+
+
 def patterns_are_understood() -> None:
     """Names of topics by RE2, which consumers of KIP-848 subscribe to."""
     import re2
@@ -102,15 +171,17 @@ def the_plugin_is_found(folder: Path) -> None:
     run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder))
 
 
-def main() -> None:
-    """Run all of it."""
-    folder = Path(sys.argv[1])
+def main(folder: Path, *, is_base: bool) -> None:
+    """Run all of it, or what works without extras."""
     assert run(*KBROKER, "--version").startswith("kbroker ")
     records_come_back(folder)
-    a_secured_one_answers(folder)
     patterns_are_understood()
-    the_plugin_is_found(folder)
+    if not is_base:
+        a_secured_one_answers(folder)
+        a_token_lets_in(folder)
+        pages_and_schemas_are_served(folder)
+        the_plugin_is_found(folder)
     print(*sorted(f"{each.name}=={each.version}" for each in distributions()))
 
 
-main()
+main(Path(sys.argv[1]), is_base=sys.argv[2:] == ["base"])

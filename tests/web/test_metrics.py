@@ -133,6 +133,7 @@ async def test_the_names_of_kafkas_beans_in_both_spellings() -> None:
     assert look("kafka_server_replicamanager_underreplicatedpartitions") == 0
     assert look("kafka_cluster_partition_underminisr", **here) == 0
     assert look("kafka_cluster_partition_atminisr", **here) == 1
+    assert look("kafka_cluster_partition_replicascount", **here) == 1
     assert look("kafka_controller_kafkacontroller_activecontrollercount") == 1
     assert look("kafka_controller_kafkacontroller_offlinepartitionscount") == 0
     assert look("kafka_controller_controllerstats_uncleanleaderelections_total") == 0

@@ -62,6 +62,9 @@ class PartitionMetrics:
         self._at_minimum = _gauge(
             "kafka_cluster_partition_atminisr", "1 if as many are in sync as acks=all needs."
         )
+        self._count_of_replicas = _gauge(
+            "kafka_cluster_partition_replicascount", "How many replicas there are."
+        )
         self._size = _gauge("kafka_log_log_size", "Bytes of a partition's log on this node.")
         self._stored = Counter({each.data_dir: 0 for each in node.partitions.logs.managers})
         """By data folder."""
@@ -109,6 +112,7 @@ class PartitionMetrics:
         self._led_without_all += leads and in_sync < all_of_them
         self._leader.add(labels, partition.leader)
         self._replicas.add(labels, all_of_them)
+        self._count_of_replicas.add(labels, all_of_them)
         self._in_sync.add(labels, in_sync)
         self._preferred.add(labels, int(partition.leader == partition.replicas[0]))
         self._under_replicated.add(labels, int(in_sync < all_of_them))
@@ -151,6 +155,7 @@ class PartitionMetrics:
         yield self._under_replicated
         yield self._under_minimum
         yield self._at_minimum
+        yield self._count_of_replicas
         yield self._size
         stored = _gauge("kbroker_storage_bytes", "Bytes of the logs in a data folder.")
         for folder, size in self._stored.items():

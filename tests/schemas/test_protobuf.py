@@ -266,6 +266,30 @@ def test_messages_and_maps_keep_their_places_when_a_descriptor_becomes_a_text() 
     assert [each.name for each in again.message_type[0].nested_type] == ["N", "MEntry", "O"]
 
 
+def test_defaults_are_kept_when_a_descriptor_becomes_a_text() -> None:
+    """Those of bytes are escaped in a descriptor, those of texts are not."""
+    file = FileDescriptorProto(name="default", package="p", syntax="proto2")
+    message = file.message_type.add(name="M")
+    optional = FieldDescriptorProto.LABEL_OPTIONAL
+    for number, (type_, default) in enumerate(
+        [
+            (FieldDescriptorProto.TYPE_BYTES, r"\000a\"\\n\377"),
+            (FieldDescriptorProto.TYPE_STRING, 'x"\\n\n'),
+            (FieldDescriptorProto.TYPE_INT32, "-7"),
+        ],
+        1,
+    ):
+        message.field.add(
+            name=f"f{number}", number=number, label=optional, type=type_, default_value=default
+        )
+    text = text_of_descriptor(file.SerializeToString())
+    assert r'"\000a\"\\n\377"' in text
+    again = built(text)
+    assert [each.default_value for each in again.message_type[0].field] == [
+        each.default_value for each in message.field
+    ]
+
+
 def test_a_type_of_a_file_that_is_not_here_keeps_its_name() -> None:
     text = HEAD + 'import "google/type/money.proto"; message M { google.type.Money m = 1; }'
     (field,) = built(text).message_type[0].field

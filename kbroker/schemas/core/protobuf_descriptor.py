@@ -144,13 +144,20 @@ def _type_of(each: Any) -> str:
 def _options(each: Any) -> str:
     told = []
     if each.HasField("default_value"):
-        is_text = each.type in (FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BYTES)
-        told.append(f"default = {_quoted(each.default_value) if is_text else each.default_value}")
+        told.append(f"default = {_default(each)}")
     if each.options.HasField("deprecated"):
         told.append(f"deprecated = {_literal(each.options.deprecated)}")
     if each.options.HasField("packed"):
         told.append(f"packed = {_literal(each.options.packed)}")
     return f" [{', '.join(told)}]" if told else ""
+
+
+def _default(each: Any) -> str:
+    if each.type == FieldDescriptorProto.TYPE_STRING:
+        return _quoted(each.default_value)
+    if each.type == FieldDescriptorProto.TYPE_BYTES:
+        return f'"{each.default_value}"'  # it is escaped already (descriptor.proto)
+    return str(each.default_value)
 
 
 def _literal(value: Any) -> str:

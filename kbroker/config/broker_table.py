@@ -1578,6 +1578,24 @@ _HTTP = (
 
 _REGISTRY = (
     Property(
+        "otlp.endpoint",
+        Type.STRING,
+        "",
+        "Where metrics are sent by OTLP over HTTP, such as `http://collector:4318/v1/metrics`; nowhere if "
+        "it is empty. Needs `kbroker[otlp]`.",
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "otlp.interval.ms",
+        Type.LONG,
+        "60000",
+        "How often metrics are sent to `otlp.endpoint`.",
+        minimum=1000,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
         "registry.host",
         Type.STRING,
         "127.0.0.1",

@@ -379,6 +379,8 @@ class BrokerConfig(Settings):
     http_max_request_bytes = _Integer("http.max.request.bytes")
     http_port = _Integer("http.port")
     http_request_timeout_ms = _Integer("http.request.timeout.ms")
+    otlp_endpoint = _Text("otlp.endpoint")
+    otlp_interval_ms = _Integer("otlp.interval.ms")
     registry_host = _Text("registry.host")
     registry_port = _Integer("registry.port")
     inter_broker_listener_name = _Text("inter.broker.listener.name")

@@ -1,4 +1,4 @@
-"""What a server serves by HTTP, where it is asked to."""
+"""What a server serves by HTTP, and sends, where it is asked to."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from kbroker.broker.local_node import LocalNode
     from kbroker.client.endpoint import Endpoint
     from kbroker.schemas.service import RegistryService
+    from kbroker.web.metrics.otlp import OtlpService
     from kbroker.web.service import HttpService
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the nodes of a process serve by HTTP; a `kbroker.broker.Service` as well."""
+    """What the nodes of a process do by HTTP; a `kbroker.broker.Service` as well."""
 
     http: HttpService | None = None
     registry: RegistryService | None = None
+    otlp: OtlpService | None = None
 
     def http_at(self, node_id: int) -> Endpoint | None:
         """Where a node serves metrics and probes."""
@@ -38,7 +40,7 @@ class Served:
 
     @property
     def _services(self) -> list[Service]:
-        return [each for each in (self.http, self.registry) if each is not None]
+        return [each for each in (self.http, self.registry, self.otlp) if each is not None]
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Take the addresses of all, or of none. Raises CannotListen."""
@@ -64,14 +66,14 @@ class Served:
 
 
 def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> Served | None:
-    """What is served by HTTP beside the listeners of a node; None where no port is named for anything.
+    """What is done by HTTP beside the listeners of a node; None where nothing of it is asked for.
 
     Raises StartFailed when it cannot be.
     """
-    if config.http_port < 0 and config.registry_port < 0:
-        return None
     registry = _registry(config, listeners) if config.registry_port >= 0 else None
-    return Served(_http(config, registry) if config.http_port >= 0 else None, registry)
+    http = _http(config, registry) if config.http_port >= 0 else None
+    otlp = _otlp(config) if config.otlp_endpoint else None
+    return Served(http, registry, otlp) if http or registry or otlp else None
 
 
 def _http(config: BrokerConfig, registry: RegistryService | None) -> HttpService:
@@ -81,6 +83,15 @@ def _http(config: BrokerConfig, registry: RegistryService | None) -> HttpService
         missing = f"--http-port needs {error.name}: pip install 'kbroker[console]'"
         raise StartFailed(missing) from None
     return HttpService(config, None if registry is None else registry.decoder_of)
+
+
+def _otlp(config: BrokerConfig) -> OtlpService:
+    try:
+        from kbroker.web.metrics.otlp import OtlpService  # as above
+    except ModuleNotFoundError as error:
+        missing = f"otlp.endpoint needs {error.name}: pip install 'kbroker[otlp]'"
+        raise StartFailed(missing) from None
+    return OtlpService(config)
 
 
 def _registry(config: BrokerConfig, listeners: Sequence[Listener]) -> RegistryService:

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 MINORS = (11, 12, 13, 14)
-EXTRAS = ("cluster", "console", "oauth", "registry", "testing", "tls")
+EXTRAS = ("cluster", "console", "oauth", "otlp", "registry", "testing", "tls")
 UV = [sys.executable, "-m", "uv"]
 
 

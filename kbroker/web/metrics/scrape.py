@@ -18,7 +18,7 @@ from kbroker.runtime.slices import Slices
 
 from .beat import Beat
 from .client_metrics import PushedMetrics
-from .exposition import Family, Format, format_of, metric_pieces
+from .exposition import TEXT, Family, Format, format_of, metric_pieces
 from .group_metrics import GroupMetrics
 from .node_metrics import NodeMetrics
 from .partition_metrics import PartitionMetrics
@@ -43,6 +43,10 @@ class Metrics:
     def routes(self) -> list[Route]:
         """Where they are."""
         return [Route("/metrics", self._answer)]
+
+    async def text(self) -> str:
+        """All of it, in Prometheus' older format."""
+        return b"".join(await self._pieces(TEXT)).decode()
 
     async def _answer(self, request: Request) -> StreamingResponse:
         wanted = format_of(request.headers.get("accept", ""))

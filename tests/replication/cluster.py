@@ -31,6 +31,8 @@ PARTITIONS = {KEPT: 3, SINGLE: 2}
 PLACES: list[Place] = [(topic, index) for topic, n in PARTITIONS.items() for index in range(n)]
 NODES = (1, 2, 3)
 WAIT_SECONDS_MAX = 60.0
+IN_SYNC_SECONDS_MAX = 300.0
+"""A node whose disk was lost copies all that there is once more, beside all of the load."""
 LOGGED_LINES = 40
 """Of each log, where something did not come about."""
 
@@ -151,7 +153,11 @@ class Cluster(Server):
                 for place in places
             )
 
-        wait_until(are_in_sync, lambda: f"not in sync: {self.look()}{self._all_told()}")
+        wait_until(
+            are_in_sync,
+            lambda: f"not in sync: {self.look()}{self._all_told()}",
+            IN_SYNC_SECONDS_MAX,
+        )
 
     @property
     def log_paths(self) -> list[Path]:

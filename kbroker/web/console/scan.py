@@ -49,7 +49,7 @@ class Budget:
     records: int = 0
     bytes: int = 0
     is_used: bool = False
-    """Whether the look has come further already: one that has not goes on beyond its budget."""
+    """Whether the look has come further already: one that has not goes on beyond its budget, a little."""
 
     @property
     def is_spent(self) -> bool:
@@ -242,34 +242,62 @@ class Lane:
 
     async def go_back(self, reader: Reader, budget: Budget, limit: int) -> None:
         """Backwards: look at one window more; of what is in it the newest are kept."""
-        first, end = max(self.start, self.end - self.window), self.end
-        kept: deque[Seen] = deque(maxlen=limit)
-        before, began, count, at = budget.bytes, budget.took, 0, first
-        while at < end:
-            row = await reader.fetch(self.index, at)
-            if at == first:
-                first = at = max(self.start, reader.begin_of(row, first))
-            came = at
-            async with aclosing(reader.wanted(row, self.index, at, end, budget)) as found:
-                async for behind, one in found:
-                    at = max(at, behind)
-                    if one is not None:
-                        count += 1
-                        kept.append(one)
-                    if budget.is_spent and budget.is_used:
-                        self.window = max(self.window // 4, FIRST_WINDOW)
-                        return  # half a window is none: its newest records are missing
-            if at == came:
-                at = end
-        self.found.extend(reversed(kept))
-        self.end = kept[0].record.offset if count > len(kept) else first
+        before, began, end = budget.bytes, budget.took, self.end
+        first = max(self.start, end - self.window)
+        kept = await self._look_at(reader, budget, first, limit, widen=True)
+        if kept is None and not budget.is_used:
+            # A batch of much that takes long: less of it, or no look would ever come further.
+            first = max(self.start, end - FIRST_WINDOW)
+            kept = await self._look_at(reader, budget, first, limit, widen=False)
+        if kept is None:
+            self.window = max(self.window // 4, FIRST_WINDOW)
+            return  # half a window is none: its newest records are missing
+        self.found.extend(reversed(kept.found))
+        self.end = kept.found[0].record.offset if kept.wanted > len(kept.found) else kept.first
         budget.is_used = True
-        size = max((budget.bytes - before) / max(end - first, 1), 1)
-        seconds = max((budget.took - began) / max(end - first, 1), 1e-6)
+        looked_at = max(end - kept.first, 1)
+        size = max((budget.bytes - before) / looked_at, 1)
+        seconds = max((budget.took - began) / looked_at, 1e-6)
         bytes_max = min(WINDOW_BYTES, budget.bytes_max * PART_OF_BUDGET)
         fits = int(min(bytes_max / size, budget.seconds * PART_OF_BUDGET / seconds))
         most = min(WINDOW_MAX, max(fits, FIRST_WINDOW))
         self.window = min(max(self.window * 4, limit), most)
+
+    async def _look_at(
+        self, reader: Reader, budget: Budget, first: int, limit: int, *, widen: bool
+    ) -> _Window | None:
+        """What is wanted from `first` on, or where `widen` from where a batch around it begins.
+
+        None where the budget does not reach so far; a look that has come no further yet looks at a small
+        window in any case.
+        """
+        kept: deque[Seen] = deque(maxlen=limit)
+        wanted, at = 0, first
+        while at < self.end:
+            row = await reader.fetch(self.index, at)
+            if widen and at == first:
+                first = at = max(self.start, reader.begin_of(row, first))
+            came = at
+            async with aclosing(reader.wanted(row, self.index, at, self.end, budget)) as found:
+                async for behind, one in found:
+                    at = max(at, behind)
+                    if one is not None:
+                        wanted += 1
+                        kept.append(one)
+                    is_bound = budget.is_used or self.end - first > FIRST_WINDOW
+                    if budget.is_spent and is_bound:
+                        return None
+            if at == came:
+                at = self.end
+        return _Window(first, kept, wanted)
+
+
+class _Window(NamedTuple):
+    """A part of a partition that was looked at: from where on, the newest of what is wanted, how many."""
+
+    first: int
+    found: deque[Seen]
+    wanted: int
 
 
 class Scan:

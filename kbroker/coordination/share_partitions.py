@@ -416,7 +416,7 @@ class SharePartitions:
             )
             led.state_epoch = row.state_epoch
         except KafkaError as error:
-            led.failure = error
+            led.failure = error.with_traceback(None)  # its frames know what it is kept by
             self.drop(led)
         led.offer()
 

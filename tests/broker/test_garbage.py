@@ -16,13 +16,16 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
+from kbroker.cluster import ResourceType
 from kbroker.handlers.registry import load_apis
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest
 
 from ..brokers import started
 from ..fuzz.world import VALID, World, make_world
+from ..sharing import GROUP, ShareMember, row_of, shared_topic
 from ..wire import (
     ConnectionClosed,
     batch,
@@ -32,6 +35,7 @@ from ..wire import (
     produce_request,
     until,
 )
+from .test_consumer_groups import set_config
 
 TIMES = 5
 ANSWER_SECONDS = 0.3
@@ -118,6 +122,22 @@ async def test_nothing_stays_of_a_group_that_becomes_empty(tmp_path: Path) -> No
             answer = await wire.ask(ApiKey.LEAVE_GROUP, 5, ask)
             await wait_all_tasks_blocked(0.01)
         assert not answer.members[0].error_code
+    assert not circles
+
+
+async def test_nothing_stays_of_a_share_partition_that_is_refused(tmp_path: Path) -> None:
+    """A group begins where a record is as new as nobody has written one."""
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await shared_topic(broker, wire, start=-1)
+        name, begins = "share.auto.offset.reset", "by_duration:PT1S"
+        await set_config(wire, ResourceType.GROUP, GROUP, name, begins)
+        with no_collection() as circles:
+            for _ in range(TIMES):
+                async with connected(broker.endpoint) as own:
+                    row = row_of(await ShareMember(own, topic).fetch(max_wait_ms=10))
+                assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+            await until(lambda: len(broker.nodes[0].server.connections) == 1)
+            await wait_all_tasks_blocked(0.01)
     assert not circles
 
 

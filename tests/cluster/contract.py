@@ -256,7 +256,8 @@ async def nothing_falls_between_a_read_and_the_watch_after_it(world: World) -> N
     copy.watch()
     fourth = await must_put(other, "d", 4)
     await copy.knows(fourth)
-    assert [each.revision for each in copy.changes] == [second, third, fourth]
+    heard = [each.revision for each in copy.changes]
+    assert heard == [second, third, fourth], copy.changes
     assert copy.entries == {
         "a": ({"n": 3}, third),
         "b": ({"n": 2}, second),

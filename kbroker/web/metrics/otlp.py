@@ -58,8 +58,9 @@ class OtlpService:
     """
 
     def __init__(self, config: BrokerConfig) -> None:
+        self._endpoint = config.otlp_endpoint
         self._interval = config.otlp_interval_ms / 1000
-        self._exporter = OTLPMetricExporter(endpoint=config.otlp_endpoint)
+        self._exporter: OTLPMetricExporter | None = None
         self._beat = Beat()
         self._sender = trio.CapacityLimiter(1)
         self._nodes: Sequence[LocalNode] = ()
@@ -69,6 +70,7 @@ class OtlpService:
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Take note of the nodes; no address is taken."""
         self._nodes, self._scope = nodes, trio.CancelScope()
+        self._exporter = OTLPMetricExporter(endpoint=self._endpoint)
 
     async def run(self) -> None:
         """Send until `close`."""
@@ -81,6 +83,9 @@ class OtlpService:
     async def close(self) -> None:
         """End it; what is just being sent is not waited for."""
         self._scope.cancel()
+        exporter, self._exporter = self._exporter, None
+        if exporter is not None:
+            exporter.shutdown()  # its thread tries no more
 
     async def _send_regularly(self, local: LocalNode) -> None:
         metrics, began = Metrics(local, self._beat), time.time_ns()
@@ -90,15 +95,10 @@ class OtlpService:
             if not local.is_running:
                 continue
             resource = resource_of(local)
-            send = partial(self._send, text, resource, began, time.time_ns())
+            assert self._exporter is not None, "`close` ends this as well"
+            send = partial(_send, self._exporter, text, resource, began, time.time_ns())
             sent = await trio.to_thread.run_sync(send, abandon_on_cancel=True, limiter=self._sender)
             self._note(is_sent=sent)
-
-    def _send(self, text: str, resource: Resource, began: int, now: int) -> bool:
-        """Whether it came through; in a thread, because the library waits and tries again."""
-        scope = ScopeMetrics(SCOPE, [*metrics_of(text, began, now)], schema_url="")
-        told = MetricsData([ResourceMetrics(resource, [scope], schema_url="")])
-        return self._exporter.export(told) is MetricExportResult.SUCCESS
 
     def _note(self, *, is_sent: bool) -> None:
         """Say once that it fails, and that it goes on."""
@@ -112,6 +112,15 @@ class OtlpService:
                 "metrics do not get through to otlp.endpoint: see what opentelemetry logs, and whether a "
                 "collector listens there for OTLP over HTTP"
             )
+
+
+def _send(
+    exporter: OTLPMetricExporter, text: str, resource: Resource, began: int, now: int
+) -> bool:
+    """Whether it came through; in a thread, because the library waits and tries again."""
+    scope = ScopeMetrics(SCOPE, [*metrics_of(text, began, now)], schema_url="")
+    told = MetricsData([ResourceMetrics(resource, [scope], schema_url="")])
+    return exporter.export(told) is MetricExportResult.SUCCESS
 
 
 def resource_of(local: LocalNode) -> Resource:

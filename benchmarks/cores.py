@@ -7,7 +7,6 @@ next to nothing, and has to, because it takes the same two cores.
 from __future__ import annotations
 
 import argparse
-import selectors
 import socket
 import struct
 import time
@@ -23,7 +22,7 @@ from .clusters import Supervised
 from .python_client import timed
 from .rows import Sample
 from .turns import Record, recorded
-from .wire_client import WAIT_SECONDS, produce_frame
+from .wire_client import WAIT_SECONDS, produce_frame, until_answered
 
 PROGRAM = "benchmarks.cores"
 AT_ONCE = 200
@@ -65,6 +64,8 @@ class Bundle:
 
     def __init__(self, port: int, frame: bytes) -> None:
         self.sent = 0
+        self.ends = 0.0
+        """Until when it asks."""
         self._frames = frame * AT_ONCE
         self._size = 0
         self._left = 0
@@ -82,21 +83,24 @@ class Bundle:
         self._size = 4 + size
         self.sent = 1
 
-    def ask(self) -> None:
-        """Send the next ones."""
+    def ask(self) -> bool:
+        """Send the next ones; False when the time is over."""
+        if time.monotonic() >= self.ends:
+            return False
         self.socket.sendall(self._frames)
         self._left = AT_ONCE * self._size
+        return True
 
     def receive(self) -> bool:
-        """Take what has come; True when all are answered."""
+        """Take what has come, and ask again when all are answered; False at the end."""
         size = self.socket.recv_into(self._buffer)
         if not size:
             raise BenchmarkFailed("a broker closed a connection")
         self._left -= size
         if self._left:
-            return False
+            return True
         self.sent += AT_ONCE
-        return True
+        return self.ask()
 
 
 def pipelined(options: argparse.Namespace, durabilities: Sequence[bool]) -> Iterator[Record]:
@@ -142,22 +146,9 @@ def _port(broker: Broker, admin: AdminClient, topic: str, partition: int) -> int
 
 def _send(bundles: Sequence[Bundle], seconds: float) -> None:
     """All of them again and again, for so long."""
-    ends = time.monotonic() + seconds
-    with selectors.DefaultSelector() as selector:
-        for each in bundles:
-            each.ask()
-            selector.register(each.socket, selectors.EVENT_READ, each)
-        while selector.get_map():
-            ready = selector.select(WAIT_SECONDS)
-            if not ready:
-                raise BenchmarkFailed("a broker does not answer")
-            for key, _ in ready:
-                if not key.data.receive():
-                    continue
-                if time.monotonic() < ends:
-                    key.data.ask()
-                else:
-                    selector.unregister(key.fileobj)
+    for each in bundles:
+        each.ends = time.monotonic() + seconds
+    until_answered(bundles)
 
 
 def _check(broker: Broker, topic: str, count: int) -> None:

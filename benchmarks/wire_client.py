@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import cycle, islice
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
@@ -46,6 +46,18 @@ Following: TypeAlias = Callable[[], bytes | bytearray | None]
 Answered: TypeAlias = Callable[[memoryview], None]
 Handlers: TypeAlias = tuple[Following, Answered]
 """What a connection sends next, None at the end, and what is done with each answer."""
+
+
+class Stream(Protocol):
+    """A connection that asks."""
+
+    socket: socket.socket
+
+    def ask(self) -> bool:
+        """Send what comes next; False when there is nothing."""
+
+    def receive(self) -> bool:
+        """Take what has come, and ask again; False at the end."""
 
 
 class Asking:
@@ -160,10 +172,10 @@ class WireClient:
                     raise RowRefused(f"{self._broker.name} does not lead {topic}")
                 answers.clear()
                 left = islice(frames, max(len(partitions), connections))
-                _until_answered(streams)  # each connection and each partition is used once before
+                until_answered(streams)  # each connection and each partition is used once before
             left = islice(frames, total)
             with timed(self._broker) as watch:
-                _until_answered(streams)
+                until_answered(streams)
         for error in filter(None, map(_error_of, answers)):
             raise RowRefused(f"{self._broker.name} refuses a record with error {error}")
         yield Sample(row, total / watch.seconds / 1e3, watch.cpu_seconds / total * 1e6)
@@ -193,7 +205,7 @@ class WireClient:
             return following, keep
 
         with self._connected(readers, reader) as streams:
-            _until_answered(streams)
+            until_answered(streams)
         return taken
 
     @contextmanager
@@ -206,7 +218,7 @@ class WireClient:
                 stream.socket.close()
 
 
-def _until_answered(streams: Sequence[Asking]) -> None:
+def until_answered(streams: Sequence[Stream]) -> None:
     """Let all of them ask until they have nothing more to ask."""
     with closing(selectors.DefaultSelector()) as selector:
         for stream in streams:

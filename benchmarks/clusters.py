@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.cluster.etcd import Etcd
+from tests.processes.commands import children_of
 
 from .brokers import HERE, BenchmarkFailed, Broker, Kbroker, cpu_seconds_of, resident_bytes_of
 
@@ -192,7 +193,7 @@ class Supervised(Cluster):
     def pid_of(self, node: int) -> int:
         deadline = time.monotonic() + STOP_SECONDS
         while time.monotonic() < deadline:
-            for pid, words in _children(self._processes[0].pid):
+            for pid, words in children_of(self._processes[0].pid).items():
                 if words[-1].endswith(f"/node-{node}"):
                     return pid
             time.sleep(0.01)
@@ -201,18 +202,6 @@ class Supervised(Cluster):
     def kill(self, node: int) -> None:
         """End the process of a node at once; the supervisor starts it again."""
         os.kill(self.pid_of(node), signal.SIGKILL)
-
-
-def _children(parent: int) -> Iterator[tuple[int, list[str]]]:
-    """The processes that a process has started, and their command lines."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            status = (path / "stat").read_text().rpartition(")")[2].split()
-            words = (path / "cmdline").read_text().split("\0")[:-1]
-        except OSError:  # it has ended
-            continue
-        if int(status[1]) == parent and words:
-            yield int(path.name), words
 
 
 class Answer:

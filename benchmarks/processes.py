@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from .__main__ import arguments, document, run, write_section
-from .brokers import BenchmarkFailed, Broker, cpu_seconds_of, resident_bytes_of
+from .brokers import BenchmarkFailed, cpu_seconds_of, resident_bytes_of
 from .clusters import NODES, OnEtcd, Processes
 from .replicated import REPLICATED, ROWS, WAIT_SECONDS, ThreeKafka, led_by
 from .rows import Sample
@@ -62,24 +62,19 @@ class KafkaProcesses(Processes, ThreeKafka):
 
 
 Cluster = OverEtcd | KafkaProcesses
-BROKERS: Mapping[str, type[Broker]] = {"kbroker": OverEtcd, "kafka": KafkaProcesses}
-KINDS: Mapping[str, type[Cluster]] = {"kbroker": OverEtcd, "kafka": KafkaProcesses}
+BROKERS: Mapping[str, type[Cluster]] = {"kbroker": OverEtcd, "kafka": KafkaProcesses}
 
 
 # -- what happens to a leader
 
 
-def kill(cluster: Cluster, node: int) -> None:
-    """It ends at once, and comes back when others have led for long."""
-    cluster.kill(node)
-    time.sleep(2 * DOWN_SECONDS)
-    cluster.revive(node)
+def kill(cluster: Cluster, node: int, *, is_told: bool = False) -> None:
+    """It ends at once, and comes back when others have led for long.
 
-
-def kill_and_say(cluster: Cluster, node: int) -> None:
-    """The same, and whoever has started it tells the others, if there is a way."""
+    `is_told`: whoever has started it tells the others, if there is a way.
+    """
     cluster.kill(node)
-    if isinstance(cluster, OverEtcd):
+    if is_told and isinstance(cluster, OverEtcd):
         cluster.say_gone(node).wait(WAIT_SECONDS)
     time.sleep(2 * DOWN_SECONDS)
     cluster.revive(node)
@@ -110,7 +105,7 @@ def stop(cluster: Cluster, node: int) -> None:
 
 EVENTS: Mapping[str, Callable[[Cluster, int], None]] = {
     "gap kill": kill,
-    "gap gone": kill_and_say,
+    "gap gone": partial(kill, is_told=True),
     "gap pause": pause,
     "gap two": kill_two,
     "gap stop": stop,
@@ -148,13 +143,14 @@ class Sending:
         self._thread = threading.Thread(target=self._send_all)
         self._thread.start()
 
-    def until_acked(self, since: float, seconds: float = 0.0) -> None:
-        """Wait until what was sent since then is acknowledged, for so long.
+    def until_steady(self) -> None:
+        """Wait until what is sent from now on has been acknowledged for a while.
 
         Raises BenchmarkFailed when a record is not, or none is within a minute.
         """
         deadline = time.monotonic() + WAIT_SECONDS
-        while not (self.acks and self.acks[-1].sent > since + seconds):
+        steady_at = time.perf_counter() + STEADY_SECONDS
+        while not (self.acks and self.acks[-1].sent > steady_at):
             if self._errors or time.monotonic() > deadline:
                 raise BenchmarkFailed(f"no acks: {self._errors[:1]}")
             time.sleep(SEND_SECONDS)
@@ -195,10 +191,10 @@ def gap_of(cluster: Cluster, node: int, row: str) -> float:
     admin.create_topics([NewTopic(topic, len(NODES))])[topic].result(WAIT_SECONDS)
     sending = Sending(cluster.address, topic, led_by(admin, topic, node))
     try:
-        sending.until_acked(time.perf_counter(), STEADY_SECONDS)
+        sending.until_steady()
         began = time.perf_counter()
         EVENTS[row](cluster, node)
-        sending.until_acked(time.perf_counter(), STEADY_SECONDS)
+        sending.until_steady()
     finally:
         sending.stop()
     return longest_gap(sending.acks, began)
@@ -207,8 +203,8 @@ def gap_of(cluster: Cluster, node: int, row: str) -> float:
 def gaps(options: argparse.Namespace, durable: bool) -> Iterator[Record]:
     """All events, for each node once; they do not depend on durability."""
     for name in options.brokers:
-        for sample in _gaps_of(KINDS[name], options.folder, durable):
-            yield recorded(sample, KINDS[name].name, durable, 0)
+        for sample in _gaps_of(BROKERS[name], options.folder, durable):
+            yield recorded(sample, BROKERS[name].name, durable, 0)
 
 
 def _gaps_of(kind: type[Cluster], folder: Path, durable: bool) -> Iterator[Sample]:

@@ -1576,7 +1576,7 @@ _HTTP = (
     ),
 )
 
-_REGISTRY = (
+_OTLP = (
     Property(
         "otlp.endpoint",
         Type.STRING,
@@ -1595,6 +1595,9 @@ _REGISTRY = (
         dynamic=False,
         own=True,
     ),
+)
+
+_REGISTRY = (
     Property(
         "registry.host",
         Type.STRING,
@@ -1631,6 +1634,7 @@ SECTIONS: tuple[tuple[str, tuple[Property, ...]], ...] = (
     ("Limits", _LIMITS),
     ("Security", _SECURITY),
     ("HTTP", _HTTP),
+    ("OpenTelemetry", _OTLP),
     ("Schema registry", _REGISTRY),
     ("Accepted for the sake of Kafka's files", _IGNORED),
 )

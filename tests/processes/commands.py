@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 WAIT_SECONDS = 60
 
@@ -63,3 +64,17 @@ def consume(bootstrap: str) -> list[int]:
     """The numbers in `orders`, in their order as numbers."""
     got = kbroker(bootstrap, "topic", "consume", "orders", "-o", ":end", "-f", "%v\\n")
     return sorted(map(int, got.split()))
+
+
+def children_of(parent: int) -> dict[int, list[str]]:
+    """The command lines of the processes that a process has started."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (path / "stat").read_text().rpartition(")")[2].split()
+            words = (path / "cmdline").read_text().split("\0")[:-1]
+        except OSError:  # it has ended
+            continue
+        if int(status[1]) == parent and words:
+            found[int(path.name)] = words
+    return found

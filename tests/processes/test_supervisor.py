@@ -15,7 +15,16 @@ import pytest
 
 from ..kill.server import Server
 from ..ports import free_ports
-from .commands import WAIT_SECONDS, consume, is_healthy, kbroker, produce, refused, wait_until
+from .commands import (
+    WAIT_SECONDS,
+    children_of,
+    consume,
+    is_healthy,
+    kbroker,
+    produce,
+    refused,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -61,20 +70,6 @@ class Supervised(Server):
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(WAIT_SECONDS) == 0
         self.process = None
-
-
-def children_of(parent: int) -> dict[int, list[str]]:
-    """The command lines of the processes that a process has started."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            status = (path / "stat").read_text().rpartition(")")[2].split()
-            words = (path / "cmdline").read_text().split("\0")[:-1]
-        except OSError:  # it has ended
-            continue
-        if int(status[1]) == parent and words:
-            found[int(path.name)] = words
-    return found
 
 
 @contextmanager

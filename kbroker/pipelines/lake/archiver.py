@@ -44,8 +44,9 @@ class Conf:
     """raw, json or avro."""
     schema: str | None = None
     """json: the fields as DDL or as the path of a file with DDL or Spark's JSON form; without it
-    they are found in the values, which may have a schema's number (5 bytes) before them. avro: the path of the one schema that has written all values, a
-    folder of ``<number>.avsc``, or a registry's address."""
+    they are found in the values, which may have a schema's number (5 bytes) before them. avro: the
+    path of the one schema that has written all values, a folder of ``<number>.avsc``, or a registry's
+    address."""
     once: bool = False
     """End when everything that is there now is in the lake."""
     every_seconds: float = 10

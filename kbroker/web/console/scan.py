@@ -277,15 +277,14 @@ class Lane:
             row = await reader.fetch(self.index, at)
             if widen and at == first:
                 first = at = max(self.start, reader.begin_of(row, first))
-            came = at
+            came, is_small = at, self.end - first <= FIRST_WINDOW
             async with aclosing(reader.wanted(row, self.index, at, self.end, budget)) as found:
                 async for behind, one in found:
                     at = max(at, behind)
                     if one is not None:
                         wanted += 1
                         kept.append(one)
-                    is_bound = budget.is_used or self.end - first > FIRST_WINDOW
-                    if budget.is_spent and is_bound:
+                    if budget.is_spent and (budget.is_used or not is_small):
                         return None
             if at == came:
                 at = self.end

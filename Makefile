@@ -39,7 +39,7 @@ needs-%: python-there
 	@$(PYTHON) tests/needs.py $*
 
 needs-of-parts: python-there
-	@$(PYTHON) tests/needs.py $(or $(PARTS),lint unit demo spark compat)
+	@$(PYTHON) tests/needs.py $(or $(PARTS),lint unit clients)
 
 system-packages: python-there
 	@$(PYTHON) tests/needs.py

@@ -1,4 +1,4 @@
-"""Fixtures: one broker for the run, client processes, and the time that each client took."""
+"""Fixtures: one broker for a process of the run, client processes, and the time that each client took."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from harness.clients import (
 from harness.codecs import WRITERS, records_of, topic_of
 from harness.nodes import CLUSTERS
 from harness.tools import Tools
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 PROPERTIES = {
     "group.min.session.timeout.ms": "1000",
@@ -44,6 +46,26 @@ KILLED = {
 """Apache Kafka is back soon after SIGKILL, and looks for transactions to abort only then: before,
 it would call some of them aborted without a marker, and their partitions would hang for ever.
 What is to be compacted is compacted soon, and members of share groups are missed soon."""
+
+DUMPED = frozenset(
+    (
+        "test_admin.py",
+        "test_codecs.py",
+        "test_consumer_groups.py",
+        "test_dump_log.py",
+        "test_groups.py",
+        "test_java.py",
+        "test_kcat.py",
+        "test_lost_answers.py",
+        "test_old_versions.py",
+        "test_positions.py",
+        "test_produce.py",
+        "test_share_consumers.py",
+        "test_transactions.py",
+        "test_wrong_requests.py",
+    )
+)
+"""The files whose tests run in one process, so that the dump has what all of them wrote."""
 
 Spawn = Callable[[str], ClientProcess]
 
@@ -92,6 +114,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The dump of everything that was written comes last: it stops the broker."""
     items.sort(key=lambda item: item.path.name == "test_dump_log.py")
+
+
+class FilesInProcesses(LoadScopeScheduling):
+    """Hands out one file after the other, and those of the dump together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "the dump" if file in DUMPED else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesInProcesses:
+    return FilesInProcesses(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -322,36 +322,36 @@ JAVA_PROGRAMS = {
 
 NEEDS = (
     Need(
-        commands=("lint", "quick", "unit", "demo", "spark", "compat", "examples-java"),
+        commands=("lint", "quick", "unit", "clients", "demo", "spark", "compat", "examples-java"),
         problem=problem_of_venv,
         installed=("python3-venv",),
         unpacked=("python3-pip-whl",),
         programs={},
     ),
     Need(
-        commands=("demo", "spark"),
+        commands=("clients", "demo", "spark"),
         problem=partial(problem_of_java, newest=None, compiler=False),
         installed=JDK,
         unpacked=JDK,
         programs=JAVA_PROGRAMS,
     ),
-    # Spark 4.0 is in "compat"; "unit" already installs what that part needs.
+    # Spark 4.0 is in "compat"; "unit" already installs what "clients" needs.
     Need(
-        commands=("unit", "compat", "examples-java"),
+        commands=("unit", "clients", "compat", "examples-java"),
         problem=partial(problem_of_java, newest=NEWEST_JAVA_OF_SPARK_4_0, compiler=True),
         installed=JDK,
         unpacked=JDK,
         programs=JAVA_PROGRAMS,
     ),
     Need(
-        commands=("unit", "spark", "compat", "examples-java"),
+        commands=("unit", "clients", "spark", "compat", "examples-java"),
         problem=partial(problem_of_program, name="mvn", title="Maven"),
         installed=("maven",),
         unpacked=("maven",),
         programs={"mvn": ("usr/share/maven/bin/mvn",)},
     ),
     Need(
-        commands=("compat",),
+        commands=("clients", "compat"),
         problem=partial(problem_of_program, name="kcat", title="kcat"),
         installed=("kcat",),
         unpacked=("kcat",),

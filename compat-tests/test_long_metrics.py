@@ -1,4 +1,4 @@
-"""Prometheus' own tool on what a broker tells, and on the rules that ask for it; kafka_exporter beside it.
+"""Prometheus and its tool on what a broker tells, and on the rules that ask for it; kafka_exporter beside it.
 
 kafka_exporter and Strimzi's dashboards are in no registry: who has them says where, in
 KBROKER_COMPAT_KAFKA_EXPORTER (otherwise it is looked for as a command) and KBROKER_COMPAT_DASHBOARDS.
@@ -12,15 +12,20 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import trio
+import yaml
 from confluent_kafka import Consumer, TopicPartition
+from harness.brokers import Broker, free_port
+from harness.clients import eventually
 from harness.places import environment
-from harness.scraping import Sample, kafka_exporter, samples_of, text_at
+from harness.scraping import Prometheus, Sample, kafka_exporter, prometheus, samples_of, text_at
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
@@ -42,12 +47,15 @@ OF_EXPORTER = ("kafka_brokers", "kafka_broker_info", "kafka_topic_", "kafka_cons
 NOTHING_COMMITTED = -1
 """What kafka_exporter tells of a partition of which a group has committed nothing."""
 READ_SECONDS = 60
+SCRAPE_SECONDS = 1
+RATE_SECONDS = 4 * SCRAPE_SECONDS
+"""Rates are of as many scrapes as where people use Prometheus with its own settings."""
 PAGES = ("strimzi-kafka.json", "strimzi-kafka-exporter.json")
 SERIES = re.compile(r"\b(?:kafka|kbroker|process)_[a-z_]+\b")
 
 
 def promtool(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [str(environment("promtool") / "promtool"), *words]
+    command = [str(environment("prometheus") / "promtool"), *words]
     return subprocess.run(command, input=given, capture_output=True, check=False, timeout=60)
 
 
@@ -92,13 +100,20 @@ def test_the_configuration_is_good() -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_what_the_dashboard_asks_is_understood() -> None:
+def questions() -> list[str]:
+    """What the dashboard asks."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     asked = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     assert len(asked) > 20
-    for each in asked:
-        filled = each.replace("$job", "kbroker").replace("$__rate_interval", "1m")
-        done = promtool("promql", "format", "--experimental", filled)
+    return [
+        each.replace("$job", "kbroker").replace("$__rate_interval", f"{RATE_SECONDS}s")
+        for each in asked
+    ]
+
+
+def test_what_the_dashboard_asks_is_understood() -> None:
+    for each in questions():
+        done = promtool("promql", "format", "--experimental", each)
         assert done.returncode == 0, done.stderr.decode()
 
 
@@ -132,6 +147,88 @@ def used() -> Iterator[tuple[str, str]]:
         yield broker.bootstrap_servers, f"http://{service.endpoint_of(1)}/metrics"
         reader.close()
         away.close()
+
+
+def program() -> Path:
+    return environment("prometheus") / "prometheus"
+
+
+@contextmanager
+def scraping(folder: Path, url: str, protocol: str = "PrometheusText1.0.0") -> Iterator[Prometheus]:
+    """A server of Prometheus that is set up as the example, for one broker, but looks each second."""
+    settings = yaml.safe_load(CONFIGURATION.read_text())
+    seconds = f"{SCRAPE_SECONDS}s"
+    settings["global"].update(scrape_interval=seconds, evaluation_interval=seconds)
+    settings["global"]["scrape_protocols"] = [protocol]
+    settings["scrape_configs"][0]["static_configs"][0]["targets"] = [urlsplit(url).netloc]
+    shutil.copy(RULES, folder)
+    (folder / CONFIGURATION.name).write_text(yaml.safe_dump(settings))
+    with prometheus(program(), folder, folder / CONFIGURATION.name) as server:
+        wanted = 2 * RATE_SECONDS
+        eventually(lambda: scrapes_of(server), lambda count: count >= wanted, "scrapes")
+        yield server
+
+
+def scrapes_of(server: Prometheus) -> int:
+    """How often it has scraped the broker within the last minute."""
+    return sum(int(row["value"][1]) for row in server.series("sum_over_time(up[1m])"))
+
+
+def states_of(server: Prometheus) -> dict[str, str]:
+    """The state of each rule that is not inactive; fails where one could not be worked out."""
+    rules = server.rules()
+    assert {rule["health"] for rule in rules} == {"ok"}, rules
+    return {rule["name"]: rule["state"] for rule in rules if rule["state"] != "inactive"}
+
+
+@pytest.mark.parametrize("protocol", ["OpenMetricsText1.0.0", "PrometheusText0.0.4"])
+def test_the_server_scrapes_it(protocol: str, used: tuple[str, str], tmp_path: Path) -> None:
+    """As the example says: all of it, no rule fails or wakes anybody, the dashboard has its answers."""
+    _, url = used
+    with scraping(tmp_path, url, protocol) as server:
+        (target,) = server.targets()
+        assert (target["health"], target["lastError"]) == ("up", "")
+        expected = {name for name, _ in samples_of(text_at(url))}
+        there = {row["metric"]["__name__"] for row in server.series('{job="kbroker"}')}
+        assert expected - there == set()
+        silent = [question for question in questions() if not server.series(question)]
+        assert states_of(server) == {}
+        (scraped,) = server.series("scrape_samples_scraped")
+    print(f"figures: {protocol}: {scraped['value'][1]} series in Prometheus")
+    print(
+        f"figures: {len(questions()) - len(silent)} of {len(questions())} questions find something"
+    )
+    print("silent:", *silent, sep="\n  ")
+
+
+def test_the_server_sees_that_a_broker_is_gone(tmp_path: Path) -> None:
+    config = BrokerConfig.load(options={"http.port": "0"})
+    service = HttpService(config)
+    with ExitStack() as ended:
+        with LocalBroker(config=config, service=service):
+            url = f"http://{service.endpoint_of(1)}/metrics"
+            server = ended.enter_context(scraping(tmp_path, url))
+            assert states_of(server) == {}
+        down = {"KbrokerNodeDown": "pending"}
+        eventually(lambda: states_of(server), lambda states: down.items() <= states.items(), "down")
+
+
+def test_the_server_takes_what_is_sent(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
+    """By OTLP, under the names that it has where it is scraped."""
+    (tmp_path / "prometheus.yml").write_text("global: {}")
+    with prometheus(program(), tmp_path, tmp_path / "prometheus.yml") as server:
+        port = free_port()
+        sends = {"otlp.endpoint": server.takes, "otlp.interval.ms": "1000", "http.port": str(port)}
+        make_broker("sends", sends).start()
+        expected = {name for name, _ in samples_of(text_at(f"http://127.0.0.1:{port}/metrics"))}
+        question = '{job="kbroker"}'
+        there = eventually(
+            lambda: {row["metric"]["__name__"] for row in server.series(question)}, bool, "series"
+        )
+        (one,) = server.series("kafka_brokers")
+        assert expected - there == set()
+    assert one["value"][1] == "1"
+    print(f"figures: {len(there)} names come by OTLP")
 
 
 def of_exporter(samples: dict[Sample, float]) -> dict[Sample, float]:

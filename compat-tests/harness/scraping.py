@@ -1,14 +1,17 @@
-"""What programs tell Prometheus: kafka_exporter beside a broker, and a broker itself."""
+"""What programs tell Prometheus, kafka_exporter beside a broker and a broker itself, and what it makes of it."""
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -77,3 +80,46 @@ def kafka_exporter(program: str, folder: Path, bootstrap: str) -> Iterator[str]:
     url = f"http://{address}/metrics"
     with running(command, folder / "kafka_exporter.log", url):
         yield url
+
+
+class Prometheus:
+    """A server of Prometheus that runs; `address` is host:port.
+
+    takes: where it takes what others send it by OTLP.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._url = f"http://{address}/api/v1"
+        self.takes = f"{self._url}/otlp/v1/metrics"
+
+    def targets(self) -> list[dict[str, Any]]:
+        """Who is scraped, and how that went."""
+        return list(self._data("targets")["activeTargets"])
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All rules that it has, with what became of them the last time."""
+        return [rule for group in self._data("rules")["groups"] for rule in group["rules"]]
+
+    def series(self, question: str) -> list[dict[str, Any]]:
+        """What a question in PromQL finds now: rows of `metric` (labels) and `value` (time, text)."""
+        return list(self._data(f"query?{urlencode({'query': question})}")["result"])
+
+    def _data(self, path: str) -> Any:
+        answer = json.loads(text_at(f"{self._url}/{path}"))
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+
+@contextmanager
+def prometheus(program: Path, folder: Path, configuration: Path) -> Iterator[Prometheus]:
+    """A server that keeps what it scrapes below `folder`."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        str(program),
+        f"--config.file={configuration}",
+        f"--storage.tsdb.path={folder / 'series'}",
+        f"--web.listen-address={address}",
+        "--web.enable-otlp-receiver",
+    ]
+    with running(command, folder / "prometheus.log", f"http://{address}/-/ready"):
+        yield Prometheus(address)

@@ -197,7 +197,8 @@ class TlsTransport:
             return False
         if isinstance(error, ssl.SSLZeroReturnError):
             return True
-        if isinstance(error, ssl.SSLEOFError):
+        # Before Python 3.11.3 it has no exception of its own (python/cpython#95494).
+        if isinstance(error, ssl.SSLEOFError) or error.reason == "UNEXPECTED_EOF_WHILE_READING":
             # Some clients close without a word, and the length of a request says enough. Who does so
             # waits for no word either.
             self._is_heard = False

@@ -194,6 +194,8 @@ def _limit(context: ssl.SSLContext, setting: Lookup) -> None:
     wanted = sorted(_VERSIONS[name] for name in names)
     context.minimum_version = wanted[0] if wanted else ssl.TLSVersion.TLSv1_2
     context.maximum_version = wanted[-1] if wanted else ssl.TLSVersion.MAXIMUM_SUPPORTED
+    # Set before Python 3.11.3: an end without a word looks like one that was said (python/cpython#95494).
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     suites = _items(setting("ssl.cipher.suites"))
     if suites:
         from .cipher_suites import limit_suites  # most settings name none

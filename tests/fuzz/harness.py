@@ -213,6 +213,7 @@ class Fuzzer:
             problem = self._judge(frame, sent, cut_off) or self._too_slow(frame, took, index)
         except Exception as error:  # noqa: BLE001  # what this is for
             problem = f"{type(error).__name__}: {error}"
+        await forget_quotas(node.cluster)  # they would mute all frames that come after this one
         if node.troubles.unhandled_errors > errors or self.alarm.messages:
             problem = "\n".join(["unhandled error", *self.alarm.messages])
             self.alarm.messages.clear()
@@ -247,9 +248,13 @@ class Fuzzer:
 
 
 async def forget_limits(cluster: Cluster) -> None:
-    """Take away what frames may have set: a message.max.bytes of 1, or no new connections at all."""
+    """Take away what frames may have set: a message.max.bytes of 1, or a quota of one byte."""
     for resource in tuple(cluster.configs):
         await cluster.alter_configs(resource, {}, cause="frames gave it")
+    await forget_quotas(cluster)
+
+
+async def forget_quotas(cluster: Cluster) -> None:
     for quota in cluster.client_quotas.all:
         none = dict.fromkeys(quota.values)
         await alter_quotas(cluster, [(quota.entity, none)], cause="frames gave it")

@@ -112,7 +112,8 @@ def test_what_one_releases_another_one_gets(
     second = join(broker, group, topic)
     all_read(range(1, 2), second)
     (row,) = second("rows")
-    assert row["deliveries"] == 2
+    # Java's client asks for more while it is about to leave: it may be given the same one again.
+    assert row["deliveries"] in (2, 3)
     second("leave")
 
 

@@ -192,6 +192,7 @@ def test_the_server_scrapes_it(protocol: str, used: tuple[str, str], tmp_path: P
         there = {row["metric"]["__name__"] for row in server.series('{job="kbroker"}')}
         assert expected - there == set()
         silent = [question for question in questions() if not server.series(question)]
+        assert silent == []
         assert states_of(server) == {}
         (scraped,) = server.series("scrape_samples_scraped")
     print(f"figures: {protocol}: {scraped['value'][1]} series in Prometheus")

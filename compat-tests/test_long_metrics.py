@@ -195,11 +195,8 @@ def test_the_server_scrapes_it(protocol: str, used: tuple[str, str], tmp_path: P
         assert silent == []
         assert states_of(server) == {}
         (scraped,) = server.series("scrape_samples_scraped")
-    print(f"figures: {protocol}: {scraped['value'][1]} series in Prometheus")
-    print(
-        f"figures: {len(questions()) - len(silent)} of {len(questions())} questions find something"
-    )
-    print("silent:", *silent, sep="\n  ")
+    print(f"\nfigures: {scraped['value'][1]} series in Prometheus as {protocol}")
+    print(f"figures: {len(questions())} questions of the dashboard are answered")
 
 
 def test_the_server_sees_that_a_broker_is_gone(tmp_path: Path) -> None:
@@ -229,7 +226,7 @@ def test_the_server_takes_what_is_sent(make_broker: Callable[..., Broker], tmp_p
         (one,) = server.series("kafka_brokers")
         assert expected - there == set()
     assert one["value"][1] == "1"
-    print(f"figures: {len(there)} names come by OTLP")
+    print(f"\nfigures: {len(there)} names come by OTLP")
 
 
 def of_exporter(samples: dict[Sample, float]) -> dict[Sample, float]:
@@ -256,7 +253,7 @@ def test_kafka_exporter_tells_the_same(used: tuple[str, str], tmp_path: Path) ->
         "kafka_consumergroup_current_offset",
         "kafka_consumergroup_lag",
     }
-    print(f"figures: {len(ours)} series as kafka_exporter, {len(nothing)} of its own are -1")
+    print(f"\nfigures: {len(ours)} series as kafka_exporter, {len(nothing)} of its own are -1")
 
 
 def asked_by(page: Any) -> Iterator[str]:
@@ -289,4 +286,4 @@ def test_dashboards_of_strimzi_find_their_series(used: tuple[str, str]) -> None:
         for name in SERIES.findall(re.sub(r'"[^"]*"', "", query))
     }
     assert asked - there == set()
-    print(f"figures: {len(asked)} names of {len(pages)} dashboards of Strimzi are found")
+    print(f"\nfigures: {len(asked)} names of {len(pages)} dashboards of Strimzi are found")

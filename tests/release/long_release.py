@@ -105,7 +105,7 @@ def test_it_works_where_it_is_installed(
     done(*install, "--resolution", resolution, "-r", ROOT / "pyproject.toml", *extras)
     done(*install, "--no-deps", wheel)
     done(*install, "pytest>=8")
-    print(f"figures: Python 3.{minor}, {resolution}: {smoked(own, tmp_path)}")
+    print(f"\nfigures: Python 3.{minor}, {resolution}\n{smoked(own, tmp_path)}")
 
 
 @pytest.mark.parametrize("minor", MINORS)

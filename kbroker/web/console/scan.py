@@ -75,7 +75,7 @@ class Reader:
     ) -> None:
         self.topic = topic
         self._cluster = cluster
-        self.wants = wanted
+        self.asked = wanted
         self._heavy = heavy
         self._committed = committed
         self._schemas = schemas
@@ -126,7 +126,7 @@ class Reader:
     def begin_of(self, row: FetchResponse.Partition, first: int) -> int:
         """From where on to look at an answer of which `first` is wanted: all of a batch is parsed anyway,
         and would be again for what is before; but where everything is wanted, each record costs more."""
-        headers = () if self.wants.is_anything else iter_headers(row.records or b"")
+        headers = () if self.asked.is_anything else iter_headers(row.records or b"")
         begin = next((header.base_offset for _, header in headers), first)
         return max(min(begin, first), first - WINDOW_MAX)
 
@@ -147,7 +147,7 @@ class Reader:
             payload: bytes | None = None
             if not (header.is_control or is_aborted or header.next_offset <= first):
                 payload = await self._payload(batch, header)
-                if not self.wants.may_be_in(payload):
+                if not self.asked.may_be_in(payload):
                     payload = None
             yield header, payload
             await self.slices.pause()
@@ -180,13 +180,13 @@ class Reader:
 
     async def _looked_at(self, index: int, record: Record, header: BatchHeader) -> Seen | None:
         """A record as it is shown, if it is wanted."""
-        if not self.wants.may_want(record):
+        if not self.asked.may_want(record):
             return None
         decoded = NEITHER
         if self._schemas is not None:
             decoded = await decoded_parts(self._schemas, self.topic, record)
             await self.slices.pause()
-        if not self.wants.wants(index, record, decoded):
+        if not self.asked.wants(index, record, decoded):
             return None
         return seen(self.topic, index, record, header, decoded)
 
@@ -273,7 +273,7 @@ class Lane:
         """
         kept: deque[Seen] = deque(maxlen=limit)
         wanted, at = 0, first
-        counted = budget.records, reader.wants.too_large
+        counted = budget.records, reader.asked.too_large
         while at < self.end:
             row = await reader.fetch(self.index, at)
             if widen and at == first:
@@ -287,7 +287,7 @@ class Lane:
                         kept.append(one)
                     if budget.is_spent and (budget.is_used or not is_small):
                         # They are looked at again.
-                        budget.records, reader.wants.too_large = counted
+                        budget.records, reader.asked.too_large = counted
                         return None
             if at == came:
                 at = self.end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -35,7 +36,7 @@ from .share_states import ShareStateService
 ANSWER_SECONDS = 15
 """How long coordinators may take, with all attempts."""
 LONGEST_PAUSE_SECONDS = 1
-ROWS_MAX = 500
+ROWS_MAX = 200
 """Of one request, and so done in one turn."""
 
 AGAIN = frozenset(
@@ -134,11 +135,20 @@ class SharePersister:
     async def _ask(
         self, api: _Api, rows: Mapping[SharePartition, Row]
     ) -> dict[SharePartition, Any]:
-        for share, row in rows.items():
-            row.partition = share.partition
         answers: dict[SharePartition, Any] = {}
+        left = iter(rows.items())
+        async with trio.open_nursery() as nursery:
+            while some := dict(islice(left, ROWS_MAX)):
+                nursery.start_soon(self._ask_some, api, some, answers)
+        return answers
+
+    async def _ask_some(
+        self, api: _Api, left: dict[SharePartition, Row], answers: dict[SharePartition, Any]
+    ) -> None:
+        """Ask about as many as are done in one turn, until all of them have an answer."""
+        for share, row in left.items():
+            row.partition = share.partition
         backoff = Backoff(LONGEST_PAUSE_SECONDS)
-        left = dict(rows)
         with trio.move_on_after(ANSWER_SECONDS):
             while left:
                 await self._try(api, left, answers)
@@ -147,7 +157,6 @@ class SharePersister:
                     await trio.sleep(backoff.next())
         refused = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         answers.update((share, _refused(api, share, refused)) for share in left)
-        return answers
 
     async def _try(
         self, api: _Api, rows: Mapping[SharePartition, Row], answers: dict[SharePartition, Any]
@@ -161,12 +170,11 @@ class SharePersister:
             return
         async with trio.open_nursery() as nursery:
             for (node_id, group_id), shares in self._places(rows).items():
-                for start in range(0, len(shares), ROWS_MAX):
-                    asked = {share: rows[share] for share in shares[start : start + ROWS_MAX]}
-                    if node_id == self._node_id:
-                        nursery.start_soon(self._ask_here, api, asked, answers)
-                    else:
-                        nursery.start_soon(self._ask_node, api, node_id, group_id, asked, answers)
+                asked = {share: rows[share] for share in shares}
+                if node_id == self._node_id:
+                    nursery.start_soon(self._ask_here, api, asked, answers)
+                else:
+                    nursery.start_soon(self._ask_node, api, node_id, group_id, asked, answers)
 
     def _places(
         self, shares: Iterable[SharePartition]

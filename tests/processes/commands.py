@@ -44,6 +44,17 @@ def is_healthy(bootstrap: str) -> bool:
     return run("cluster", "health", "--bootstrap", bootstrap).returncode == 0
 
 
+def wait_until_healthy(bootstrap: str) -> None:
+    """Wait until all replicas of all partitions are in sync; says what is not, when it takes too long."""
+    ends_at = time.monotonic() + WAIT_SECONDS
+    while True:
+        done = run("cluster", "health", "--bootstrap", bootstrap)
+        if done.returncode == 0:
+            return
+        assert time.monotonic() < ends_at, done.stdout + done.stderr
+        time.sleep(0.2)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     ends_at = time.monotonic() + WAIT_SECONDS
     while not condition():

@@ -18,7 +18,16 @@ from ..kill.server import Server
 from ..ports import free_ports
 from ..wire import Topic, batch, connected
 from ..wire import produce as raw_produce
-from .commands import WAIT_SECONDS, consume, is_healthy, kbroker, produce, refused, run, wait_until
+from .commands import (
+    WAIT_SECONDS,
+    consume,
+    kbroker,
+    produce,
+    refused,
+    run,
+    wait_until,
+    wait_until_healthy,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +82,7 @@ def test_nodes_in_processes_replicate_and_one_that_is_killed_comes_back(
             nodes[3].bootstrap, "cluster", "health", status=1
         )
         nodes[2].start()
-        wait_until(lambda: is_healthy(nodes[2].bootstrap))
+        wait_until_healthy(nodes[2].bootstrap)
         produce(nodes[2].bootstrap, 200, 300)
         assert consume(nodes[3].bootstrap) == [*range(300)]
 
@@ -105,7 +114,7 @@ def test_all_nodes_are_killed_and_nothing_is_lost(address: str, tmp_path: Path) 
             node.kill()
         for node in nodes.values():
             node.start()
-        wait_until(lambda: is_healthy(nodes[1].bootstrap))
+        wait_until_healthy(nodes[1].bootstrap)
         assert consume(nodes[2].bootstrap) == [*range(100)]
 
 
@@ -127,7 +136,7 @@ def test_nobody_waits_for_the_lease_of_a_process_that_is_said_to_be_gone(
         produce(nodes[1].bootstrap, 0, 100)  # its lease is one of an hour
         assert say_gone(address, nodes[2].data).stdout == "node 2 was gone already\n"
         nodes[2].start()
-        wait_until(lambda: is_healthy(nodes[2].bootstrap))
+        wait_until_healthy(nodes[2].bootstrap)
         assert consume(nodes[2].bootstrap) == [*range(100)]
     assert "no node's data" in say_gone(address, tmp_path).stderr
 

@@ -24,6 +24,7 @@ from .commands import (
     produce,
     refused,
     wait_until,
+    wait_until_healthy,
 )
 
 pytestmark = pytest.mark.slow
@@ -91,7 +92,7 @@ def test_a_node_that_is_killed_is_started_again_and_nobody_waits_for_its_lease(
         produce(nodes[0], 0, 100)
         os.kill(server.pid_of(2), signal.SIGKILL)
         produce(nodes[0], 100, 200)  # within seconds, and the lease is one of nine
-        wait_until(lambda: is_healthy(nodes[1]))
+        wait_until_healthy(nodes[1])
         assert "node 2 ended with status -9; it is started again" in server.log
         produce(nodes[1], 200, 300)
         assert consume(nodes[2]) == [*range(300)]
@@ -123,7 +124,7 @@ def test_when_the_supervisor_is_killed_its_nodes_end_and_nothing_is_lost(tmp_pat
         server.kill()
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
         server.ready()
-        wait_until(lambda: is_healthy(server.bootstrap))
+        wait_until_healthy(server.bootstrap)
         assert consume(server.bootstrap) == [*range(100)]
 
 
@@ -145,7 +146,7 @@ def test_all_nodes_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
         produce(server.bootstrap, 0, 100)
         for node_id in range(1, NODES + 1):
             os.kill(server.pid_of(node_id), signal.SIGKILL)
-        wait_until(lambda: is_healthy(server.bootstrap))
+        wait_until_healthy(server.bootstrap)
         assert consume(server.bootstrap) == [*range(100)]
 
 
@@ -155,7 +156,7 @@ def test_one_node_is_stopped_in_order_and_comes_back(tmp_path: Path) -> None:
         os.kill(server.pid_of(3), signal.SIGTERM)
         wait_until(lambda: "node 3 ended with status 0" in server.log)
         assert "node 3 is leaving" in server.log
-        wait_until(lambda: is_healthy(server.bootstrap))
+        wait_until_healthy(server.bootstrap)
 
 
 def test_the_ready_event_and_the_banner_name_all_nodes(tmp_path: Path) -> None:

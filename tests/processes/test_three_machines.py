@@ -12,7 +12,7 @@ import pytest
 
 from ..cluster.etcd import Etcd
 from ..ports import free_ports
-from .commands import consume, is_healthy, kbroker, produce, run, wait_until
+from .commands import consume, kbroker, produce, run, wait_until, wait_until_healthy
 from .deployed import EXAMPLES, Deployed
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def test_a_process_that_dies_is_missed_at_once_and_comes_back(tmp_path: Path) ->
         assert after.stdout == "node 2 is gone\n"
         produce(every[3].address, 100, 200)
         every[2].start()
-        wait_until(lambda: is_healthy(every[2].address))
+        wait_until_healthy(every[2].address)
         assert consume(every[2].address) == [*range(200)]
 
 
@@ -101,6 +101,6 @@ def test_two_members_of_etcd_that_are_lost_for_good_are_done_without(tmp_path: P
         wait_until(lambda: run(*create, "--if-not-exists").returncode == 0)
         every[2].kill()
         every[2].start()
-        wait_until(lambda: is_healthy(every[1].address))
+        wait_until_healthy(every[1].address)
         produce(every[2].address, 200, 300)
         assert consume(every[3].address) == [*range(300)]

@@ -18,7 +18,7 @@ from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
 from ..cluster.etcd import Etcd
 from ..ports import free_ports
 from ..wire import connected
-from .commands import consume, is_healthy, produce, run, wait_until
+from .commands import consume, produce, run, wait_until_healthy
 from .commands import kbroker as command
 from .deployed import Deployed
 
@@ -86,7 +86,7 @@ class Cluster:
     def start_in_sync(self, node_id: int, *, is_newer: bool) -> None:
         """Start a node in a version, and wait until it is in sync."""
         self.start(node_id, is_newer=is_newer)
-        wait_until(lambda: is_healthy(self.nodes[node_id].address))
+        wait_until_healthy(self.nodes[node_id].address)
 
     def finalize(self, level: int, kind: int) -> tuple[int, str | None]:
         """The error of an update of the feature, and its message."""

@@ -564,7 +564,8 @@ def _only(event: Event, values: set[int], sent: set[int]) -> Event:
 def report(history: list[Event], verdict: Verdict, findings_max: int = 3) -> str:
     """A verdict in words, with the smallest history of the first findings."""
     lines = [f"refused: {text}" for text in verdict.refusals]
-    lines.append(f"{len(verdict.findings)} findings; {verdict.had}")
+    first = "".join(f"; the first: {finding}" for finding in verdict.findings[:1])
+    lines.append(f"{len(verdict.findings)} findings{first}; {verdict.had}")
     for finding in verdict.findings[:findings_max]:
         lines += ["", str(finding), *map(to_json, smallest(history, finding))]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 120
 
 
 def kbroker(bootstrap: str, *words: str, given: str = "", status: int = 0) -> str:

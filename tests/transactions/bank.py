@@ -209,11 +209,12 @@ class Bank:
         """Let everybody work, and then something happen; whether the round counts."""
         before = self.commits
         self._wait(lambda: self.commits >= before + COMMITS_PER_ROUND, "commits")
-        self._wait(
-            lambda: all(child.is_ready for child in self._of_kind("producer", "transformer")),
-            "all clients",
-        )
+        self._await_ready("producer", "transformer")
         return self.happen(moment)
+
+    def _await_ready(self, *kinds: str) -> None:
+        """Wait until the broker has given all of some kinds their transactional ids."""
+        self._wait(lambda: all(child.is_ready for child in self._of_kind(*kinds)), "all clients")
 
     def happen(self, moment: str) -> bool:
         """Let something happen; whether a transaction was open then."""
@@ -324,11 +325,16 @@ class Bank:
     # -- the end
 
     def finish(self) -> None:
-        """Stop everybody when all inputs are transformed, and read everything."""
+        """Stop everybody when all inputs are transformed, and read everything.
+
+        A life that has just begun must end the transaction of the one before: it is waited for.
+        """
+        self._await_ready("producer")
         self._stop("producer")
         reader = Reader("reader-last", 1, self.server.bootstrap, self.folder, self.seed)
         try:
             self._wait(reader.is_drained, "every input is transformed")
+            self._await_ready("transformer")
             self._stop("transformer", "reader")
             reader.read_all()
         finally:

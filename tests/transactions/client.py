@@ -136,7 +136,7 @@ class Transactional(Client):
             lambda: self._producer.produce(topic, data, partition=index, on_delivery=answered)
         )
         self._unanswered += 1
-        self._producer.poll(0)
+        self._take_answers(0)
 
     def send_offsets(self, offsets: dict[Place, int], member: Any) -> None:
         """Carry the offsets in the transaction. Raises MustAbort."""
@@ -188,9 +188,16 @@ class Transactional(Client):
         """
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._unanswered:
-            self._producer.poll(0.01)
+            self._take_answers(0.01)
             if time.monotonic() > deadline:
                 self._leave("records are not answered")
+
+    def _take_answers(self, seconds: float) -> None:
+        """Hear what became of records. librdkafka says here, too, that the producer was fenced."""
+        try:
+            self._producer.poll(seconds)
+        except KafkaException as failed:
+            self._leave(failed.args[0])
 
     def _call(self, operation: Operation, call: Callable[[], object], **fields: Any) -> None:
         """Ask until there is an answer. Raises MustAbort when the transaction has failed."""

@@ -37,7 +37,8 @@ SEND_SECONDS = 0.25
 WAIT_MS = 500
 BEHIND_MAX = 20_000
 """Who is so many records behind goes on near the end."""
-KEPT_ON = 100
+KEPT_ON = 50
+"""Of a partition whose records come too fast, the newest ones: nobody could read more."""
 PART_OF_TIME = 0.8
 """Of what a request may take; then the page asks again, and the stream goes on where it was."""
 PLACES_MAX = 200
@@ -179,8 +180,8 @@ class _Stream(Response):
             self._leave_out(end - KEPT_ON - behind)
             return
         first = behind
-        if self._wanted.is_anything:  # what would be dropped again need not be looked at
-            first = self._places[index] = max(behind, end - QUEUED_MAX)
+        if self._wanted.is_anything and end - behind > QUEUED_MAX:
+            first = self._places[index] = end - KEPT_ON
             self._leave_out(first - behind)
         budget = Budget(math.inf, 1 << 62)
         async with aclosing(self._reader.wanted(found, index, first, 1 << 62, budget)) as records:

@@ -217,7 +217,10 @@ class Bank:
         self._wait(lambda: all(child.is_ready for child in self._of_kind(*kinds)), "all clients")
 
     def happen(self, moment: str) -> bool:
-        """Let something happen; whether a transaction was open then."""
+        """Let something happen, which may be `kill producer-0` too; whether a transaction was open then."""
+        _, _, name = moment.rpartition(" ")
+        if name in CLIENTS:
+            return self._kill(self._draw(name))
         return MOMENTS[moment](self)
 
     def kill_broker(self) -> bool:

@@ -74,6 +74,18 @@ def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureReque
     assert verdict.refusals == []
 
 
+@pytest.mark.slow
+def test_who_is_killed_last_has_a_successor_that_ends_its_transaction(tmp_path: Path) -> None:
+    """It is not aborted by itself for a minute, and nobody reads beyond it until then."""
+    with running(tmp_path, 1) as bank:
+        assert bank.round("kill producer-0")
+        bank.finish()
+    history = bank.history()
+    verdict = judge(history, Minimum(client_kills=1))
+    assert verdict.findings == [], report(history, verdict)
+    assert verdict.refusals == []
+
+
 @contextmanager
 def running(folder: Path, seed: int, module: Sequence[str] = ("kbroker",)) -> Iterator[Bank]:
     """A broker and the bank at work; all processes are gone at the end."""

@@ -21,7 +21,7 @@ from .ports import free_ports
 FENCE = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "@@@"
 PREAMBLE = "set -m\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\nexec 2>&1\n"
-SECONDS = 120
+SECONDS = 300
 PORTS = 8
 """9092 to 9099."""
 ETCD_PORTS = 2379, 2380

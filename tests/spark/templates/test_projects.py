@@ -84,7 +84,7 @@ def test_kill_minus_9_doubles_and_loses_nothing(
     for topic, partitions in {"orders": 2, "customers": 1, "enriched": 2, "rejected": 1}.items():
         broker.create_topic(topic, partitions)
     broker.produce("customers", {"name": "Ada", "country": "UK"}, key="ada")
-    sent = 100
+    sent = 60
     for number in range(sent):
         order = {"id": str(number), "customer": "ada", "amount": 1.0}
         broker.produce("orders", order, partition=number % 2)

@@ -94,7 +94,7 @@ def test_clients_for_node(url: str) -> None:
     }
 
 
-def test_client_of_franz_go(url: str) -> None:
+def test_clients_for_go(url: str) -> None:
     assert told(str(environment("registry-go") / "driver"), url) == {
         "sr compatible": False,
         "sr level": "FULL",
@@ -104,6 +104,15 @@ def test_client_of_franz_go(url: str) -> None:
         "sr text": True,
         "sr types": 3,
         "sr versions": 2,
+        "srclient compatible": False,
+        "srclient gone": True,
+        "srclient latest": 2,
+        "srclient level": "FULL",
+        "srclient references": 1,
+        "srclient refused": True,
+        "srclient same id": True,
+        "srclient value": 7,
+        "srclient versions": [1, 2],
     }
 
 

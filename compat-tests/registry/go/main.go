@@ -1,4 +1,4 @@
-// Everyday work of franz-go's sr against a registry; prints what they were told.
+// Everyday work of clients for Go against a registry: franz-go's sr and srclient. Prints what they were told.
 package main
 
 import (
@@ -65,5 +65,6 @@ func main() {
 	check(err)
 	_, err = client.DeleteSubject(ctx, "go-sr", sr.HardDelete)
 	check(err)
+	useSrclient(os.Args[1], told)
 	check(json.NewEncoder(os.Stdout).Encode(told))
 }

@@ -1,14 +1,26 @@
-"""Unmodified clients of schema registries against kbroker's, and Avro's own library on what reads what."""
+"""Unmodified clients of schema registries against kbroker's, another registry on the same topic, and Avro's
+own library on what reads what.
+
+Karapace is in no registry of packages as it is: who has it says how it is started, in
+KBROKER_COMPAT_KARAPACE.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.avro_cases import Cases
+from harness.brokers import free_port
+from harness.clients import eventually
 from harness.java import command_line
 from harness.places import COMPAT, environment, environment_python
 
@@ -21,6 +33,7 @@ from kbroker.testing import LocalBroker
 
 SECONDS = 300
 CASES, SEED = 300, 1
+KARAPACE = os.environ.get("KBROKER_COMPAT_KARAPACE")
 
 
 @pytest.fixture
@@ -114,6 +127,124 @@ def test_clients_for_go(url: str) -> None:
         "srclient value": 7,
         "srclient versions": [1, 2],
     }
+
+
+class Registry:
+    """Asks a registry."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def ask(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return json.load(answer)
+
+    def register(self, subject: str, schema: Any, **more: Any) -> int:
+        """Returns the id."""
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        found: int = self.ask(f"/subjects/{subject}/versions", {"schema": text, **more})["id"]
+        return found
+
+    def everything(self) -> dict[str, Any]:
+        """What it says of all subjects."""
+        subjects = self.ask("/subjects?deleted=true")
+        left = self.ask("/subjects")
+        return {
+            "subjects": sorted(subjects),
+            "left": sorted(left),
+            "versions": {
+                each: [
+                    self.id_of(each, number) for number in self.ask(f"/subjects/{each}/versions")
+                ]
+                for each in left
+            },
+            "level": self.ask("/config")["compatibilityLevel"],
+        }
+
+    def id_of(self, subject: str, version: int) -> int:
+        found: int = self.ask(f"/subjects/{subject}/versions/{version}")["id"]
+        return found
+
+
+@contextmanager
+def karapace(command: str, bootstrap: str, folder: Path) -> Iterator[Registry]:
+    """Karapace with a broker's topic of schemas."""
+    port = free_port()
+    settings = {
+        "BOOTSTRAP_URI": bootstrap,
+        "HOST": "127.0.0.1",
+        "ADVERTISED_HOSTNAME": "127.0.0.1",
+        "PORT": str(port),
+        "KARAPACE_REGISTRY": "true",
+        "KARAPACE_REST": "false",
+        "PROTOBUF_RUNTIME_DIRECTORY": str(folder / "protobuf"),
+    }
+    environ = os.environ | {f"KARAPACE_{name}": value for name, value in settings.items()}
+    with (folder / "karapace.log").open("wb") as log:
+        process = subprocess.Popen(shlex.split(command), env=environ, stdout=log, stderr=log)
+        try:
+            found = Registry(f"http://127.0.0.1:{port}")
+            eventually(lambda: _may_write(found), bool, "Karapace", SECONDS)
+            yield found
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _may_write(registry: Registry) -> bool:
+    """Whether it answers, and is the one of its group that writes."""
+    try:
+        found: bool = registry.ask("/master_available")["master_available"]
+    except OSError:
+        return False
+    return found
+
+
+def fill(registry: Registry, name: str) -> None:
+    """Schemas of all kinds, references, levels, and a subject that is deleted."""
+    fields = [{"name": "a", "type": "int"}, {"name": "b", "type": "string", "default": ""}]
+    for count in (1, 2):
+        schema = {"type": "record", "name": name, "fields": fields[:count]}
+        registry.register(f"{name}-avro", schema)
+    registry.register(f"{name}-json", {"type": "object", "title": name}, schemaType="JSON")
+    line = f'syntax = "proto3"; message {name}Line {{ int32 count = 1; }}'
+    registry.register(f"{name}-line", line, schemaType="PROTOBUF")
+    order = (
+        f'syntax = "proto3"; import "line.proto"; message {name}Order {{ {name}Line line = 1; }}'
+    )
+    reference = {"name": "line.proto", "subject": f"{name}-line", "version": 1}
+    registry.register(f"{name}-order", order, schemaType="PROTOBUF", references=[reference])
+    registry.register(f"{name}-gone", '"string"')
+    registry.ask(f"/subjects/{name}-gone", method="DELETE")
+
+
+def test_karapace_takes_over_the_topic_and_gives_it_back(tmp_path: Path) -> None:
+    """Both read and write it at once: each knows what the other one wrote, and no id is given twice."""
+    if KARAPACE is None:
+        print("figures: Karapace is not here")
+        pytest.skip("Karapace is in no registry of packages: KBROKER_COMPAT_KARAPACE starts it")
+    service = RegistryService(BrokerConfig.load(options={"registry.port": "0"}))
+    with LocalBroker(service=service) as broker:
+        mine = Registry(f"http://{service.endpoint_of(1)}")
+        fill(mine, "Ours")
+        with karapace(KARAPACE, broker.bootstrap_servers, tmp_path) as other:
+            eventually(other.everything, lambda it: it == mine.everything(), "the same", SECONDS)
+            fill(other, "Theirs")
+            other.ask("/config", {"compatibility": "NONE"}, "PUT")
+            eventually(mine.everything, lambda it: it == other.everything(), "the same", SECONDS)
+            known = mine.everything()
+            fill(mine, "Theirs")  # it has all of that
+            assert mine.everything() == known
+            last = mine.register("last", '"long"')
+            ids = [each for some in known["versions"].values() for each in some]
+            assert last > max(ids)
+            assert len(set(ids)) == len(ids)
+            eventually(lambda: other.ask("/subjects"), lambda it: "last" in it, "last", SECONDS)
+            assert other.id_of("last", 1) == last
+    print(f"\nfigures: {len(known['subjects'])} subjects by Karapace and by us on one topic")
 
 
 def ours(reader: str, writer: str) -> tuple[str, str]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
 
+from kbroker.broker import Broker
 from kbroker.client.cluster import open_cluster
 from kbroker.client.consumer import Read
+from kbroker.protocol.records import Record
 from kbroker.schemas.topic import READ_BYTES_MAX, SchemaTopic
 
+from ..wire import Topic, batch, connected, produce
 from .client import record, registry
 
 
@@ -39,3 +45,54 @@ async def test_it_is_read_in_pieces_between_which_clients_have_their_turn(
     assert topic.store.last_id == 12
     assert sum(pieces) > 3 * READ_BYTES_MAX
     assert max(pieces) <= READ_BYTES_MAX
+
+
+async def written_by_another(broker: Broker, value: dict[str, Any], text: str) -> None:
+    """A version of a subject as another registry on the topic writes it."""
+    named = {each: value[each] for each in ("subject", "version")}
+    key = json.dumps({"keytype": "SCHEMA", **named, "magic": 1}).encode()
+    document = json.dumps({**value, "schema": text, "deleted": False}).encode()
+    records = batch([Record(key, document, int(time.time() * 1000))])
+    async with connected(broker.endpoint) as wire:
+        row = await produce(wire, Topic("_schemas"), records)
+        assert not row.error_code
+
+
+@pytest.mark.parametrize(
+    ("schema_type", "schema", "written", "other"),
+    [
+        (
+            "AVRO",
+            json.dumps(record("R", ("a", "int", 0))),
+            '{"fields":[{"default":0,"name":"a","type":"int"}],"name":"R","type":"record"}',
+            json.dumps(record("R", ("a", "int", 1))),
+        ),
+        (
+            "JSON",
+            '{"type": "object", "title": "t"}',
+            '{"title":"t","type":"object"}',
+            '{"type": "object", "title": "u"}',
+        ),
+        (
+            "PROTOBUF",
+            'syntax = "proto3"; message M { int32 a = 1; }',
+            'syntax = "proto3";\n\nmessage M {\n  int32 a = 1;\n}\n',
+            'syntax = "proto3"; message M { int32 b = 1; }',
+        ),
+    ],
+)
+async def test_what_another_registry_wrote_in_its_own_way_is_known(
+    schema_type: str, schema: str, written: str, other: str
+) -> None:
+    """As Karapace does it."""
+    more = {"schemaType": schema_type}
+    async with registry() as (broker, [client]):
+        await client.register("first", record("F"))
+        value = {"subject": "orders", "version": 1, "id": 7, **more}
+        await written_by_another(broker, value, written)
+        assert await client.register("orders", schema, **more) == 7
+        asked = {"schema": schema, **more}
+        found = await client.ask("POST", "/subjects/orders", asked)
+        assert (found.body["version"], found.body["schema"]) == (1, written)
+        assert await client.register("orders", other, **more) == 8
+        assert await client.get("/subjects/orders/versions") == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -29,11 +30,13 @@ from .formats import Texts, check_size, differences, parse, referred_texts, stor
 from .parsed import Difference
 from .records import CONFIG, DELETE_SUBJECT, MODE, Entry, noop, schema_key, subject_key
 from .store import LEVEL, NORMALIZE, Registered, SchemaStore
-from .values import Content, Level, Mode
+from .values import PROTOBUF, Content, Level, Mode
 
 ID_MAX = VERSION_MAX = 2**31 - 1
 SUBJECT_MAX = 1024
 """Characters of a subject's name."""
+SAME_MAX = 500_000
+"""Characters of schemas that are read to see whether they are only written down in another way."""
 CONFIG_KEYS = frozenset(
     {
         LEVEL,
@@ -154,17 +157,50 @@ def _told(found: Sequence[Difference], old: Registered, level: Level) -> Iterato
 
 def find(store: SchemaStore, subject: str, content: Content, *, deleted: bool) -> Registered:
     """The version that has exactly this schema. Raises RegistryError."""
-    for each in reversed(store.some_versions(subject, deleted=deleted)):
-        if _is_same(each.content, content):
+    there = store.some_versions(subject, deleted=deleted)
+    if content.metadata is None and content.rule_set is None:  # who names none takes any
+        there = [
+            replace(each, content=replace(each.content, metadata=None, rule_set=None))
+            for each in there
+        ]
+    found = _newest_with(there, content)
+    if found is None:
+        raise no_such_schema()
+    return store.version(subject, found.version, deleted=True)
+
+
+def _newest_with(there: Sequence[Registered], content: Content) -> Registered | None:
+    """The newest of some versions that has a schema, if there is one.
+
+    Another registry that writes to the topic, as Karapace does, orders the fields of JSON, and sets lines of
+    Protobuf apart, in a way of its own.
+    """
+    for each in reversed(there):
+        if each.content == content:
             return each
-    raise no_such_schema()
+    left = SAME_MAX
+    for each in reversed(there):
+        known = each.content
+        if replace(known, text=content.text) != content or not _may_be_same(known, content):
+            continue
+        left -= len(known.text)
+        if left < 0:
+            break
+        if _meaning(known) == _meaning(content):
+            return each
+    return None
 
 
-def _is_same(known: Content, asked: Content) -> bool:
-    """Whether somebody who asks means what is known: who names no metadata takes any."""
-    if asked.metadata is None and asked.rule_set is None:
-        known = replace(known, metadata=None, rule_set=None)
-    return known == asked
+def _may_be_same(known: Content, asked: Content) -> bool:
+    """Whether it is worth to read both: the order of fields does not change how long a text is."""
+    return known.type == PROTOBUF or len(known.text) == len(asked.text)
+
+
+def _meaning(content: Content) -> Any:
+    """A schema without what another way to write it down has otherwise."""
+    if content.type == PROTOBUF:
+        return [line for line in content.text.splitlines() if line and not line.isspace()]
+    return json.loads(content.text)
 
 
 def plan_registration(
@@ -173,7 +209,7 @@ def plan_registration(
     """Register a schema, which may be there already. Raises RegistryError."""
     check_subject(subject)
     content, mode = checked.content, store.mode(subject)
-    known = next((each for each in store.versions(subject) if each.content == content), None)
+    known = _newest_with(store.versions(subject), content)
     if known is not None and schema_id in (-1, known.id):
         return Planned((), known)
     _check_may_write(store, subject)

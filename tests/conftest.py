@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--rounds",
         type=int,
-        default=int(os.environ.get("KBROKER_KILL_ROUNDS", "10")),
+        default=int(os.environ.get("KBROKER_KILL_ROUNDS", "6")),
         help="Rounds of tests/kill, transactions and replication (KBROKER_KILL_ROUNDS).",
     )
     group.addoption(

@@ -10,7 +10,7 @@ from .own import attack_own_broker, wrongs
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 0.3
+SECONDS = 0.15
 
 
 async def test_nobody_holds_up_a_polite_client(

@@ -227,7 +227,7 @@ def _sleep_until(moment: float) -> None:
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    rounds = request.config.getoption("rounds") // ROUNDS_SHARE
+    rounds = max(1, request.config.getoption("rounds") // ROUNDS_SHARE)
     seed = request.config.getoption("seed")
     try:
         cluster = MachineCluster(tmp_path)

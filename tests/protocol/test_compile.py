@@ -463,7 +463,7 @@ def survives(pair: Pair, data: bytes) -> None:
     MUTATIONS["accepted"] += 1
 
 
-@settings(max_examples=1500)
+@settings(max_examples=700)
 @given(
     pair=st.sampled_from(PAIRS),
     seed=st.integers(0, 2**32),

@@ -261,8 +261,10 @@ def crash_nodes(
 ) -> None:
     """Do so in rounds of all kinds, and print what came of it."""
     print(f"\nseed {seed}")
-    planned = [kinds[number % len(kinds)] for number in range(rounds)]
-    random.Random(seed).shuffle(planned)
+    draw = random.Random(seed)
+    shuffled = draw.sample(kinds, len(kinds))  # of few rounds each seed has others
+    planned = [shuffled[number % len(kinds)] for number in range(rounds)]
+    draw.shuffle(planned)
     missed = 0
     with running(cluster, seed, make) as run:
         for kind in planned:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.cli.kafka_tools.api_versions import NEWEST
 from kbroker.process.facts import NodeFacts, kafka_log_lines
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
 
 from .conftest import Cli, invoke
 
@@ -112,3 +115,8 @@ def test_the_lines_of_kafkas_log_name_the_node() -> None:
         "INFO [KafkaServer id=7] started (kafka.server.KafkaServer)",
     ]
     assert ",250] INFO" in lines[0]
+
+
+def test_the_tool_knows_the_newest_version_of_every_api() -> None:
+    declared = {int(key): messages.request_class(key).VERSIONS[-1] for key in ApiKey}
+    assert declared == NEWEST

@@ -20,7 +20,7 @@ from kbroker.testing import LocalBroker
 
 from .lakes import HOUR_MS, START_MS, produce
 
-HOURS, PARTITIONS, RECORDS = 3, 2, 400
+HOURS, PARTITIONS, RECORDS = 3, 2, 300
 """Of each hour in each partition."""
 BAD = [number for number in range(RECORDS) if number % 100 == 7]
 WAIT_SECONDS = 300
@@ -47,7 +47,7 @@ def test_kill_9_under_load_loses_and_doubles_nothing(broker: LocalBroker, tmp_pa
     ends = [sum(1 for one in broker.records("t") if one.partition == number) for number in (0, 1)]
     archiving = start(broker, tmp_path)
     give_up_at = time.monotonic() + WAIT_SECONDS
-    while len(reading.files(tmp_path, "t")) < 4:
+    while len(reading.files(tmp_path, "t")) < 3:
         assert archiving.poll() is None, archiving.stderr and archiving.stderr.read()
         assert time.monotonic() < give_up_at
         time.sleep(0.05)

@@ -233,6 +233,7 @@ def large(
     folder = tmp_path_factory.mktemp("large")
     with served(folder, "--data-dir", str(folder / "data")) as ready:
         trio.run(fill, address(ready), request.param)
+        os.sync()  # the system writes it out half a minute later otherwise, and holds up any write then
         yield {**ready, "codec": request.param.name.lower()}
 
 

@@ -110,6 +110,12 @@ class ShareMember:
             self.epoch = _next(self.epoch)
         return answer
 
+    async def refusal(self) -> Any:
+        """The row that says why partition 0 cannot be had, once its state was asked for."""
+        while not (answer := await self.fetch(max_wait_ms=10)).responses:
+            assert not answer.error_code, answer
+        return row_of(answer)
+
     async def take(self, *args: Any, **fields: Any) -> list[tuple[int, int, int]]:
         """What the member gets of partition 0, with how often it was delivered."""
         answer = await self.fetch(*args, **fields)

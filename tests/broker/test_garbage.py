@@ -25,7 +25,7 @@ from kbroker.protocol.messages.groups import LeaveGroupRequest
 
 from ..brokers import started
 from ..fuzz.world import VALID, World, make_world
-from ..sharing import GROUP, ShareMember, row_of, shared_topic
+from ..sharing import GROUP, ShareMember, shared_topic
 from ..wire import (
     ConnectionClosed,
     batch,
@@ -134,7 +134,7 @@ async def test_nothing_stays_of_a_share_partition_that_is_refused(tmp_path: Path
         with no_collection() as circles:
             for _ in range(TIMES):
                 async with connected(broker.endpoint) as own:
-                    row = row_of(await ShareMember(own, topic).fetch(max_wait_ms=10))
+                    row = await ShareMember(own, topic).refusal()
                 assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
             await until(lambda: len(broker.nodes[0].server.connections) == 1)
             await wait_all_tasks_blocked(0.01)

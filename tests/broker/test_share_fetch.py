@@ -406,7 +406,7 @@ async def test_no_record_is_as_new_as_that() -> None:
         await set_config(
             wire, ResourceType.GROUP, GROUP, "share.auto.offset.reset", "by_duration:PT1S"
         )
-        row = row_of(await ShareMember(wire, topic).fetch(max_wait_ms=10))
+        row = await ShareMember(wire, topic).refusal()
         assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
 
 
@@ -601,7 +601,7 @@ async def test_acknowledgements_go_with_a_fetch() -> None:
 async def test_a_group_that_has_no_state() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
-        row = row_of(await ShareMember(wire, topic).fetch(max_wait_ms=10))
+        row = await ShareMember(wire, topic).refusal()
         assert row.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert not len(broker.node.share_partitions)
 

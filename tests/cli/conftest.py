@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,9 +35,17 @@ def no_settings_of_this_machine(
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "profiles.toml"))
 
 
+_alone = threading.Lock()
+"""CliRunner replaces `sys.stdout`: what one of two commands prints could be found in the other."""
+
+
 def invoke(*args: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
-    """Run a command in this thread."""
-    result = CliRunner().invoke(main, list(args), input=stdin, catch_exceptions=False)
+    """Run a command in this thread, while no other one runs."""
+    assert _alone.acquire(blocking=False), f"{args}: one command at a time"
+    try:
+        result = CliRunner().invoke(main, list(args), input=stdin, catch_exceptions=False)
+    finally:
+        _alone.release()
     assert result.exit_code == status, (args, result.exit_code, result.output)
     return result
 

@@ -21,7 +21,7 @@ from kbroker.protocol.headers import encode_response
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 
 from ..brokers import started
-from ..wire import until
+from ..wire import Topic, batch, connected, produce, until
 from .conftest import Cli, invoke
 
 
@@ -98,10 +98,11 @@ async def test_reading_goes_on_when_a_broker_comes_back(cli: Cli, tmp_path: Path
             nursery.start_soon(consume)
             await until(lambda: any(map(only_waits, broker.server.connections)))
         listener = Listener("PLAINTEXT", *address)
-        async with open_broker(
-            BrokerConfig(), data_dir=str(tmp_path), listeners=[listener]
-        ) as again:
-            await cli("topic", "produce", "t", "back", "-b", again.bootstrap_servers)
+        async with (
+            open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=[listener]),
+            connected(address) as wire,
+        ):
+            await produce(wire, Topic("t"), batch([b"back"]))
             await until(lambda: said)
     assert said == ["back"]
 

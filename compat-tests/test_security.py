@@ -51,7 +51,7 @@ TOKEN_SECONDS = 60
 SESSION_SECONDS = 2
 BUSY_SECONDS = 10
 AGAIN_MIN = 2
-"""Logins that must follow meanwhile: there are four or five, but a slow machine spends the time on its start."""
+"""Logins that must follow the first: there are four or five, but for what a slow machine needs to start."""
 
 
 class Secured(NamedTuple):

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from .ports import free_ports
 
+DOCS = Path(__file__).parent.parent / "docs"
 FENCE = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "@@@"
 PREAMBLE = "set -m\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\nexec 2>&1\n"
@@ -54,6 +55,17 @@ def commands_of(page: str) -> list[Command]:
                 command, _, expected = part.partition("\n")
                 found.append(Command(command, expected))
     return found
+
+
+def check_page(name: str, folder: Path, seconds: float = SECONDS) -> int:
+    """Run the commands of a page of docs/ in an empty folder below one; returns how many commands it has."""
+    page = (DOCS / f"{name}.md").read_text()
+    count = len(commands_of(page))
+    assert count
+    (folder / "page").mkdir()
+    wrong = run_page(page, folder / "page", seconds)
+    assert not wrong, "\n\n".join(wrong)
+    return count
 
 
 def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from kbroker.handlers.registry import load_apis
 
-from .pages import commands_of, run_page
+from .pages import check_page, commands_of, run_page
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -74,12 +74,7 @@ def test_the_site_has_every_page_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "page"
-    folder.mkdir()
-    page = (ROOT / "docs" / f"{name}.md").read_text()
-    assert len(commands_of(page)) >= 5
-    wrong = run_page(page, folder)
-    assert not wrong, "\n\n".join(wrong)
+    assert check_page(name, tmp_path) >= 5
 
 
 @pytest.mark.slow

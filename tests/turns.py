@@ -29,8 +29,6 @@ TURN_SECONDS_MAX = 0.1
 ROUNDS = 4000
 USUAL_SECONDS = 0.0017
 """How long that many rounds of `_work` take a processor such as the bounds of these tests are made for."""
-
-
 STOLEN_SECONDS = 0.005
 """How old what is known of the time taken by the host may be when something begins."""
 

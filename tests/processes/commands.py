@@ -39,26 +39,21 @@ def run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def is_healthy(bootstrap: str) -> bool:
-    """Whether all replicas of all partitions are in sync."""
-    return run("cluster", "health", "--bootstrap", bootstrap).returncode == 0
+def ailments(bootstrap: str) -> str:
+    """What is wrong with a cluster, as a replica that is not in sync; nothing when it is healthy."""
+    done = run("cluster", "health", "--bootstrap", bootstrap)
+    return done.stdout + done.stderr if done.returncode else ""
 
 
 def wait_until_healthy(bootstrap: str) -> None:
-    """Wait until all replicas of all partitions are in sync; says what is not, when it takes too long."""
-    ends_at = time.monotonic() + WAIT_SECONDS
-    while True:
-        done = run("cluster", "health", "--bootstrap", bootstrap)
-        if done.returncode == 0:
-            return
-        assert time.monotonic() < ends_at, done.stdout + done.stderr
-        time.sleep(0.2)
+    wait_until(lambda: not ailments(bootstrap), lambda: ailments(bootstrap))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], why_not: Callable[[], str] = str) -> None:
+    """Wait; who waits too long is told `why_not`."""
     ends_at = time.monotonic() + WAIT_SECONDS
     while not condition():
-        assert time.monotonic() < ends_at, condition
+        assert time.monotonic() < ends_at, why_not() or condition
         time.sleep(0.2)
 
 

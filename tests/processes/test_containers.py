@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ..ports import free_ports
-from .commands import consume, is_healthy, kbroker, produce, wait_until
+from .commands import ailments, consume, kbroker, produce, wait_until
 from .deployed import EXAMPLES, Deployed, Members, replaced
 
 COMPOSE = EXAMPLES / "compose/compose.yaml"
@@ -167,7 +167,7 @@ def test_brokers_replicate_and_are_upgraded_one_after_the_other(kind: str, tmp_p
             other = deployed[number - 1].address
             produce(other, 100 * number, 100 * number + 50)
             broker.terminate()
-            assert not is_healthy(other)
+            assert ailments(other)
             produce(other, 100 * number + 50, 100 * number + 100)
             broker.start()
             wait_until(partial(_is_ready, broker, container.probe))

@@ -17,9 +17,9 @@ from ..kill.server import Server
 from ..ports import free_ports
 from .commands import (
     WAIT_SECONDS,
+    ailments,
     children_of,
     consume,
-    is_healthy,
     kbroker,
     produce,
     refused,
@@ -183,7 +183,7 @@ def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
         for words in (["--processes", "3"], ["--nodes", "3"]):
             said = refused(*words, "--port", "0", "--data-dir", str(server.data))
             assert "another broker uses this data folder" in said
-        assert is_healthy(server.bootstrap)
+        assert not ailments(server.bootstrap)
 
 
 def test_a_folder_of_one_node_has_to_grow_first(tmp_path: Path) -> None:

@@ -96,3 +96,13 @@ async def test_what_another_registry_wrote_in_its_own_way_is_known(
         assert (found.body["version"], found.body["schema"]) == (1, written)
         assert await client.register("orders", other, **more) == 8
         assert await client.get("/subjects/orders/versions") == [1, 2]
+
+
+@pytest.mark.parametrize(("one", "other"), [("true", "1"), ("1.0", "1")])
+async def test_values_that_python_holds_equal_are_two_schemas(one: str, other: str) -> None:
+    """Texts of one length, whose documents are equal in Python: true is 1 there."""
+    async with registry() as (_, [client]):
+        await client.ask("PUT", "/config", {"compatibility": "NONE"})
+        for number, (first, last) in enumerate([(one, other), (other, one)]):
+            text = f'{{"properties":{{"a":{{"const":{first}}},"b":{{"const":{last}}}}}}}'
+            assert await client.register("numbers", text, schemaType="JSON") == number + 1

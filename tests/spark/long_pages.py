@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .test_pages import check_page
+from tests.pages import check_page
 
 SECONDS = 600
 

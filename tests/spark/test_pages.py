@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import commands_of, run_page
-
-DOCS = Path(__file__).parents[2] / "docs"
+from tests.pages import check_page
 
 PAGES = ["lake", "pipelines", "spark-files"]
 """Add yours: a file of docs/ without its ending. long_pages has those that take longer."""
@@ -23,12 +21,3 @@ SECONDS = 180
 @pytest.mark.parametrize("name", PAGES)
 def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> None:
     check_page(name, tmp_path, SECONDS)
-
-
-def check_page(name: str, folder: Path, seconds: float) -> None:
-    """Run the commands of a page in an empty folder below one."""
-    page = (DOCS / f"{name}.md").read_text()
-    assert commands_of(page)
-    (folder / "page").mkdir()
-    wrong = run_page(page, folder / "page", seconds)
-    assert not wrong, "\n\n".join(wrong)

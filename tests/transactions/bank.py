@@ -207,20 +207,21 @@ class Bank:
 
     def round(self, moment: str) -> bool:
         """Let everybody work, and then something happen; whether the round counts."""
+        self.await_commits()
+        return self.happen(moment)
+
+    def await_commits(self) -> None:
+        """Let everybody work, until all have begun."""
         before = self.commits
         self._wait(lambda: self.commits >= before + COMMITS_PER_ROUND, "commits")
         self._await_ready("producer", "transformer")
-        return self.happen(moment)
 
     def _await_ready(self, *kinds: str) -> None:
         """Wait until the broker has given all of some kinds their transactional ids."""
         self._wait(lambda: all(child.is_ready for child in self._of_kind(*kinds)), "all clients")
 
     def happen(self, moment: str) -> bool:
-        """Let something happen, which may be `kill producer-0` too; whether a transaction was open then."""
-        _, _, name = moment.rpartition(" ")
-        if name in CLIENTS:
-            return self._kill(self._draw(name))
+        """Let something happen; whether a transaction was open then."""
         return MOMENTS[moment](self)
 
     def kill_broker(self) -> bool:
@@ -244,12 +245,14 @@ class Bank:
         self._recorder.write(Operation.KILL, process=BROKER)
 
     def kill_producer(self) -> bool:
-        return self._kill(self._draw("producer"))
+        return self.kill("producer")
 
     def kill_transformer(self) -> bool:
-        return self._kill(self._draw("transformer"))
+        return self.kill("transformer")
 
-    def _kill(self, child: Child) -> bool:
+    def kill(self, kind: str) -> bool:
+        """Kill a client of a kind, or the one of that name; another one takes its place."""
+        child = self._draw(kind)
         child.running.kill()
         child.running.wait()
         self._recorder.write(Operation.KILL, process=child.process)

@@ -114,13 +114,25 @@ async def make_topics(endpoint: Endpoint) -> None:
             await create_topic(wire, topic.name)
 
 
-@pytest.fixture(scope="module")
-def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+@contextmanager
+def feeding(folder: Path) -> Iterator[dict[str, Any]]:
     """A server with a topic that gets records all the time."""
-    with served(tmp_path_factory.mktemp("fed"), "--memory") as ready:
+    with served(folder, "--memory") as ready:
         trio.run(make_topics, address(ready))
         with beside("feed", address(ready).port):
             yield ready
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    with feeding(tmp_path_factory.mktemp("fed")) as ready:
+        yield ready
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with feeding(tmp_path) as ready:
+        yield ready
 
 
 class Side(NamedTuple):
@@ -179,7 +191,11 @@ def test_a_live_view_costs_other_clients_little(fed: dict[str, Any]) -> None:
     assert live.worst <= WORST_SECONDS_MAX
 
 
-def test_a_live_page_is_drawn_in_time(browser: Browser, fed: dict[str, Any]) -> None:
+def test_a_live_page_is_drawn_in_time(
+    browser: Browser, fed: dict[str, Any], another: dict[str, Any]
+) -> None:
+    """The browser takes most of a processor, of which there may be two: what that costs other clients is
+    seen where the page is that of another server, which runs all the time."""
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
         page = context.new_page()
         between: list[float] = []
@@ -189,25 +205,33 @@ def test_a_live_page_is_drawn_in_time(browser: Browser, fed: dict[str, Any]) -> 
             page.wait_for_selector("main h1")
             page.evaluate(FRAMES, SECONDS)
 
-        def live() -> None:
-            page.goto(f"{fed['http']}/console/#/topics/{FED.name}/messages?from=live")
+        def watch(ready: dict[str, Any]) -> list[float]:
+            page.goto(f"{ready['http']}/console/#/topics/{FED.name}/messages?from=live")
             expect(page.locator("main [role=status]")).to_contain_text("records came")
-            at = page.evaluate(FRAMES, SECONDS)
-            between.extend(b - a for a, b in pairwise(at))
+            at: list[float] = page.evaluate(FRAMES, SECONDS)
+            return [b - a for a, b in pairwise(at)]
 
-        found = rounds(fed, {"idle": idle, "live": live})
+        sides: dict[str, Callable[[], object]] = {
+            "idle": idle,
+            "elsewhere": lambda: watch(another),
+            "live": lambda: between.extend(watch(fed)),
+        }
+        found = rounds(fed, sides)
         text = page.locator("main [role=status]").inner_text()
     seen, dropped = (int(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", text))
-    frames, alone, beside_it = 1000 * len(between) / sum(between), found["idle"], found["live"]
+    frames = 1000 * len(between) / sum(between)
+    alone, elsewhere, beside_it = (found[side].p99 for side in sides)
     print(
         f"\nfigures: a live page at {FED_PER_SECOND} records/s: {frames:.1f} frames/s, median "
         f"{statistics.median(between):.1f} ms, worst {max(between):.0f} ms; p99 of another client's acks "
-        f"{milliseconds(alone.p99)} with an idle page, {milliseconds(beside_it.p99)} with it "
-        f"({beside_it.p99 / alone.p99:.2f} times, on the same processors)"
+        f"{milliseconds(alone)} with an idle page, {milliseconds(elsewhere)} with a live page of another "
+        f"server, {milliseconds(beside_it)} with it ({beside_it / alone:.2f} and "
+        f"{beside_it / elsewhere:.2f} times, on the same processors)"
     )
     assert seen > FED_PER_SECOND * SECONDS / 2
     assert 0 < dropped < seen
     assert frames > FRAMES_MIN
+    assert beside_it <= elsewhere * LONGER_MAX
 
 
 # -- a search

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -158,49 +158,53 @@ def _told(found: Sequence[Difference], old: Registered, level: Level) -> Iterato
 def find(store: SchemaStore, subject: str, content: Content, *, deleted: bool) -> Registered:
     """The version that has exactly this schema. Raises RegistryError."""
     there = store.some_versions(subject, deleted=deleted)
-    if content.metadata is None and content.rule_set is None:  # who names none takes any
-        there = [
-            replace(each, content=replace(each.content, metadata=None, rule_set=None))
-            for each in there
-        ]
-    found = _newest_with(there, content)
+    names_none = content.metadata is None and content.rule_set is None
+    found = _newest_with(there, content, any_metadata=names_none)
     if found is None:
         raise no_such_schema()
-    return store.version(subject, found.version, deleted=True)
+    return found
 
 
-def _newest_with(there: Sequence[Registered], content: Content) -> Registered | None:
-    """The newest of some versions that has a schema, if there is one.
+def _newest_with(
+    there: Sequence[Registered], content: Content, *, any_metadata: bool = False
+) -> Registered | None:
+    """The newest of some versions that has a schema, if there is one."""
+    alike = [each for each in reversed(there) if _is_alike(each.content, content, any_metadata)]
+    same = (each for each in alike if each.content.text == content.text)
+    return next(same, None) or next(_written_otherwise(alike, content), None)
 
-    Another registry that writes to the topic, as Karapace does, orders the fields of JSON, and sets lines of
-    Protobuf apart, in a way of its own.
+
+def _is_alike(known: Content, asked: Content, any_metadata: bool) -> bool:
+    """Whether all but the text is the same."""
+    if (known.type, known.references) != (asked.type, asked.references):
+        return False
+    theirs = asked.metadata, asked.rule_set
+    return any_metadata or (known.metadata, known.rule_set) == theirs
+
+
+def _written_otherwise(there: Iterable[Registered], content: Content) -> Iterator[Registered]:
+    """The versions that only write a schema down in another way.
+
+    Another registry on the topic, as Karapace, orders the fields of JSON, and sets lines of Protobuf
+    apart, in a way of its own. What it does not do is to make a text of JSON longer or shorter.
     """
-    for each in reversed(there):
-        if each.content == content:
-            return each
+    wanted = _without_style(content)
     left = SAME_MAX
-    for each in reversed(there):
+    for each in there:
         known = each.content
-        if replace(known, text=content.text) != content or not _may_be_same(known, content):
-            continue
-        left -= len(known.text)
-        if left < 0:
-            break
-        if _meaning(known) == _meaning(content):
-            return each
-    return None
+        if known.type == PROTOBUF or len(known.text) == len(content.text):
+            left -= len(known.text)
+            if left < 0:
+                return
+            if _without_style(known) == wanted:
+                yield each
 
 
-def _may_be_same(known: Content, asked: Content) -> bool:
-    """Whether it is worth to read both: the order of fields does not change how long a text is."""
-    return known.type == PROTOBUF or len(known.text) == len(asked.text)
-
-
-def _meaning(content: Content) -> Any:
-    """A schema without what another way to write it down has otherwise."""
+def _without_style(content: Content) -> str:
+    """The text, without what another way to write it down has otherwise."""
     if content.type == PROTOBUF:
-        return [line for line in content.text.splitlines() if line and not line.isspace()]
-    return json.loads(content.text)
+        return "\n".join(line for line in content.text.splitlines() if line.strip())
+    return json.dumps(json.loads(content.text), sort_keys=True)
 
 
 def plan_registration(

@@ -21,6 +21,8 @@ from .bank import MOMENTS, SETTINGS, TOPICS, Bank, opened
 from .checker import Kind, Minimum, check, judge, report
 
 MISSES_PER_ROUND_MAX = 3
+BEFORE_IT_BEGINS = 0.2
+"""Seconds: a client takes longer to start."""
 
 
 def plan(rounds: int, draw: random.Random) -> list[str]:
@@ -111,8 +113,6 @@ SHOWN_BY: dict[str, tuple[Kind, str]] = {
     "old_epoch_ends": (Kind.ZOMBIE, "replace producer"),
     "old_generation_commits": (Kind.TWICE, "stall transformer"),
 }
-BEFORE_IT_BEGINS = 0.2
-"""Seconds: a client takes longer to start."""
 DEFECT_SECONDS = 60
 DEFECTS_PER_RUN, ROUNDS_FOR_ALL_DEFECTS = 1, 100
 

@@ -87,6 +87,9 @@ def test_values_of_spark_and_of_confluent_kafka_are_the_same(url: str) -> None:
         "same": True,
         "ours": {"a": 7, "b": "x"},
         "theirs": {"a": 7, "b": "x"},
+        "ours protobuf": [7, 1767312000, 8],
+        "theirs protobuf": True,
+        "frame": ["0202", "0202"],
     }
 
 

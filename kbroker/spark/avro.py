@@ -13,16 +13,21 @@ registry; each is looked up once.
 
 from __future__ import annotations
 
-import base64
 import io
 import json
-import struct
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .schema_registry import (
+    SchemaError,
+    SchemaRegistry,
+    UndecodableError,
+    UnencodableError,
+    UnknownSchemaError,
+    header_of,
+    split_header,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -33,30 +38,8 @@ Schema = Mapping[str, Any] | list[Any] | str
 Source = Mapping[int, Schema] | Path | str
 """Where schemas come from: by number, a folder of ``<number>.avsc``, or a registry's address."""
 
-HEADER = struct.Struct(">BI")
-_MAGIC = 0
-_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _PLAIN = frozenset({"uuid", "time-millis", "time-micros"})
 """Logical types whose values stay what they are written as: text, or a number."""
-_SCHEMA_BYTES_MAX = 4 * 1024 * 1024
-_REFERENCES_MAX = 100
-_TIMEOUT_S = 10.0
-
-
-class SchemaError(Exception):
-    """Schemas cannot be had or used: no record can be judged until that has changed."""
-
-
-class UndecodableError(ValueError):
-    """These bytes are no Avro value of a known schema; the message says why."""
-
-
-class UnencodableError(ValueError):
-    """These fields are no value of the schema; the message says why."""
-
-
-class UnknownSchemaError(UndecodableError):
-    """The header names a schema that the source does not have."""
 
 
 class Decoder:
@@ -107,20 +90,6 @@ class Decoder:
         return self._writers[schema_id]
 
 
-def split_header(value: bytes) -> tuple[int, memoryview]:
-    """The number of the schema, and the bytes that it wrote.
-
-    Raises:
-        UndecodableError: the value has no such header.
-    """
-    if len(value) < HEADER.size:
-        raise UndecodableError(f"{len(value)} bytes are too few for a schema's number")
-    magic, schema_id = HEADER.unpack_from(value)
-    if magic != _MAGIC:
-        raise UndecodableError(f"the first byte is {magic:#04x}, not the 0x00 of Avro")
-    return schema_id, memoryview(value)[HEADER.size :]
-
-
 def from_confluent_avro(
     column: Column | str, source: Source, read_as: Schema, *, mode: str = "FAILFAST"
 ) -> Column:
@@ -133,23 +102,9 @@ def from_confluent_avro(
         SchemaError: `read_as` is no schema of a record, or has a type that Spark has not.
         ValueError: an unknown mode.
     """
-    from pyspark.sql.functions import udf
+    from .value_columns import decoded_column
 
-    if mode not in ("FAILFAST", "PERMISSIVE"):
-        raise ValueError(f"mode={mode}: it is FAILFAST or PERMISSIVE")
-    decoder, permissive = Decoder(source, read_as), mode == "PERMISSIVE"
-
-    def decoded(value: bytes | None) -> dict[str, Any] | None:
-        if value is None:
-            return None
-        try:
-            return decoder.decode(bytes(value))
-        except UndecodableError:
-            if permissive:
-                return None
-            raise
-
-    return udf(decoded, spark_type(read_as), useArrow=False)(column)
+    return decoded_column(column, Decoder(source, read_as).decode, spark_type(read_as), mode)
 
 
 class Encoder:
@@ -162,7 +117,7 @@ class Encoder:
         parsed = _parsed(schema)
         if not isinstance(parsed, dict) or parsed["type"] != "record":
             raise SchemaError("values are records, and the schema is none of one")
-        self._header = HEADER.pack(_MAGIC, schema_id)
+        self._header = header_of(schema_id)
         self._schema = parsed
 
     @classmethod
@@ -174,7 +129,7 @@ class Encoder:
         """
         cls(0, schema)  # what is none is not registered
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        return cls(_Registry(address).register(subject, text), schema)
+        return cls(SchemaRegistry(address).register(subject, {"schema": text}), schema)
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
         """The value of these fields; those that are not there have their defaults.
@@ -210,26 +165,9 @@ def to_confluent_avro(column: Column | str, address: str, subject: str, schema: 
     Raises:
         SchemaError: the registry does not answer or refuses it, or it is no schema of a record.
     """
-    from pyspark.sql.functions import udf
-    from pyspark.sql.types import BinaryType
+    from .value_columns import encoded_column
 
-    encoder = Encoder.registered(address, subject, schema)
-
-    def encoded(value: Any) -> bytes | None:
-        return None if value is None else encoder.encode(_without_rows(value))
-
-    return udf(encoded, BinaryType(), useArrow=False)(column)
-
-
-def _without_rows(value: Any) -> Any:
-    """What Spark hands to Python as fastavro takes it."""
-    if hasattr(value, "asDict"):
-        value = value.asDict()
-    if isinstance(value, dict):
-        return {name: _without_rows(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_without_rows(each) for each in value]
-    return bytes(value) if isinstance(value, bytearray) else value
+    return encoded_column(column, Encoder.registered(address, subject, schema).encode)
 
 
 def spark_type(schema: Schema) -> DataType:
@@ -313,7 +251,7 @@ def _load(source: Source, schema_id: int) -> Any:
             raise UnknownSchemaError(f"no schema has the number {schema_id}")
         return _parsed(source[schema_id])
     if isinstance(source, str) and source.startswith(("http://", "https://")):
-        return _Registry(source).schema(schema_id)
+        return _registered(SchemaRegistry(source), schema_id)
     path = Path(source, f"{schema_id}.avsc")
     try:
         return _parsed(path.read_text(encoding="utf-8"))
@@ -325,83 +263,13 @@ def _load(source: Source, schema_id: int) -> Any:
         raise SchemaError(f"{path} cannot be read: {error}") from error
 
 
-class _Registry:
-    """Asks a schema registry over HTTP; user and password may stand in its address."""
-
-    def __init__(self, address: str) -> None:
-        parts = urllib.parse.urlsplit(address)
-        host = parts.netloc.rpartition("@")[2]
-        self._base = f"{parts.scheme}://{host}{parts.path}".rstrip("/")
-        self._headers = dict.fromkeys(("Accept", "Content-Type"), _CONTENT_TYPE)
-        if parts.username is not None:
-            user = f"{urllib.parse.unquote(parts.username)}:"
-            user += urllib.parse.unquote(parts.password or "")
-            self._headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
-
-    def schema(self, schema_id: int) -> Any:
-        answer = self._ask(f"schemas/ids/{schema_id}")
-        if answer is None:
-            raise UnknownSchemaError(f"{self._base} has no schema {schema_id}")
-        if (kind := answer.get("schemaType", "AVRO")) != "AVRO":
-            raise UndecodableError(f"schema {schema_id} is {kind}, not Avro")
-        named: dict[str, Any] = {}
-        self._add_references(answer, named, set())
-        return _parsed(answer.get("schema"), named)
-
-    def register(self, subject: str, text: str) -> int:
-        """The number of a schema. Raises SchemaError."""
-        path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions"
-        answer = self._ask(path, {"schema": text})
-        schema_id = (answer or {}).get("id")
-        if not isinstance(schema_id, int):
-            raise SchemaError(f"{self._base} gives the schema of {subject} no number")
-        return schema_id
-
-    def _add_references(
-        self, answer: dict[str, Any], named: dict[str, Any], seen: set[tuple[str, int]]
-    ) -> None:
-        """Parse what a schema refers to, before itself."""
-        for reference in answer.get("references") or ():
-            key = (str(reference["subject"]), int(reference["version"]))
-            if key in seen:
-                continue
-            seen.add(key)
-            if len(seen) > _REFERENCES_MAX:
-                raise SchemaError(f"a schema refers to more than {_REFERENCES_MAX} others")
-            found = self._ask(f"subjects/{urllib.parse.quote(key[0], safe='')}/versions/{key[1]}")
-            if found is None:
-                raise SchemaError(f"{self._base} has no version {key[1]} of {key[0]}")
-            self._add_references(found, named, seen)
-            _parsed(found.get("schema"), named)
-
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """The registry's answer; None when it does not know the thing."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self._base}/{path}", data, self._headers)
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-                answer = json.loads(response.read(_SCHEMA_BYTES_MAX))
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == 404:
-                    return None
-                why = _message_of(error) or error.reason
-            raise SchemaError(f"{self._base}/{path} answers {error.code} {why}") from error
-        except (OSError, ValueError) as error:
-            raise SchemaError(
-                f"the schema registry {self._base} does not answer as one: {error}"
-            ) from error
-        if not isinstance(answer, dict):
-            raise SchemaError(f"{self._base} is no schema registry")
-        return answer
-
-
-def _message_of(error: urllib.error.HTTPError) -> str:
-    """What a registry says of its refusal, if it is one that does."""
-    try:
-        return str(json.loads(error.read(_SCHEMA_BYTES_MAX))["message"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
+def _registered(registry: SchemaRegistry, schema_id: int) -> Any:
+    """The parsed schema of a number, with what it refers to. Raises as `_load` does."""
+    answer = registry.schema(schema_id, "AVRO")
+    named: dict[str, Any] = {}
+    for _, referred in registry.referred(answer):
+        _parsed(referred.get("schema"), named)
+    return _parsed(answer.get("schema"), named)
 
 
 def _parsed(schema: Any, named: dict[str, Any] | None = None) -> Any:

@@ -125,7 +125,7 @@ FAILURES: tuple[Failure, ...] = (
     # Workers
     Failure(
         "worker's interpreter",
-        r"ModuleNotFoundError: No module named '(pandas|pyarrow|fastavro|confluent_kafka|kbroker)'",
+        r"ModuleNotFoundError: No module named '(pandas|pyarrow|fastavro|google|confluent_kafka|kbroker)'",
         "The workers run another Python than this one: the first python3 of the path, not that of "
         "the virtual environment.",
         "Set PYSPARK_PYTHON to the interpreter that has the module, before the session starts "

@@ -18,14 +18,16 @@ import fastavro
 import pytest
 
 from kbroker.spark.avro import (
-    HEADER,
     Decoder,
     Schema,
+    from_confluent_avro,
+    spark_type,
+)
+from kbroker.spark.schema_registry import (
     SchemaError,
     UndecodableError,
     UnknownSchemaError,
-    from_confluent_avro,
-    spark_type,
+    header_of,
     split_header,
 )
 
@@ -54,7 +56,7 @@ AT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 def encoded(schema_id: int, fields: Any, schema: Any = None) -> bytes:
     body = io.BytesIO()
     fastavro.schemaless_writer(body, fastavro.parse_schema(schema or SCHEMAS[schema_id]), fields)
-    return HEADER.pack(0, schema_id) + body.getvalue()
+    return header_of(schema_id) + body.getvalue()
 
 
 OLD_VALUE = encoded(1, {"id": 1, "who": "a"})
@@ -95,7 +97,7 @@ def test_text_and_numbers_stay_what_they_are_where_json_knows_no_better() -> Non
             {"name": "time", "type": {"type": "int", "logicalType": "time-millis"}},
         ],
     }
-    value = HEADER.pack(0, 7) + b"\x04ab" + b"\x06"
+    value = header_of(7) + b"\x04ab" + b"\x06"
     assert Decoder({7: schema}).decode(value) == {"id": "ab", "time": 3}
 
 
@@ -107,11 +109,11 @@ def test_text_and_numbers_stay_what_they_are_where_json_knows_no_better() -> Non
         (b'{"id": 1}', "first byte is 0x7b"),
         (OLD_VALUE[:-1], "not a value of schema 1: EOFError"),
         (OLD_VALUE + b"!", "1 bytes are left"),
-        (HEADER.pack(0, 1) + b"\x02\x06\xff\xff\xff", "UnicodeDecodeError"),
-        (HEADER.pack(0, 1) + b"\x02\x01", "not a value of schema 1"),
-        (HEADER.pack(0, 1) + b"\xff" * 40, "not a value of schema 1"),
-        (HEADER.pack(0, 3) + b"\x02", "no schema has the number 3"),
-        (HEADER.pack(0, 4) + b"\x02", "schema 4 is no record"),
+        (header_of(1) + b"\x02\x06\xff\xff\xff", "UnicodeDecodeError"),
+        (header_of(1) + b"\x02\x01", "not a value of schema 1"),
+        (header_of(1) + b"\xff" * 40, "not a value of schema 1"),
+        (header_of(3) + b"\x02", "no schema has the number 3"),
+        (header_of(4) + b"\x02", "schema 4 is no record"),
     ],
 )
 def test_what_cannot_be_decoded_says_why(value: bytes, reason: str) -> None:
@@ -125,7 +127,7 @@ def test_schemas_from_a_folder(tmp_path: Path) -> None:
     for source in (tmp_path, str(tmp_path)):
         assert Decoder(source).decode(OLD_VALUE)["id"] == 1
     with pytest.raises(UnknownSchemaError, match=r"3\.avsc"):
-        Decoder(tmp_path).decode(HEADER.pack(0, 3))
+        Decoder(tmp_path).decode(header_of(3))
     with pytest.raises(SchemaError, match="not JSON"):
         Decoder(tmp_path).decode(NEW_VALUE)
     with pytest.raises(SchemaError, match="no folder"):
@@ -182,16 +184,16 @@ def test_schemas_from_a_registry() -> None:
         assert [decoder.decode(OLD_VALUE)["id"] for _ in range(3)] == [1, 1, 1]
         assert asked == [("/base/schemas/ids/1", "Basic bWU6cy9jcmV0")]
         body = b"\x04" + (1234).to_bytes(2, "big")
-        assert decoder.decode(HEADER.pack(0, 5) + body) == {"money": {"sum": Decimal("12.34")}}
+        assert decoder.decode(header_of(5) + body) == {"money": {"sum": Decimal("12.34")}}
         with pytest.raises(UnknownSchemaError, match="has no schema 9"):
-            decoder.decode(HEADER.pack(0, 9))
+            decoder.decode(header_of(9))
         with pytest.raises(UndecodableError, match="PROTOBUF"):
-            decoder.decode(HEADER.pack(0, 3))
+            decoder.decode(header_of(3))
         with pytest.raises(SchemaError, match="answers 500") as caught:
             decoder.decode(NEW_VALUE)
         assert "cret" not in str(caught.value)
         with pytest.raises(SchemaError, match="is no schema registry"):
-            decoder.decode(HEADER.pack(0, 6))
+            decoder.decode(header_of(6))
     with pytest.raises(SchemaError, match="does not answer"):
         Decoder(address).decode(OLD_VALUE)
 

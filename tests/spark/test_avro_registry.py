@@ -15,12 +15,10 @@ import pytest
 from kbroker.spark.avro import (
     Decoder,
     Encoder,
-    SchemaError,
-    UnencodableError,
     from_confluent_avro,
-    split_header,
     to_confluent_avro,
 )
+from kbroker.spark.schema_registry import SchemaError, UnencodableError, split_header
 from kbroker.testing import LocalBroker
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbroker.spark.avro import HEADER, Decoder, SchemaError, UndecodableError, split_header
+from kbroker.spark.avro import Decoder
+from kbroker.spark.schema_registry import SchemaError, UndecodableError, header_of, split_header
 
 from . import fields
 from .commits import LakeError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _DECODED = "__kbroker_decoded"
 _WIDER = {"byte": "long", "short": "long", "integer": "long", "float": "double"}
-_ONLY = HEADER.pack(0, 0)
+_ONLY = header_of(0)
 """The header that a value would have if its one schema had the number 0."""
 
 

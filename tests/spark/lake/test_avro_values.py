@@ -16,7 +16,8 @@ import pytest
 
 from kbroker.pipelines.lake.archiver import Archiver
 from kbroker.pipelines.lake.commits import Counts, LakeError
-from kbroker.spark.avro import HEADER, Decoder, Encoder, SchemaError
+from kbroker.spark.avro import Decoder, Encoder
+from kbroker.spark.schema_registry import SchemaError, header_of
 from kbroker.testing import LocalBroker
 
 from .lakes import archive, conf_of, payloads, produce
@@ -38,7 +39,7 @@ OTHER = schema(id="string")
 def written(number: int | None, kind: dict[str, Any], value: dict[str, Any]) -> bytes:
     body = io.BytesIO()
     fastavro.schemaless_writer(body, fastavro.parse_schema(kind), value)
-    return (b"" if number is None else HEADER.pack(0, number)) + body.getvalue()
+    return (b"" if number is None else header_of(number)) + body.getvalue()
 
 
 def test_values_with_a_schemas_number(

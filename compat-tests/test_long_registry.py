@@ -12,6 +12,7 @@ import os
 import shlex
 import subprocess
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -260,21 +261,30 @@ def ours(reader: str, writer: str) -> tuple[str, str]:
     return ("INCOMPATIBLE" if found else "COMPATIBLE"), parsed.canonical
 
 
-def test_readers_take_what_they_take_with_avros_own_library() -> None:
-    cases = Cases(SEED)
-    pairs = [cases.pair() for _ in range(CASES)]
-    command = command_line("avro-1.12", str(COMPAT / "java" / "AvroReads.java"))
+def theirs(command: list[str], pairs: list[tuple[str, str]]) -> list[str]:
+    """What a library of Avro's own makes of them, a line each."""
     given = "".join(f"{reader}\n{writer}\n" for reader, writer in pairs)
     done = subprocess.run(
         command, input=given, text=True, capture_output=True, check=True, timeout=SECONDS
     )
+    return done.stdout.splitlines()
+
+
+def test_readers_take_what_they_take_with_avros_own_libraries() -> None:
+    cases = Cases(SEED)
+    pairs = [cases.pair() for _ in range(CASES)]
+    java = theirs(command_line("avro-1.12", str(COMPAT / "java" / "AvroReads.java")), pairs)
+    python = [str(environment_python("registry")), str(COMPAT / "registry" / "avro_reads.py")]
     differences = []
-    kinds = set()
-    for (reader, writer), line in zip(pairs, done.stdout.splitlines(), strict=True):
+    kinds: Counter[str] = Counter()
+    for pair, line, also_said in zip(pairs, java, theirs(python, pairs), strict=True):
         said, _, text = line.partition("\t")
-        found, canonical = ours(reader, writer)
-        kinds.add(said)
-        if (said, text if canonical else "") != (found, canonical):
-            differences.append((said, found, reader, writer, text))
+        found, canonical = ours(*pair)
+        kinds[said] += 1
+        if (said, also_said, text if canonical else "") != (found, found, canonical):
+            differences.append((said, also_said, found, *pair, text))
     assert differences == []
-    assert kinds >= {"COMPATIBLE", "INCOMPATIBLE"}
+    assert kinds.keys() >= {"COMPATIBLE", "INCOMPATIBLE"}
+    print(
+        f"\nfigures: {CASES} pairs of schemas, of which Avro for Java and Python and we say {dict(kinds)}"
+    )

@@ -1,0 +1,22 @@
+"""What Avro's own library for Python says of pairs of schemas: two lines each, the reader's and the writer's."""
+
+from __future__ import annotations
+
+import sys
+
+from avro.compatibility import ReaderWriterCompatibilityChecker
+from avro.errors import AvroException
+from avro.schema import parse
+
+
+def said(reader: str, writer: str) -> str:
+    try:
+        schemas = parse(reader), parse(writer)
+    except AvroException:
+        return "INVALID"
+    return ReaderWriterCompatibilityChecker().get_compatibility(*schemas).compatibility.name.upper()
+
+
+lines = sys.stdin.read().splitlines()
+for reader, writer in zip(lines[::2], lines[1::2], strict=True):
+    print(said(reader, writer))

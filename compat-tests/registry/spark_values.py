@@ -50,7 +50,7 @@ def messages(client: SchemaRegistryClient, url: str) -> dict[str, object]:
     read = ProtobufDeserializer(type(kind.new()), options)(ours, at)
     theirs = ProtobufSerializer(type(read), client, options)(read, at)
     written = protobuf.MessageType.latest(url, "messages-value", "shop.Order")
-    decoded = protobuf.Decoder(written, url).decode(theirs)
+    decoded = protobuf.Decoder(url, written).decode(theirs)
     return {
         "ours protobuf": [read.lines[0].a, read.at.seconds, read.rest["x"].a],
         "theirs protobuf": decoded == ORDER,

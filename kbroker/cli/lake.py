@@ -43,7 +43,7 @@ def lake() -> None:
 @click.option(
     "--format",
     "value_format",
-    type=click.Choice(["json", "raw", "avro"]),
+    type=click.Choice(["json", "raw", "avro", "protobuf"]),
     default="json",
     show_default=True,
     help="What the values are.",
@@ -53,7 +53,7 @@ def lake() -> None:
     metavar="DDL|FILE|URL",
     help="json: the fields, such as 'id bigint, name string', or a file with them (default: found "
     "in the values). avro: a schema file, a folder of <number>.avsc, or a registry's address "
-    "(default: schema.registry.url of the profile).",
+    "(default: schema.registry.url of the profile). protobuf: a registry's address (default: the same).",
 )
 @click.option("--once", is_flag=True, help="End when all that is there now is archived.")
 @click.option(
@@ -309,7 +309,7 @@ def _schema(given: str | None, value_format: str, settings: Mapping[str, str]) -
 
     Who logs in there stands in the address, unless settings say it.
     """
-    if value_format != "avro":
+    if value_format not in ("avro", "protobuf"):
         return given
     found = given or settings.get(REGISTRY)
     login = settings.get(REGISTRY_LOGIN)

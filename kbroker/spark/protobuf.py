@@ -3,7 +3,7 @@
 Before each message stand a schema's number and the place of the message in its file. Types come from a
 registry, as descriptors: no compiler is needed, and no jar of Spark's.
 
-    decoder = Decoder(MessageType.latest("http://registry:8081", "orders-value"), "http://registry:8081")
+    decoder = Decoder("http://registry:8081")
     decoder.decode(value)                                    # a dict
 
     order = MessageType.latest("http://registry:8081", "orders-value")
@@ -19,7 +19,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .schema_registry import (
     SchemaError,
@@ -96,49 +96,80 @@ class MessageType:
         return self.new().DESCRIPTOR
 
 
-class Decoder:
-    """Decodes messages of one type, by whichever version of their schema they were written.
+class Writer(NamedTuple):
+    """What a value was written with: a schema's number, and the place of the message in its file."""
 
-    Fields that the type does not have are left out, and those that were not written have Protobuf's
-    defaults. A decoder can be sent to Spark's workers. It is not thread-safe.
+    schema_id: int
+    indexes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return str(self.schema_id)
+
+
+class Decoder:
+    """Decodes messages.
+
+    Parameters: `read_as` is the type that every message is read as, by whichever version of its schema it
+    was written; without it a message has the fields that its writer knew. Fields that were not written
+    have Protobuf's defaults.
+
+    A decoder can be sent to Spark's workers. It is not thread-safe.
     """
 
-    def __init__(self, read_as: MessageType, address: str) -> None:
-        self._type = read_as
+    def __init__(self, address: str, read_as: MessageType | None = None) -> None:
         self._address = address
-        self._names: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._type = read_as
+        self._writers: dict[Writer, MessageType] = {}
 
     def decode(self, value: bytes) -> dict[str, Any]:
         """The fields of a message.
 
         Raises:
             UndecodableError: the header or the rest is wrong, or it is another message.
-            SchemaError: the registry does not answer.
+            SchemaError: the registry does not answer, or what it has is no file of Protobuf.
         """
         from google.protobuf.message import DecodeError
 
-        schema_id, rest = split_header(value)
-        indexes, body = _split_indexes(rest)
-        if (name := self._name(schema_id, indexes)) != self._type.name:
-            raise UndecodableError(f"the value is a {name}, not a {self._type.name}")
-        message = self._type.new()
+        writer, body = split_writer(value)
+        written_as = self.schema(writer)
+        read_as = self._type or written_as
+        if written_as.name != read_as.name:
+            raise UndecodableError(f"the value is a {written_as.name}, not a {read_as.name}")
+        message = read_as.new()
         try:
             message.ParseFromString(bytes(body))
         except DecodeError as error:
-            raise UndecodableError(f"not a {name} of schema {schema_id}: {error}") from error
+            raise UndecodableError(f"not a {read_as.name} of schema {writer}: {error}") from error
         return _fields_of(message)
 
-    def _name(self, schema_id: int, indexes: tuple[int, ...]) -> str:
-        """The message at a place of a schema's file."""
-        key = schema_id, indexes
-        if key not in self._names:
+    def schema(self, writer: Writer) -> MessageType:
+        """What a value was written as.
+
+        Raises:
+            UnknownSchemaError: there is none of this number.
+            UndecodableError: its file does not declare the message, or is none of Protobuf.
+            SchemaError: the registry does not answer, or hands out no descriptors.
+        """
+        if writer not in self._writers:
             registry = SchemaRegistry(self._address, "serialized")
-            file = _descriptor_in(registry.schema(schema_id, PROTOBUF))
+            answer = registry.schema(writer.schema_id, PROTOBUF)
+            files = _files_of(registry, answer)
             try:
-                self._names[key] = _name_at(file, indexes)
+                self._writers[writer] = MessageType(files, writer.indexes)
             except SchemaError as error:
-                raise UndecodableError(f"schema {schema_id}: {error}") from None
-        return self._names[key]
+                raise UndecodableError(f"schema {writer}: {error}") from None
+        return self._writers[writer]
+
+
+def split_writer(value: bytes) -> tuple[Writer, memoryview]:
+    """What a value was written with, and the message.
+
+    Raises:
+        UndecodableError: the value has no such header.
+    """
+    schema_id, rest = split_header(value)
+    indexes, body = _split_indexes(rest)
+    return Writer(schema_id, indexes), body
 
 
 class Encoder:
@@ -201,7 +232,7 @@ def from_confluent_protobuf(
     """
     from .value_columns import decoded_column
 
-    decoder = Decoder(read_as, address)
+    decoder = Decoder(address, read_as)
     return decoded_column(column, decoder.decode, spark_type(read_as), mode)
 
 

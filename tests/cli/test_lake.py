@@ -94,5 +94,5 @@ URL, LOGIN = "https://registry:8081/x", "alice:s/e:c@"
 def test_a_profile_names_the_registry_and_who_logs_in_there(
     given: str | None, settings: dict[str, str], found: str | None
 ) -> None:
-    assert _schema(given, "avro", settings) == found
+    assert _schema(given, "avro", settings) == _schema(given, "protobuf", settings) == found
     assert _schema(given, "json", settings) == given

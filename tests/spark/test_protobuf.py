@@ -112,7 +112,7 @@ def test_what_is_encoded_is_decoded_by_its_number(broker: LocalBroker) -> None:
     values = [old.encode({"id": 1, "who": "a"}), new.encode(FULL)]
     assert [split_header(each)[0] for each in values] == [1, 2]
     assert values[0] == header_of(1) + b"\0" + b"\x08\x01\x12\x01a"
-    decoder = pickle.loads(pickle.dumps(Decoder(MessageType.latest(url, "orders-value"), url)))
+    decoder = pickle.loads(pickle.dumps(Decoder(url, MessageType.latest(url, "orders-value"))))
     assert [decoder.decode(each) for each in values] == [EMPTY, FULL]
 
 
@@ -123,7 +123,7 @@ def test_messages_by_their_place_in_the_file(broker: LocalBroker) -> None:
     assert card[5:7] == b"\x02\x02"  # one number, and that is 1
     assert line[5:8] == b"\x04\x00\x00"  # two, the first of the first
     read_as = MessageType.latest(url, "orders-value", "shop.Order.Line")
-    decoder = Decoder(read_as, url)
+    decoder = Decoder(url, read_as)
     assert decoder.decode(line) == {"count": 3, "weight": 0.0}
     with pytest.raises(UndecodableError, match=r"is a shop\.Card, not a shop\.Order\.Line"):
         decoder.decode(card)
@@ -139,7 +139,7 @@ def test_files_that_import_others(broker: LocalBroker) -> None:
     text = 'syntax = "proto3"; import "shop/card.proto"; message Paid { shop.Card card = 1; }'
     reference = {"name": "shop/card.proto", "subject": "card", "version": 1}
     paid = Encoder.registered(url, "paid", text, references=[reference])
-    decoder = Decoder(MessageType.latest(url, "paid"), url)
+    decoder = Decoder(url, MessageType.latest(url, "paid"))
     assert decoder.decode(paid.encode({"card": {"number": "1"}})) == {"card": {"number": "1"}}
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_decoded_says_why(broker: LocalBroker, value: bytes, reas
     Encoder.registered(url, "orders-value", NEW)
     register_avro(url)
     with pytest.raises(UndecodableError, match=reason):
-        Decoder(MessageType.latest(url, "orders-value"), url).decode(value)
+        Decoder(url, MessageType.latest(url, "orders-value")).decode(value)
 
 
 def register_avro(url: str) -> None:
@@ -196,7 +196,7 @@ def test_a_registry_that_refuses_is_quoted(broker: LocalBroker) -> None:
     register_avro(url)
     with pytest.raises(SchemaError, match="schema of avro is AVRO"):
         MessageType.latest(url, "avro")
-    decoder = Decoder(MessageType.latest(url, "s"), url)
+    decoder = Decoder(url, MessageType.latest(url, "s"))
     with pytest.raises(UnknownSchemaError, match="no schema 9"):
         decoder.decode(header_of(9) + b"\0")
 
@@ -204,7 +204,7 @@ def test_a_registry_that_refuses_is_quoted(broker: LocalBroker) -> None:
 def test_enums_that_are_newer_stand_as_their_numbers(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     encoder = Encoder.registered(url, "orders-value", NEW)
-    decoder = Decoder(MessageType.latest(url, "orders-value"), url)
+    decoder = Decoder(url, MessageType.latest(url, "orders-value"))
     assert decoder.decode(encoder.encode({"state": "9"}))["state"] == "9"
 
 

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import fields
-from .avro_values import AvroValues
+from .avro_values import AvroWriters
 from .brokers import Brokers
 from .commits import Commits, Counts, LakeError, write_durably
 from .fields import PARTITION
 from .layout import DATE, HOUR, POISON, PRIVATE, RECORD
 from .locking import take_lock
 from .merging import Merges
+from .protobuf_values import ProtobufWriters
+from .schema_values import SchemaValues
 from .settings import MadeAgainError, Settings
 from .values import BAD, NEW, VALUE, JsonValues, RawValues, Values
 
@@ -41,12 +43,12 @@ class Conf:
     topic: str
     bootstrap: str = "localhost:9092"
     format: str = "json"
-    """raw, json or avro."""
+    """raw, json, avro or protobuf."""
     schema: str | None = None
     """json: the fields as DDL or as the path of a file with DDL or Spark's JSON form; without it
     they are found in the values, which may have a schema's number (5 bytes) before them. avro: the
     path of the one schema that has written all values, a folder of ``<number>.avsc``, or a registry's
-    address."""
+    address. protobuf: a registry's address."""
     once: bool = False
     """End when everything that is there now is in the lake."""
     every_seconds: float = 10
@@ -213,8 +215,10 @@ class Archiver:
             except ValueError as error:
                 raise LakeError(f"--schema: {error}") from error
         if self.conf.format == "avro":
-            return AvroValues(known, self.conf.schema)
-        raise LakeError(f"there is no format {self.conf.format}: it is raw, json or avro")
+            return SchemaValues(known, AvroWriters(self.conf.schema))
+        if self.conf.format == "protobuf":
+            return SchemaValues(known, ProtobufWriters(self.conf.schema))
+        raise LakeError(f"there is no format {self.conf.format}: it is raw, json, avro or protobuf")
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
         """What Spark calls for each batch."""

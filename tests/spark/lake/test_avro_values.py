@@ -34,6 +34,7 @@ def schema(**fields: Any) -> dict[str, Any]:
 FIRST = schema(id="int", name=["null", "string"])
 SECOND = schema(id="long", more={"type": "array", "items": schema(x="float") | {"name": "i"}})
 OTHER = schema(id="string")
+RECURSIVE = schema(id="int", rest=["null", "r"])
 
 
 def written(number: int | None, kind: dict[str, Any], value: dict[str, Any]) -> bytes:
@@ -47,7 +48,7 @@ def test_values_with_a_schemas_number(
 ) -> None:
     schemas = tmp_path / "schemas"
     schemas.mkdir()
-    for number, kind in {1: FIRST, 2: SECOND, 3: OTHER}.items():
+    for number, kind in {1: FIRST, 2: SECOND, 3: OTHER, 4: RECURSIVE}.items():
         (schemas / f"{number}.avsc").write_text(json.dumps(kind))
     broker.create_topic("t")
     values = [
@@ -58,11 +59,12 @@ def test_values_with_a_schemas_number(
         written(9, FIRST, {"id": 1, "name": None}),
         b"{}",
         written(1, FIRST, {"id": 1, "name": None}) + b"x",
+        written(4, RECURSIVE, {"id": 1, "rest": None}),
     ]
     produce(broker, "t", values)
     conf = conf_of(broker, tmp_path / "lake", "t", format="avro", schema=str(schemas))
 
-    assert archive(spark, conf).totals == Counts(3, 4)
+    assert archive(spark, conf).totals == Counts(3, 5)
 
     assert payloads(conf.lake, "t") == [
         {"id": 1, "name": "one"},
@@ -75,6 +77,7 @@ def test_values_with_a_schemas_number(
         f"there is no {schemas / '9.avsc'}",
         "2 bytes are too few for a schema's number",
         "1 bytes are left after a value of schema 1",
+        "schema 4: r is in itself, or no Avro type: Spark has no type for it",
     ]
 
 

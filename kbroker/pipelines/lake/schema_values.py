@@ -1,0 +1,216 @@
+"""Values with a schema's number: a column for each field that any of their schemas has.
+
+Decoding runs in Python workers. A schema is known by its number, and looked up once in each worker.
+Whole numbers become ``long`` and floating ones ``double``, so that a later schema may have the wider
+of the two; other changes of a type make poison of the later schema's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kbroker.spark.schema_registry import SchemaError, UndecodableError
+
+from . import fields
+from .fields import Struct, Type
+from .layout import RECORD
+from .values import BAD, NEW, VALUE, spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+_DECODED = "__kbroker_decoded"
+_WIDER = {"byte": "long", "short": "long", "integer": "long", "float": "double"}
+
+
+class Writers(Protocol):
+    """Knows the schemas that values were written with; can be sent to workers."""
+
+    def writer(self, value: bytes) -> Hashable:
+        """What a value was written with, as the number of a schema. Raises UndecodableError."""
+        ...
+
+    def schema(self, writer: Any) -> Any:
+        """Its schema.
+
+        Raises:
+            UndecodableError: nobody knows it.
+            SchemaError: the registry does not answer.
+        """
+        ...
+
+    def type_of(self, schema: Any) -> DataType:
+        """Spark's type for a schema. Raises SchemaError when it has none."""
+        ...
+
+    def decode(self, value: bytes) -> dict[str, Any]:
+        """The fields of a value. Raises as `schema` does."""
+        ...
+
+
+class SchemaValues:
+    """Values with a schema that is known by something in them."""
+
+    def __init__(self, schema: Struct, writers: Writers) -> None:
+        self.schema = schema
+        self._writers = writers
+
+    def shaped(self, rows: DataFrame, *, may_grow: bool) -> DataFrame:
+        """See `Values`."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import BooleanType, StructField, StructType
+
+        written = fields.without_void(self.schema) or fields.struct()
+        payload = spark_type(written)
+        assert isinstance(payload, StructType)
+        flags = [StructField(BAD, BooleanType()), StructField(NEW, BooleanType())]
+        read = partial(_decoded, _Reader(self._writers, self.schema), may_grow)
+        decode = F.udf(
+            lambda value: read(value), StructType([*payload.fields, *flags]), useArrow=False
+        ).asNondeterministic()  # so that it runs once for a row
+        names = [field["name"] for field in written["fields"]]
+        return rows.withColumn(_DECODED, decode(VALUE)).select(
+            *(F.col(_DECODED).getField(name).alias(name) for name in names),
+            RECORD,
+            VALUE,
+            *(F.col(_DECODED).getField(flag).alias(flag) for flag in (BAD, NEW)),
+        )
+
+    def grow(self, values: list[bytes]) -> bool:
+        """See `Values`."""
+        before = self.schema
+        reader = _Reader(self._writers, before)
+        for value in values:
+            try:
+                found = reader.fields_of(reader.writer(value))
+            except UndecodableError:
+                continue
+            self.schema = fields.with_fields(self.schema, found)
+        return self.schema != before
+
+    def why_not(self, *, may_grow: bool) -> Callable[[bytes], str]:
+        """See `Values`."""
+        return _Reader(self._writers, self.schema).why_not
+
+
+class _Reader:
+    """Reads values as rows of a schema; can be sent to workers."""
+
+    def __init__(self, writers: Writers, schema: Struct) -> None:
+        self._writers, self._schema = writers, schema
+        self._fields: dict[Hashable, Struct] = {}
+        self._misfits: dict[Hashable, str] = {}
+
+    def writer(self, value: bytes) -> Hashable:
+        """What a value was written with. Raises UndecodableError."""
+        return self._writers.writer(value)
+
+    def fields_of(self, writer: Hashable) -> Struct:
+        """The fields of a schema.
+
+        Raises:
+            UndecodableError: nobody knows it, or no column can hold what it has.
+            SchemaError: the registry does not answer.
+        """
+        if writer not in self._fields:
+            schema = self._writers.schema(writer)
+            try:
+                self._fields[writer] = _fields(self._writers.type_of(schema))
+            except SchemaError as error:
+                raise UndecodableError(f"schema {writer}: {error}") from error
+        return self._fields[writer]
+
+    def misfit(self, writer: Hashable) -> str:
+        """What of a schema the lake's columns cannot hold; empty when they can, or may grow."""
+        if writer not in self._misfits:
+            found = self.fields_of(writer)
+            grown = fields.with_fields(self._schema, found)
+            self._misfits[writer] = next(_differences(grown, found), "")
+        return self._misfits[writer]
+
+    def is_new(self, writer: Hashable) -> bool:
+        """Whether a schema has fields that the lake's has not."""
+        return fields.with_fields(self._schema, self.fields_of(writer)) != self._schema
+
+    def row(self, value: bytes) -> dict[str, Any]:
+        """A value's fields by column. Raises as `fields_of` does."""
+        decoded = self._writers.decode(value)
+        columns = self._schema["fields"]
+        return {field["name"]: decoded.get(fields.field_name(field)) for field in columns}
+
+    def why_not(self, value: bytes) -> str:
+        """Why a value cannot be read."""
+        try:
+            writer = self.writer(value)
+            self.row(value)
+            why = self.misfit(writer)
+        except UndecodableError as error:
+            return str(error)
+        return why or f"schema {writer} has fields that cannot be added"
+
+
+def _decoded(reader: _Reader, may_grow: bool, value: bytes | None) -> dict[str, Any]:
+    """A row of the payload's columns with the flags."""
+    if value is None:
+        return {BAD: False, NEW: False}
+    value = bytes(value)
+    try:
+        writer = reader.writer(value)
+        new = reader.is_new(writer)
+        bad = bool(reader.misfit(writer)) or (new and not may_grow)
+        row = {} if bad or new else reader.row(value)
+    except UndecodableError:
+        return {BAD: True, NEW: False}
+    return {**row, BAD: bad, NEW: new and not bad}
+
+
+def _fields(kind: DataType) -> Struct:
+    """The fields of what is written, with the wider types. Raises SchemaError."""
+    from pyspark.sql.types import StructType
+
+    if not isinstance(kind, StructType):
+        raise SchemaError("it is no record")
+    widened = _widened(kind.jsonValue())
+    return fields.struct(widened["fields"])
+
+
+def _widened(kind: Type) -> Type:
+    if isinstance(kind, str):
+        return _WIDER.get(kind, kind)
+    if kind["type"] == "struct":
+        return fields.struct(
+            {**field, "type": _widened(field["type"]), "nullable": True} for field in kind["fields"]
+        )
+    key = "elementType" if kind["type"] == "array" else "valueType"
+    nullable = "containsNull" if kind["type"] == "array" else "valueContainsNull"
+    return {**kind, key: _widened(kind[key]), nullable: True}
+
+
+def _differences(kept: Struct, found: Struct) -> Iterator[str]:
+    """Fields whose type is not the one that is kept, at any depth."""
+    by_name = {fields.field_name(field): field["type"] for field in kept["fields"]}
+    for field in found["fields"]:
+        kind = by_name.get(field["name"])
+        if not _holds(kind, field["type"]):
+            yield f"{field['name']}: {_said(field['type'])} where {_said(kind)} is kept"
+
+
+def _said(kind: Type) -> str:
+    if kind is None:
+        return "nothing"
+    names = {"struct": "a record", "array": "an array", "map": "a map"}
+    return kind if isinstance(kind, str) else names[kind["type"]]
+
+
+def _holds(kept: Type, found: Type) -> bool:
+    if found == fields.VOID or kept == found:
+        return True
+    if not isinstance(kept, dict) or not isinstance(found, dict) or kept["type"] != found["type"]:
+        return False
+    if kept["type"] == "struct":
+        return not any(True for _ in _differences(kept, found))
+    key = "elementType" if kept["type"] == "array" else "valueType"
+    return _holds(kept[key], found[key])

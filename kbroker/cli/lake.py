@@ -8,7 +8,6 @@ import logging
 import signal
 import sys
 import time
-import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,10 @@ import click
 from .output import say
 from .target import (
     BROKERS,
-    REGISTRY,
-    REGISTRY_LOGIN,
     SECURITY_SETTINGS,
     Target,
     fail,
+    registry_of,
     target_options,
 )
 
@@ -305,21 +303,9 @@ def _security_options(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _schema(given: str | None, value_format: str, settings: Mapping[str, str]) -> str | None:
-    """What --schema says; without it, the address of the registry that a profile, or `-X`, names.
-
-    Who logs in there stands in the address, unless settings say it.
-    """
-    if value_format not in ("avro", "protobuf"):
-        return given
-    found = given or settings.get(REGISTRY)
-    login = settings.get(REGISTRY_LOGIN)
-    if found is None or login is None or not found.startswith(("http://", "https://")):
-        return found
-    parts = urllib.parse.urlsplit(found)
-    if "@" in parts.netloc:
-        return found
-    name, _, password = (urllib.parse.quote(each, safe="") for each in login.partition(":"))
-    return parts._replace(netloc=f"{name}:{password}@{parts.netloc}").geturl()
+    """What --schema says; without it, the address of the registry that a profile, or `-X`, names."""
+    takes_registry = value_format in ("avro", "protobuf")
+    return registry_of(settings, given) if takes_registry else given
 
 
 def _renamed(given: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from .completion import complete_topics
 from .filters import chosen_filter, filter_options
 from .output import Column, Progress, format_options, say, show, table
 from .produce import CODECS
-from .target import Target, parse_addresses, run, target_options
+from .target import REGISTRY, Target, parse_addresses, registry_of, run, target_options
 from .units import ParamType, parse_duration
 
 if TYPE_CHECKING:
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from kbroker.pipelines.replay.job import Found, Order, Writing
     from kbroker.pipelines.replay.pace import Pace
     from kbroker.pipelines.replay.replay import Replay
+    from kbroker.pipelines.replay.values import Subject
 
 WRITTEN = (
     "topic", "ndjson", "lake", "to_topic", "begin", "end", "partitions", "filter_key",
-    "filter_value", "filter_header", "filter_field", "timestamps", "placing", "committed",
+    "filter_value", "filter_header", "filter_field", "to_schema", "timestamps", "placing", "committed",
 )  # fmt: skip
 """The options that decide what is written; a run that goes on must be given the same."""
 COLUMNS = [
@@ -107,6 +108,16 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
     show_default=True,
     help="Keep partitions, or go by the key; auto keeps them if the target has as many.",
 )
+@click.option(
+    "--to-schema",
+    metavar="SUBJECT",
+    help="Encode values, which are objects of JSON, as Avro by the newest schema of this subject.",
+)
+@click.option(
+    "--to-registry",
+    metavar="URL",
+    help="The schema registry of that subject.  [default: schema.registry.url of the profile]",
+)
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option(
     "--read-uncommitted",
@@ -136,7 +147,7 @@ def replay(
         raise click.UsageError("name a topic, or lines with --ndjson FILE")
     if asked["ndjson"] is not None and asked["lake"] is not None:
         raise click.UsageError("--ndjson and --lake exclude each other")
-    command = _Command(_order(asked), output, dry_run)
+    command = _Command(_order(asked, target.settings), output, dry_run)
     to = None if to_bootstrap is None else parse_addresses(to_bootstrap, "--to-bootstrap")
 
     async def work(cluster: ClusterClient) -> int:
@@ -152,7 +163,7 @@ def replay(
     sys.exit(status)
 
 
-def _order(asked: dict[str, Any]) -> Order:
+def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> Order:
     """What the options say. Raises BadParameter and UsageError."""
     from kbroker.pipelines.replay.job import Order
     from kbroker.pipelines.replay.placing import Placing
@@ -173,6 +184,7 @@ def _order(asked: dict[str, Any]) -> Order:
         wanted=chosen_filter(asked),
         placing=Placing(asked["placing"]),
         shift_ms=_shift(asked["timestamps"]),
+        subject=_subject(asked["to_schema"], asked["to_registry"], settings),
         codec=Codec[asked["compression"].upper()],
         committed=asked["committed"],
         into_itself=asked["into_itself"],
@@ -185,6 +197,24 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return value if isinstance(value, str | bool | None) else str(getattr(value, "name", value))
+
+
+def _subject(name: str | None, registry: str | None, settings: Mapping[str, str]) -> Subject | None:
+    """The subject whose schema values are written by. Raises BadParameter and UsageError."""
+    from kbroker.pipelines.replay.values import Subject
+
+    if name is None:
+        if registry is not None:
+            raise click.UsageError("--to-registry needs --to-schema SUBJECT")
+        return None
+    address = registry_of(settings, registry)
+    if address is None:
+        raise click.UsageError(f"--to-schema needs --to-registry URL, or -X {REGISTRY}=URL")
+    if not address.startswith(("http://", "https://")):
+        raise click.BadParameter(
+            "it is no address such as http://HOST:PORT", param_hint="--to-registry"
+        )
+    return Subject(name, address)
 
 
 def _place(text: str, now_ms: int, option: str) -> Place:

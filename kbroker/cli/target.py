@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import sys
+import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -163,6 +164,23 @@ def settings_of(given: Mapping[str, str]) -> tuple[dict[str, str], Security]:
         settings[BROKERS] = environment
     settings |= given
     return settings, security_of(settings)
+
+
+def registry_of(settings: Mapping[str, str], given: str | None = None) -> str | None:
+    """The address of the schema registry that is given, or that a profile, or `-X`, names.
+
+    Who logs in there stands in the address, unless settings say it. What is given may be no address;
+    then it stays what it is.
+    """
+    found = given or settings.get(REGISTRY)
+    login = settings.get(REGISTRY_LOGIN)
+    if found is None or login is None or not found.startswith(("http://", "https://")):
+        return found
+    parts = urllib.parse.urlsplit(found)
+    if "@" in parts.netloc:
+        return found
+    name, _, password = (urllib.parse.quote(each, safe="") for each in login.partition(":"))
+    return parts._replace(netloc=f"{name}:{password}@{parts.netloc}").geturl()
 
 
 def security_of(settings: Mapping[str, str]) -> Security:

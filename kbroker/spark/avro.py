@@ -53,7 +53,7 @@ class Decoder:
 
     def __init__(self, source: Source, read_as: Schema | None = None) -> None:
         self._source = source
-        self._read_as = _reader(read_as) if read_as is not None else None
+        self._read_as = _with_defaults(read_as, {}) if read_as is not None else None
         self._writers: dict[int, Any] = {}
 
     def decode(self, value: bytes) -> dict[str, Any]:
@@ -110,15 +110,22 @@ def from_confluent_avro(
 class Encoder:
     """Encodes values of one schema, which is that of a record and has a number.
 
+    Parameters: `named` are the types that the schema refers to and does not have in itself, by name.
+
     An encoder can be sent to Spark's workers.
     """
 
-    def __init__(self, schema_id: int, schema: Schema) -> None:
-        parsed = _parsed(schema)
-        if not isinstance(parsed, dict) or parsed["type"] != "record":
+    def __init__(
+        self, schema_id: int, schema: Schema, named: Mapping[str, Any] | None = None
+    ) -> None:
+        self.named = dict(named or {})
+        """All types that have names, the record itself too."""
+        self.schema = _with_defaults(schema, self.named)
+        """As fastavro has it parsed."""
+        if not isinstance(self.schema, dict) or self.schema["type"] != "record":
             raise SchemaError("values are records, and the schema is none of one")
+        self.schema_id = schema_id
         self._header = header_of(schema_id)
-        self._schema = parsed
 
     @classmethod
     def registered(cls, address: str, subject: str, schema: Schema) -> Encoder:
@@ -131,8 +138,22 @@ class Encoder:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         return cls(SchemaRegistry(address).register(subject, {"schema": text}), schema)
 
-    def encode(self, fields: Mapping[str, Any]) -> bytes:
+    @classmethod
+    def latest(cls, address: str, subject: str) -> Encoder:
+        """Of the newest schema that a registry has under a subject.
+
+        Raises:
+            SchemaError: the registry does not answer or has no such subject, or its newest schema is
+                not Avro, or no record.
+        """
+        registry = SchemaRegistry(address)
+        answer = registry.latest(subject, "AVRO")
+        return cls(answer["id"], answer["schema"], _types_referred(registry, answer))
+
+    def encode(self, fields: Mapping[str, Any], *, branches_named: bool = False) -> bytes:
         """The value of these fields; those that are not there have their defaults.
+
+        With `branches_named` what stands in a union may be a pair: the type's name, and the value.
 
         Raises:
             UnencodableError: they do not fit the schema.
@@ -144,13 +165,13 @@ class Encoder:
         try:
             fastavro.schemaless_writer(
                 stream,
-                self._schema,
+                self.schema,
                 fields,
                 strict_allow_default=True,
-                disable_tuple_notation=True,
+                disable_tuple_notation=not branches_named,
             )
         except Exception as error:  # fastavro raises whatever wrong values lead to
-            name = self._schema["name"]
+            name = self.schema["name"]
             raise UnencodableError(f"these fields are no {name}: {error!r}") from error
         return stream.getvalue()
 
@@ -266,10 +287,15 @@ def _load(source: Source, schema_id: int) -> Any:
 def _registered(registry: SchemaRegistry, schema_id: int) -> Any:
     """The parsed schema of a number, with what it refers to. Raises as `_load` does."""
     answer = registry.schema(schema_id, "AVRO")
+    return _parsed(answer.get("schema"), _types_referred(registry, answer))
+
+
+def _types_referred(registry: SchemaRegistry, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The parsed types that a schema refers to, by name. Raises SchemaError."""
     named: dict[str, Any] = {}
     for _, referred in registry.referred(answer):
         _parsed(referred.get("schema"), named)
-    return _parsed(answer.get("schema"), named)
+    return named
 
 
 def _parsed(schema: Any, named: dict[str, Any] | None = None) -> Any:
@@ -287,11 +313,13 @@ def _parsed(schema: Any, named: dict[str, Any] | None = None) -> Any:
         raise SchemaError(f"not an Avro schema: {error!r}") from error
 
 
-def _reader(schema: Schema) -> Any:
-    """A parsed schema to read as. fastavro puts defaults in as JSON has them: they are decoded."""
+def _with_defaults(schema: Schema, named: dict[str, Any]) -> Any:
+    """A parsed schema to read or write as; `named` gets the types in it.
+
+    fastavro puts defaults in as JSON has them: they are decoded.
+    """
     import fastavro
 
-    named: dict[str, Any] = {}
     parsed = _parsed(schema, named)
     records = [each for each in (parsed, *named.values()) if "fields" in each]
     fields = {id(field): field for record in records for field in record["fields"]}

@@ -27,7 +27,6 @@ from .schema_registry import (
     UndecodableError,
     UnencodableError,
     header_of,
-    kind_of,
     split_header,
 )
 
@@ -69,10 +68,7 @@ class MessageType:
             SchemaError: the registry does not answer, or has no such subject, or no such message in it.
         """
         registry = SchemaRegistry(address, "serialized")
-        answer = registry.version(subject, "latest")
-        if (kind := kind_of(answer)) != PROTOBUF:
-            raise SchemaError(f"the schema of {subject} is {kind}, not {PROTOBUF}")
-        return cls._of(registry, answer, name)
+        return cls._of(registry, registry.latest(subject, PROTOBUF), name)
 
     @classmethod
     def _of(

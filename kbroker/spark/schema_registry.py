@@ -98,7 +98,22 @@ class SchemaRegistry:
         path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}{self._query}"
         answer = self._ask(path)
         if answer is None:
-            raise SchemaError(f"{self._base} has no version {version} of {subject}")
+            what = f"version {version} of" if version != "latest" else "subject"
+            raise SchemaError(f"{self._base} has no {what} {subject}")
+        return answer
+
+    def latest(self, subject: str, kind: str) -> dict[str, Any]:
+        """What the registry says of a subject's newest version, its `id` and `schema` among it.
+
+        Raises:
+            SchemaError: the registry does not answer or has no such subject, or its newest schema is
+                not of that kind (`AVRO`, `PROTOBUF`).
+        """
+        answer = self.version(subject, "latest")
+        if (found := kind_of(answer)) != kind:
+            raise SchemaError(f"the newest schema of {subject} is {found}, not {kind}")
+        if not isinstance(answer.get("id"), int) or not isinstance(answer.get("schema"), str):
+            raise SchemaError(f"{self._base} is no schema registry")
         return answer
 
     def register(self, subject: str, document: Mapping[str, Any]) -> int:

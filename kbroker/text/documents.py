@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 NESTING_MAX = 100
 """Python's own limit depends on who calls, and ends in a RecursionError wherever it is met."""
 
 
-def read_json(text: str | bytes) -> Any:
-    """Read a document. Raises ValueError."""
+def read_json(text: str | bytes, *, exact: bool = False) -> Any:
+    """Read a document; with `exact` numbers that are not whole are Decimals. Raises ValueError."""
     try:
-        return _checked(json.loads(text))
+        return _checked(json.loads(text, parse_float=Decimal if exact else None))
     except RecursionError:
         raise _too_deep() from None
 

@@ -191,7 +191,7 @@ def test_a_registry_that_refuses_is_quoted(broker: LocalBroker) -> None:
         Encoder.registered(url, "s", OLD.replace("string who = 2", "int64 who = 2"))
     with pytest.raises(SchemaError, match="answers 422"):
         Encoder.registered(url, "s", "message {")
-    with pytest.raises(SchemaError, match="no version latest of nothing"):
+    with pytest.raises(SchemaError, match="has no subject nothing"):
         MessageType.latest(url, "nothing")
     register_avro(url)
     with pytest.raises(SchemaError, match="schema of avro is AVRO"):

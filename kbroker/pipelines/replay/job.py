@@ -23,6 +23,7 @@ from .replay import Begun, Replay, Shift
 from .sources import Source
 from .target import Target, Writer, look_at, missing
 from .topic_source import remembered_topic, topic_source
+from .values import Encode, Subject, encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Order:
     """What is to be replayed, and how.
 
     The source is a `topic`, the `lines` of a stream that is called `lines_name`, or `topic` in the
-    folder `lake`. `shift_ms` is None for timestamps of which the first is now. `asked` is what the
+    folder `lake`. Values are written by the newest schema of `subject`, if there is one, else as they
+    are. `shift_ms` is None for timestamps of which the first is now. `asked` is what the
     command said about what is written, by option: a run that goes on must be asked the same.
     """
 
@@ -46,6 +48,7 @@ class Order:
     wanted: Wanted | None = None
     placing: Placing = Placing.AUTO
     shift_ms: int | None = 0
+    subject: Subject | None = None
     codec: Codec = Codec.NONE
     committed: bool = True
     into_itself: bool = False
@@ -57,11 +60,13 @@ class Order:
 class Found:
     """What a replay has to do with.
 
-    `keeps` is whether records keep their partitions; `journal` what an earlier run left.
+    `encode` gives records their new values; `keeps` is whether records keep their partitions;
+    `journal` what an earlier run left.
     """
 
     source: Source
     target: Target
+    encode: Encode
     keeps: bool
     journal: Journal | None
 
@@ -82,9 +87,10 @@ async def find(order: Order, cluster: ClusterClient, to_cluster: ClusterClient) 
     if journal is not None and journal.finished:
         raise ClientError(f"{order.progress} says that all is written; delete it to begin anew")
     source = await _source(order, cluster, {} if journal is None else journal.source)
+    encode = await encoding(order.subject, source)
     count = target.partitions or source.partitions or 0
     keeps = keeps_partitions(order.placing, source.partitions, count)
-    return Found(source, target, keeps, journal)
+    return Found(source, target, encode, keeps, journal)
 
 
 async def _refuse_itself(order: Order, cluster: ClusterClient, target: Target) -> None:
@@ -141,6 +147,7 @@ def rehearse(order: Order, found: Found, written: Callable[[], None]) -> Replay:
         Unpaced(),
         Shift(order.shift_ms),
         wanted=order.wanted,
+        encode=found.encode,
         begun=None if found.journal is None else Begun(found.journal.positions),
         written=written,
     )
@@ -212,6 +219,7 @@ async def prepare(
         order.pace,
         Shift(journal.shift_ms, found=shift_found),
         wanted=order.wanted,
+        encode=found.encode,
         in_order=found.mixes,
         begun=begun,
         written=after_write,

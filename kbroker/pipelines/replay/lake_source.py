@@ -49,6 +49,9 @@ class LakeSource:
     def remembered(self) -> dict[str, object]:
         return {}
 
+    def where(self, partition: int | None, record: Record) -> str:
+        return f"offset {record.offset} of partition {partition} of {self.name}"
+
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return by_partition(chunk)
 

@@ -55,6 +55,9 @@ class NdjsonSource:
     def remembered(self) -> dict[str, object]:
         return {}
 
+    def where(self, partition: int | None, record: Record) -> str:
+        return self._line(record.offset)
+
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return {STREAM: chunk.records[-1].offset + 1}
 
@@ -92,10 +95,13 @@ class NdjsonSource:
                 line = parse_line(text, now_ms)
                 wanted = self._is_wanted(line)
             except BadLine as error:
-                raise ClientError(f"line {at + 1} of {self.name}: {error}") from None
+                raise ClientError(f"{self._line(at)}: {error}") from None
             if wanted:
                 key, value, timestamp, headers, _ = line.record
                 yield line._replace(record=Record(key, value, timestamp, headers, at))
+
+    def _line(self, number: int) -> str:
+        return f"line {number + 1} of {self.name}"
 
     def _is_wanted(self, line: Line) -> bool:
         if self._topic is not None and line.topic not in (None, self._topic):

@@ -15,6 +15,7 @@ from kbroker.protocol.records import NO_TIMESTAMP, TIMESTAMP_MAX, TIMESTAMP_MIN,
 from .pace import Pace
 from .placing import Place, Placed
 from .sources import Chunk, Source
+from .values import Encode, as_they_are
 
 RECORDS_MAX = 10_000
 BYTES_MAX = 8 * 1024 * 1024
@@ -118,7 +119,7 @@ class Replay:
     `positions` says how far each stream of the source is written; `tallies` what went to each
     partition of the target.
 
-    Parameters: `place` says where a record goes; `in_order` whether records of several partitions
+    Parameters: `encode` gives records the values that are written; `place` says where a record goes; `in_order` whether records of several partitions
     must come in the order of time; `written` is called whenever something is written.
     """
 
@@ -131,6 +132,7 @@ class Replay:
         shift: Shift,
         *,
         wanted: Wanted | None = None,
+        encode: Encode = as_they_are,
         in_order: bool = False,
         begun: Begun | None = None,
         written: Callable[[], None] = lambda: None,
@@ -140,6 +142,7 @@ class Replay:
         self.tallies: dict[int, Tally] = {}
         self.count = 0
         self._source = source
+        self._encode = encode
         self._write = write
         self._place = place
         self._pace = pace
@@ -189,7 +192,7 @@ class Replay:
                 self.positions, self._wanted, in_order=self._in_order
             ) as chunks:
                 async for chunk in chunks:
-                    await send.send(chunk)
+                    await send.send(await self._encode(chunk))
 
     async def _play_all(self, receive: trio.MemoryReceiveChannel[Chunk]) -> None:
         while not self._stopped and (chunk := await self._next(receive)) is not None:

@@ -45,6 +45,9 @@ class Source(Protocol):
     def remembered(self) -> dict[str, object]:
         """What was found out when the replay began, for JSON: a later run goes on with the same."""
 
+    def where(self, partition: int | None, record: Record) -> str:
+        """How messages call the place of a record."""
+
     def positions(self, chunk: Chunk) -> dict[str, int]:
         """Where reading goes on in each stream after these records."""
 

@@ -14,6 +14,7 @@ from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.places import Place, find
 from kbroker.client.record_filter import Wanted
 from kbroker.client.topics import Partition
+from kbroker.protocol.records import Record
 
 from .merging import merge
 from .sources import Chunk, Chunks, by_partition, of_partition
@@ -47,6 +48,9 @@ class TopicSource:
 
     def remembered(self) -> dict[str, object]:
         return {"ranges": {str(index): list(part) for index, part in self._ranges.items()}}
+
+    def where(self, partition: int | None, record: Record) -> str:
+        return f"offset {record.offset} of partition {partition} of {self.name}"
 
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return by_partition(chunk)

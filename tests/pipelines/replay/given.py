@@ -41,6 +41,9 @@ class ListSource:
     def remembered(self) -> dict[str, object]:
         return {}
 
+    def where(self, partition: int | None, record: Record) -> str:
+        return f"record {record.offset} of {partition}"
+
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return by_partition(chunk)
 

@@ -161,6 +161,12 @@ async def test_what_is_refused(filled: Cli, tmp_path: Path) -> None:
     assert "--rate and --speed" in await said(
         "orders", "--to-topic", "copy", "--rate", "1", "--speed", "2", status=2
     )
+    lines = ("--ndjson", "-", "--to-topic", "copy")
+    assert "--to-registry needs --to-schema" in await said(*lines, "--to-registry", "x", status=2)
+    assert "-X schema.registry.url=URL" in await said(*lines, "--to-schema", "x", status=2)
+    assert "no address such as http://" in await said(
+        *lines, "--to-schema", "x", "--to-registry", "x", status=2
+    )
     for option, text in (("--from", "soon"), ("--timestamps", "soon"), ("--filter-key", "("),
                          ("--speed", "0x"), ("--filter-field", "a")):  # fmt: skip
         assert option[:8] in await said("orders", "--to-topic", "copy", option, text, status=2)

@@ -1,0 +1,78 @@
+"""Values are written as they are, or encoded away from the event loop."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from kbroker.client.errors import ClientError
+from kbroker.pipelines.replay import values
+from kbroker.pipelines.replay.sources import Chunk
+from kbroker.pipelines.replay.values import Subject, encoding
+from kbroker.protocol.records import Record
+from kbroker.spark.schema_registry import SchemaRegistry, UnencodableError
+
+from .given import ListSource
+
+SUBJECT = Subject("orders-value", "http://registry")
+CHUNK = Chunk([0, 1], [Record(b"k", b"a", 7, [("h", b"v")], 3), Record(b"k", None, 8, [], 4)])
+
+
+class Shouting:
+    """Encodes values as capitals; `threads` are those in which it was called."""
+
+    says = "capitals"
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def encode(self, text: bytes) -> bytes:
+        self.threads.add(threading.get_ident())
+        if not text.isalpha():
+            raise UnencodableError("no letters")
+        return text.upper()
+
+
+@pytest.fixture
+def shouting(monkeypatch: pytest.MonkeyPatch) -> Shouting:
+    """What every subject encodes by."""
+    encoder = Shouting()
+    monkeypatch.setattr(values, "_encoder", lambda subject: encoder)
+    return encoder
+
+
+async def test_without_a_subject_values_stay() -> None:
+    encode = await encoding(None, ListSource())
+    assert await encode(CHUNK) is CHUNK
+
+
+async def test_values_are_encoded_in_a_thread_and_nulls_stay(shouting: Shouting) -> None:
+    encode = await encoding(SUBJECT, ListSource())
+    first, second = CHUNK.records
+    assert await encode(CHUNK) == Chunk([0, 1], [first._replace(value=b"A"), second])
+    assert threading.get_ident() not in shouting.threads
+
+
+async def test_what_cannot_be_encoded_is_named(shouting: Shouting) -> None:
+    encode = await encoding(SUBJECT, ListSource())
+    with pytest.raises(
+        ClientError, match="record 5 of 1 cannot be written as capitals: no letters; "
+    ):
+        await encode(Chunk([1], [Record(b"k", b"1", 0, [], 5)]))
+
+
+async def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def latest(self: Any, subject: str, kind: str) -> dict[str, Any]:
+        return {"id": 1, "schema": '"string"'}
+
+    monkeypatch.setattr(SchemaRegistry, "latest", latest)
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(ClientError, match=r"needs fastavro: pip install 'kbroker\[spark\]'"):
+        await encoding(SUBJECT, ListSource())
+
+
+def test_a_password_is_not_shown() -> None:
+    assert "secret" not in repr(Subject("s", "http://bob:secret@registry"))

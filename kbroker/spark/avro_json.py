@@ -9,7 +9,6 @@ date                                  text such as "2026-03-01", or a number of 
 timestamp-millis, -micros             text with an offset from UTC, or a number as Avro counts
 local-timestamp-millis, -micros       text without one, or a number as Avro counts
 time-millis, time-micros              a number as Avro counts
-map                                   an object, or an array of pairs of key and value
 union                                 the value alone: it is of the first type that takes it. If none
                                       does, an object of one type's name and the value, as Avro's JSON
                                       has it
@@ -135,8 +134,6 @@ class JsonEncoder:
         ]
 
     def _map(self, kind: Mapping[str, Any], value: Any) -> dict[str, Any]:
-        if isinstance(value, list) and all(_is_pair(each) for each in value):
-            value = dict(value)
         if not isinstance(value, dict):
             raise _Misfit(value, "a map")
         return {key: self._inside(kind["values"], each, key) for key, each in value.items()}
@@ -192,10 +189,6 @@ def _has_null(kind: Any) -> bool:
 
 def _is_wrapped(value: Any, named: Mapping[str, Any]) -> bool:
     return isinstance(value, dict) and len(value) == 1 and next(iter(value)) in named
-
-
-def _is_pair(each: Any) -> bool:
-    return isinstance(each, list) and len(each) == 2 and isinstance(each[0], str)
 
 
 def _null(kind: Mapping[str, Any], value: Any) -> None:

@@ -78,7 +78,12 @@ def payload(batch: pa.RecordBatch) -> list[bytes | None]:
     tombstones = pc.struct_field(batch.column(RECORD), "tombstone").to_pylist()
     columns = batch.select(names)
     fields = [(field.metadata or {}).get(FIELD, field.name.encode()) for field in columns.schema]
-    rows = columns.rename_columns([name.decode() for name in fields]).to_pylist()
+    named = columns.rename_columns([name.decode() for name in fields])
+    rows = named.to_pylist()
+    for field in named.schema:
+        if _has_map(field.type):
+            for row in rows:
+                row[field.name] = _with_maps(row[field.name], field.type)
     return [
         None if tombstone else _as_json(row)
         for row, tombstone in zip(rows, tombstones, strict=True)
@@ -180,6 +185,33 @@ def _conformed_array(array: pa.Array, wanted: pa.DataType) -> pa.Array:
             offsets.cast(pa.int32()), values, type=wanted, mask=array.is_null()
         )
     return array.cast(wanted)
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(field.type) for field in _inside(kind))
+
+
+def _inside(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a type that has some."""
+    return [kind.field(index) for index in range(kind.num_fields)]
+
+
+def _with_maps(value: Any, kind: pa.DataType) -> Any:
+    """A value with its maps as objects of JSON have them: pyarrow has pairs there."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {_key(key): _with_maps(each, kind.item_type) for key, each in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _with_maps(value[field.name], field.type) for field in _inside(kind)}
+    if pa.types.is_list(kind):
+        return [_with_maps(each, kind.value_type) for each in value]
+    return value
+
+
+def _key(key: Any) -> str:
+    """A key of a map as JSON has it: true and not True."""
+    return key if isinstance(key, str) else json.dumps(key, default=str).strip('"')
 
 
 def _as_json(row: dict[str, Any]) -> bytes:

@@ -120,3 +120,17 @@ def test_payloads_have_the_fields_own_names(tmp_path: Path) -> None:
     assert [json.loads(reading.payload(batch)[0] or b"") for batch in batches] == [
         {"record": 1, "a": 2}
     ]
+
+
+def test_payloads_have_maps_as_objects(tmp_path: Path) -> None:
+    by_number = pa.map_(
+        pa.int32(), pa.list_(pa.struct([("by_flag", pa.map_(pa.bool_(), pa.string()))]))
+    )
+    values = [[(7, [{"by_flag": [(True, "x")]}, {"by_flag": None}])], [], None]
+    write_file(tmp_path, 1, [0, 1, 2], {"m": pa.array(values, by_number), "a": pa.array([1, 2, 3])})
+    (batch,) = reading.records(tmp_path, "t", 0)
+    assert [json.loads(value or b"") for value in reading.payload(batch)] == [
+        {"m": {"7": [{"by_flag": {"true": "x"}}, {}]}, "a": 1},
+        {"m": {}, "a": 2},
+        {"a": 3},
+    ]

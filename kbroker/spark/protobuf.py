@@ -272,29 +272,27 @@ def spark_type(message: MessageType) -> DataType:
 
 def _files_of(registry: SchemaRegistry, answer: Mapping[str, Any]) -> list[bytes]:
     """The descriptors of a schema and of what it imports, each after those that it imports itself."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
     files: dict[str, bytes] = {}
     named = [*registry.referred(answer), ("the schema", answer)]
     for name, each in named:
-        file = FileDescriptorProto.FromString(_descriptor_in(each))
+        file = _file_in(each)
         _add_known(files, file)
         file.name = name
         files[name] = file.SerializeToString()
     return [*files.values()]
 
 
-def _descriptor_in(answer: Mapping[str, Any]) -> bytes:
-    """A file as a registry hands it out with `format=serialized`."""
+def _file_in(answer: Mapping[str, Any]) -> Any:
+    """A file as a registry hands it out with `format=serialized`. Raises SchemaError."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 
     try:
-        data = base64.b64decode(str(answer.get("schema")), validate=True)
-        FileDescriptorProto.FromString(data)
+        return FileDescriptorProto.FromString(
+            base64.b64decode(str(answer.get("schema")), validate=True)
+        )
     except (binascii.Error, DecodeError):
         raise SchemaError("the schema registry hands out no descriptors of Protobuf") from None
-    return data
 
 
 def _add_known(files: dict[str, bytes], file: Any) -> None:
@@ -395,12 +393,9 @@ def _number(value: int) -> bytes:
 
 
 def _is_repeated(field: Any) -> bool:
-    found: bool
     if hasattr(field, "is_repeated"):
-        found = field.is_repeated
-    else:  # before Protobuf 6.31, which has no labels any more
-        found = field.label == field.LABEL_REPEATED
-    return found
+        return bool(field.is_repeated)
+    return bool(field.label == field.LABEL_REPEATED)  # of Protobuf 5, later ones have no labels
 
 
 def _entry_of(field: Any) -> tuple[Any, Any] | None:

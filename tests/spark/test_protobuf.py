@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kbroker.spark import avro
 from kbroker.spark.protobuf import (
     Decoder,
     Encoder,
@@ -161,17 +160,9 @@ def test_files_that_import_others(broker: LocalBroker) -> None:
 def test_what_cannot_be_decoded_says_why(broker: LocalBroker, value: bytes, reason: str) -> None:
     url = broker.schema_registry_url
     Encoder.registered(url, "orders-value", NEW)
-    register_avro(url)
+    avro.Encoder.registered(url, "avro", {"type": "record", "name": "R", "fields": []})
     with pytest.raises(UndecodableError, match=reason):
         Decoder(url, MessageType.latest(url, "orders-value")).decode(value)
-
-
-def register_avro(url: str) -> None:
-    body = json.dumps({"schema": '"string"'}).encode()
-    headers = {"Content-Type": "application/json"}
-    urllib.request.urlopen(
-        urllib.request.Request(f"{url}/subjects/avro/versions", body, headers)
-    ).close()
 
 
 @pytest.mark.parametrize(
@@ -193,7 +184,7 @@ def test_a_registry_that_refuses_is_quoted(broker: LocalBroker) -> None:
         Encoder.registered(url, "s", "message {")
     with pytest.raises(SchemaError, match="has no subject nothing"):
         MessageType.latest(url, "nothing")
-    register_avro(url)
+    avro.Encoder.registered(url, "avro", {"type": "record", "name": "R", "fields": []})
     with pytest.raises(SchemaError, match="schema of avro is AVRO"):
         MessageType.latest(url, "avro")
     decoder = Decoder(url, MessageType.latest(url, "s"))

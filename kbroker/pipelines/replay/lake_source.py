@@ -15,7 +15,7 @@ from kbroker.client.record_filter import Wanted
 from kbroker.protocol.records import NO_TIMESTAMP, Record
 
 from .merging import merge
-from .sources import Chunk, Chunks, by_partition, of_partition
+from .sources import Chunk, Chunks, by_partition, in_partition, of_partition
 from .window import Window
 
 
@@ -50,7 +50,7 @@ class LakeSource:
         return {}
 
     def where(self, partition: int | None, record: Record) -> str:
-        return f"offset {record.offset} of partition {partition} of {self.name}"
+        return in_partition(self.name, partition, record)
 
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return by_partition(chunk)

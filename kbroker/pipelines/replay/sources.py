@@ -71,6 +71,11 @@ def by_partition(chunk: Chunk) -> dict[str, int]:
     return {str(partition): offset + 1 for partition, offset in last.items()}
 
 
+def in_partition(name: str, partition: int | None, record: Record) -> str:
+    """The place of a record in a source of that name whose streams are its partitions."""
+    return f"offset {record.offset} of partition {partition} of {name}"
+
+
 def of_partition(index: int, records: Iterable[Record], wanted: Wanted | None) -> Chunk:
     """What is wanted of some records of one partition; it may be empty."""
     left = [each for each in records if wanted(each)] if wanted else list(records)

@@ -17,7 +17,7 @@ from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
 
 from .merging import merge
-from .sources import Chunk, Chunks, by_partition, of_partition
+from .sources import Chunk, Chunks, by_partition, in_partition, of_partition
 
 Range = tuple[int, int]
 """The first offset, and the one to stop before."""
@@ -50,7 +50,7 @@ class TopicSource:
         return {"ranges": {str(index): list(part) for index, part in self._ranges.items()}}
 
     def where(self, partition: int | None, record: Record) -> str:
-        return f"offset {record.offset} of partition {partition} of {self.name}"
+        return in_partition(self.name, partition, record)
 
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return by_partition(chunk)

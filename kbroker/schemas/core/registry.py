@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from .errors import (
@@ -171,7 +172,7 @@ def _newest_with(
     """The newest of some versions that has a schema, if there is one."""
     alike = [each for each in reversed(there) if _is_alike(each.content, content, any_metadata)]
     same = (each for each in alike if each.content.text == content.text)
-    return next(same, None) or next(_written_otherwise(alike, content), None)
+    return next(same, None) or _written_otherwise(alike, content)
 
 
 def _is_alike(known: Content, asked: Content, any_metadata: bool) -> bool:
@@ -182,22 +183,23 @@ def _is_alike(known: Content, asked: Content, any_metadata: bool) -> bool:
     return any_metadata or (known.metadata, known.rule_set) == theirs
 
 
-def _written_otherwise(there: Iterable[Registered], content: Content) -> Iterator[Registered]:
-    """The versions that only write a schema down in another way.
+def _written_otherwise(there: Sequence[Registered], content: Content) -> Registered | None:
+    """The first one that only writes a schema down in another way.
 
     Another registry on the topic, as Karapace, orders the fields of JSON, and sets lines of Protobuf
     apart, in a way of its own. What it does not do is to make a text of JSON longer or shorter.
     """
+    may_be = [
+        each
+        for each in there
+        if content.type == PROTOBUF or len(each.content.text) == len(content.text)
+    ]
+    sizes = accumulate(len(each.content.text) for each in may_be)
+    few = [each for each, size in zip(may_be, sizes, strict=True) if size <= SAME_MAX]
+    if not few:  # as mostly: then nothing is read, of a new schema that may be large
+        return None
     wanted = _without_style(content)
-    left = SAME_MAX
-    for each in there:
-        known = each.content
-        if known.type == PROTOBUF or len(known.text) == len(content.text):
-            left -= len(known.text)
-            if left < 0:
-                return
-            if _without_style(known) == wanted:
-                yield each
+    return next((each for each in few if _without_style(each.content) == wanted), None)
 
 
 def _without_style(content: Content) -> str:

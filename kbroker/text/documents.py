@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from collections.abc import Callable
 from typing import Any
 
 NESTING_MAX = 100
@@ -12,8 +12,13 @@ NESTING_MAX = 100
 
 def read_json(text: str | bytes, *, exact: bool = False) -> Any:
     """Read a document; with `exact` numbers that are not whole are Decimals. Raises ValueError."""
+    parse_float: Callable[[str], Any] | None = None
+    if exact:
+        from decimal import Decimal
+
+        parse_float = Decimal
     try:
-        return _checked(json.loads(text, parse_float=Decimal if exact else None))
+        return _checked(json.loads(text, parse_float=parse_float))
     except RecursionError:
         raise _too_deep() from None
 

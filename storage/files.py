@@ -154,7 +154,10 @@ class Files(Protocol):
     def size(self, path: str) -> int: ...
 
     def usage(self, path: str) -> tuple[int, int]:
-        """All bytes of the file system that holds `path`, and those that are free for us."""
+        """Bytes of the file system that holds `path`: used or free for us, and free for us.
+
+        What it keeps for the system's administrator or for others is no one's to use, as in `df`.
+        """
 
     def allocate(self, path: str, size: int) -> None:
         """Make a file that takes up so many bytes; whatever is in them. It must not exist."""
@@ -476,7 +479,7 @@ class OsFiles:
     def usage(self, path: str) -> tuple[int, int]:
         with _reported("measure the disk of", path):
             found = shutil.disk_usage(path)
-        return found.total, found.free
+        return found.used + found.free, found.free
 
     def allocate(self, path: str, size: int) -> None:
         with _reported_write("make", path):

@@ -333,7 +333,7 @@ class LogManager:
             log.fail(reason)
 
     def usage(self) -> tuple[int, int]:
-        """All bytes of the disk, and those that are free. Raises StorageError."""
+        """Bytes of the disk: used or free for us, and free for us. Raises StorageError."""
         if self.failed is not None:
             raise StorageError(self.failed)
         return self._files.usage(self.data_dir)

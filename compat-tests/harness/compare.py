@@ -154,6 +154,11 @@ def lower(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     return bool(ours < theirs)
 
 
+def not_more(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """kbroker's number is not the larger one."""
+    return bool(ours <= theirs)
+
+
 def higher(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """kbroker's number is the larger one."""
     return bool(ours > theirs)

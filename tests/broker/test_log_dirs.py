@@ -114,8 +114,9 @@ async def test_one_folder(tmp_path: Path, version: int) -> None:
         assert found == [(0, len(data), 0, False), (1, 0, 0, False)]
         disk = shutil.disk_usage(tmp_path)
         if version >= 4:
-            assert folder.total_bytes == disk.total
-            assert abs(folder.usable_bytes - disk.free) < disk.total / 10
+            allowed = disk.used + disk.free
+            assert abs(folder.total_bytes - allowed) < allowed / 10
+            assert abs(folder.usable_bytes - disk.free) < allowed / 10
         assert folder.is_cordoned is False
 
 

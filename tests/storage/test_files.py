@@ -5,9 +5,11 @@ import errno
 import gc
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -251,6 +253,14 @@ class TestDisk:
                 file.append([b"01234", b"567890"])
         assert file.append([b"after"]) == (6 if room < 11 else 17)
         assert os.path.getsize(tmp_path / "a") == file.size
+
+    def test_what_a_disk_keeps_from_us_is_not_used(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A disk of 100 bytes that has 30 for others is 40 of 70 used; `df` says so too."""
+        disk = SimpleNamespace(total=100, used=40, free=30)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
+        assert OsFiles().usage(tmp_path.as_posix()) == (70, 30)
 
     def test_a_full_disk_names_what_helps(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,8 @@ from .log_dirs import LogDir, describe_log_dirs
 Row: TypeAlias = dict[str, Any]
 
 NEARLY_FULL = 0.9
+ERROR, WARNING = "error", "warning"
+"""How bad a problem is."""
 _MAKE_ROOM = (
     "make room (`kbroker topic trim`, shorter retention, a larger disk) or make the disk writable; "
     "the log of the broker names the cause"
@@ -66,7 +68,11 @@ def log_dir_row(found: LogDir, topics: Container[str] = ()) -> Row:
 
 
 async def cluster_problems(cluster: ClusterClient) -> list[Row]:
-    """Brokers, folders and partitions that do not work. Raises KafkaError, ClientError."""
+    """Brokers, folders and partitions that do not work, with `severity` "error"; what still works
+    but will not for long is a "warning".
+
+    Raises KafkaError, ClientError.
+    """
     metadata = await cluster.metadata()
     problems, dead = [], set()
     for broker in metadata.brokers:
@@ -119,7 +125,8 @@ async def _folder_problems(
                 for name, index in refused
             ]
         elif found.used >= NEARLY_FULL:
-            problems.append(_problem("folder", where, f"nearly full: {full}", _MAKE_ROOM))
+            nearly = _problem("folder", where, f"nearly full: {full}", _MAKE_ROOM)
+            problems.append(nearly | {"severity": WARNING})
     return problems
 
 
@@ -168,4 +175,5 @@ def _offline(where: str, reason: str) -> Row:
 
 
 def _problem(what: str, where: str, problem: str, action: str) -> Row:
-    return {"what": what, "where": where, "problem": problem, "action": action}
+    row = {"what": what, "where": where, "problem": problem, "action": action}
+    return row | {"severity": ERROR}

@@ -87,7 +87,7 @@ async def test_health_names_what_refuses_records(cli: Cli) -> None:
 
 
 async def test_health_and_log_say_that_a_disk_is_nearly_full(
-    cli: Cli, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, read_json: ReadJson, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once when it crosses 90 %, and again when it had been below for a while."""
     monkeypatch.setattr(folder_watch, "LOOK_SECONDS", 0.001)
@@ -108,8 +108,10 @@ async def test_health_and_log_say_that_a_disk_is_nearly_full(
             await until(lambda looks=looks: files.looks > looks + 1)  # type: ignore[misc]
             assert caplog.text.count("is nearly full") == lines, used
         assert "/data is nearly full: 93 % are used" in caplog.text
-        said = (await cli("cluster", "health", *address, "-o", "wide", status=1)).stdout
+        said = (await cli("cluster", "health", *address, "-o", "wide")).stdout
         assert "nearly full: 93% of its disk are used" in said
+        (row,) = await read_json("cluster", "health", *address)
+        assert row["severity"] == "warning"
 
 
 class FillingFiles(CrashFiles):

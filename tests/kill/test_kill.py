@@ -39,6 +39,7 @@ MOMENTS = ("roll", "retention", "rebalance", "recovery")
 ACKS_MIN = 1000
 ROUND_SECONDS_MAX = 60
 RESTART_SECONDS_MAX = 1.0
+ROUNDS_THAT_MEASURE = 100
 MISSES_PER_ROUND_MAX = 3
 
 
@@ -256,7 +257,9 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureReq
     )
     assert set(done) >= set(MOMENTS) or rounds < 2 * len(MOMENTS)
     assert run.checker.commits > rounds
-    print(f"figures: {check_restarts(run.restarts)}")
+    # Some restarts beside other tests say little about the time that one takes.
+    if rounds >= ROUNDS_THAT_MEASURE:
+        print(f"figures: {check_restarts(run.restarts)}")
 
 
 def check_restarts(restarts: list[Restart]) -> str:

@@ -37,6 +37,7 @@ SECURITY_SETTINGS = {
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
     "sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
     "sasl.jaas.config": "a login module with username and password, or clientId and clientSecret",
+    "sasl.login.callback.handler.class": "Kafka's OAuthBearerLoginCallbackHandler, and need not be named",
     "sasl.oauthbearer.token.endpoint.url": "file:///PATH of a token, or https://HOST/PATH of who issues them",
     "sasl.oauthbearer.client.credentials.client.id": "who asks there for a token",
     "sasl.oauthbearer.client.credentials.client.secret": "the secret of who asks there",
@@ -132,8 +133,9 @@ def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
         key, separator, value = text.partition("=")
         if not separator:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="-X")
-        check_setting(key.strip())
-        settings[key.strip()] = value.strip()
+        name = BROKERS if key.strip() == KAFKA_BROKERS else key.strip()
+        check_setting(name)
+        settings[name] = value.strip()
     return settings
 
 

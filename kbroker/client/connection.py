@@ -189,7 +189,8 @@ class Connection:
 
 
 def _broken(error: Exception) -> OSError:
-    return ConnectionResetError(f"the connection broke: {error.__cause__ or error}")
+    refused = _refused_certificate(error.__cause__)
+    return ConnectionResetError(refused or f"the connection broke: {error.__cause__ or error}")
 
 
 async def dial_tcp(endpoint: Endpoint) -> trio.abc.Stream:
@@ -241,8 +242,27 @@ def _no_tls(endpoint: Endpoint, cause: BaseException | None) -> str:
             f"the certificate of {endpoint} is not accepted: {cause.verify_message}; "
             "ssl.truststore.location names the certificates that are"
         )
+    refused = _refused_certificate(cause)
+    if refused:
+        return f"{endpoint}: {refused}"
     reason = getattr(cause, "reason", None) or cause or "the connection was closed"
     return f"no TLS with {endpoint} ({reason}); is it a listener with security.protocol=SSL?"
+
+
+def _refused_certificate(cause: BaseException | None) -> str | None:
+    """What the broker has against the client's certificate, if that is why it hangs up.
+
+    In TLS 1.3 the client learns that where it waits for its first answer (RFC 8446, 4.4.2.4).
+    """
+    reason = str(getattr(cause, "reason", None))
+    if "ALERT_CERTIFICATE_REQUIRED" in reason:
+        return "the broker asks for the client's certificate; ssl.keystore.location names it"
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return (
+            f"the broker does not accept the client's certificate ({reason}); ssl.keystore.location "
+            "names another one"
+        )
+    return None
 
 
 @asynccontextmanager

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .connection import Ask, Connection
 
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
+HANDLER, TOKEN_HANDLER = "sasl.login.callback.handler.class", "OAuthBearerLoginCallbackHandler"
+"""Kafka's clients need the name of their own class to read `sasl.oauthbearer.token.endpoint.url`."""
 TOKENAUTH = "tokenauth"
 """The option that says that username and password are a delegation token's id and HMAC (KIP-48)."""
 _DEFAULTS = {PROTOCOL: "PLAINTEXT", "ssl.endpoint.identification.algorithm": "https"}
@@ -73,6 +75,9 @@ def credentials_of(given: Mapping[str, str]) -> Credentials:
 def _with_tokens(given: Mapping[str, str]) -> Credentials:
     from .tokens import TokenSource
 
+    handler = given.get(HANDLER, TOKEN_HANDLER)
+    if handler.rpartition(".")[2] != TOKEN_HANDLER:
+        raise BadSecurity(f"{HANDLER}={handler} is no part of kbroker: leave it out")
     module = _module(given[JAAS]) if JAAS in given else LoginModule(OAUTHBEARER, {})
     try:
         return Credentials(OAUTHBEARER, "", "", TokenSource(given, module))

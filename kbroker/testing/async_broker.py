@@ -5,19 +5,29 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from kbroker.broker import Broker, Service, open_broker
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.cluster import Topic
+from kbroker.cluster.acl_changes import add_acls
 from kbroker.config import BrokerConfig
 from kbroker.net.connection import Connection
 from kbroker.net.server import Listener
 from kbroker.node.explain import holds_back_readers
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.security.acls import Acl
 from kbroker.storage.naming import META_PROPERTIES
 
 from .clock import MovableClock
@@ -31,6 +41,7 @@ from .node_verbs import NodeVerbs
 from .releases import limits_of
 from .rules import Asked, Faults
 from .schedule import AnyRule
+from .secured import OPEN, Clients, Secured, Trust, as_wanted, merged
 from .settling import unrest
 from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
 from .stores import MemoryStore, Store, has_crashed
@@ -50,7 +61,7 @@ LOOKS_MAX = 32
 """How often logs are looked at while their clock moves, at most."""
 
 
-class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
+class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]):
     """A broker of this process. Get one from `run_broker`.
 
     It is the same object when the broker is started again: who waits goes on.
@@ -64,8 +75,10 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
         clock: MovableClock,
         log: LogTail,
         store: Store,
+        secured: Secured,
     ) -> None:
         super().__init__(cluster, broker.node.changes, clock.log_ms)
+        self._secured = secured
         self.faults = faults
         self.faults.now_ms = clock.log_ms
         self.clock = clock
@@ -89,6 +102,14 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Arming[Awaitable[None]]):
         return self.broker.bootstrap_servers
 
     # -- rest
+
+    async def allow(self, user: str, *rights: str) -> None:
+        """Let a user do something from now on, as `LocalBroker.allow`. Raises ValueError."""
+        await self.add_rules(self._secured.more_rules({user: rights}))
+
+    async def add_rules(self, rules: Iterable[Acl]) -> None:
+        """Let ACLs rule from now on."""
+        await add_acls(self.broker.running().cluster, rules, cause="the test")
 
     async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
         """Wait until nothing is on its way any more: all requests answered, no rebalance pending, no
@@ -328,6 +349,7 @@ async def run_broker(
     grace_seconds: float = 0,
     earlier: RunningBroker | None = None,
     service: Service | None = None,
+    secured: Secured = OPEN,
 ) -> AsyncIterator[RunningBroker]:
     """Run a broker that faults hit, by default on 127.0.0.1; see `kbroker.broker.open_broker`.
 
@@ -356,7 +378,7 @@ async def run_broker(
             ) as cluster,
         ):
             if earlier is None:
-                running = RunningBroker(broker, cluster, faults, clock, log, store)
+                running = RunningBroker(broker, cluster, faults, clock, log, store, secured)
             else:
                 running = earlier
                 running.started(broker, cluster)
@@ -373,17 +395,33 @@ async def open_test_broker(
     config: Config | None = None,
     load: Snapshot | None = None,
     nodes: int = 1,
+    **trust: Unpack[Trust],
 ) -> AsyncIterator[RunningBroker]:
     """A fresh broker in memory for tests that are trio programs themselves.
 
-    Parameters: as of `LocalBroker`. Raises UnfiredFault at the end when a fault hit nothing.
+    Parameters: as of `LocalBroker`, also `trust`. Raises ValueError for what cannot be meant, and
+    UnfiredFault at the end when a fault hit nothing.
     """
-    settings = BrokerConfig.load(options=broker_properties(config or {}))
+    secured = as_wanted(nodes=nodes, **trust)
+    rules = secured.rules(trust.get("acls") or {})
+    settings = BrokerConfig.load(
+        options=merged(broker_properties(config or {}), secured.properties())
+    )
     store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()
     if load is not None:
         await fill(settings, store, clock, load)
-    opened = run_broker(settings, store, faults=faults, clock=clock, log=LogTail(), nodes=nodes)
+    opened = run_broker(
+        settings,
+        store,
+        faults=faults,
+        clock=clock,
+        log=LogTail(),
+        listeners=[secured.listener(settings)],
+        nodes=nodes,
+        secured=secured,
+    )
     async with opened as broker:
+        await broker.add_rules(rules)
         for name, partitions in topics_of(topics or {}).items():
             await broker.create_topic(name, partitions)
         try:

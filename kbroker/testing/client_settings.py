@@ -3,23 +3,110 @@
 from __future__ import annotations
 
 import ssl
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from kbroker.security.jaas import jaas_text
 from kbroker.security.protocols import SecurityProtocol
-from kbroker.security.users import PLAIN
+from kbroker.security.users import OAUTHBEARER, PLAIN
+
+from .credentials import TOKEN_SECONDS, Certificate
 
 _JAVA = "org.apache.kafka.common.security"
 
 
+class AnyLogin(Protocol):
+    """Who logs in, and what each library has to know for that."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def mechanism(self) -> str: ...
+    @property
+    def kafka_python(self) -> dict[str, Any]: ...
+    @property
+    def aiokafka(self) -> dict[str, Any]: ...
+    @property
+    def confluent_kafka(self) -> dict[str, Any]: ...
+    @property
+    def java(self) -> dict[str, str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logs in, and by which mechanism."""
+    """Who logs in by a password, and by which mechanism."""
 
     name: str
     password: str = field(repr=False)
     mechanism: str
+
+    @property
+    def kafka_python(self) -> dict[str, Any]:
+        return {"sasl_plain_username": self.name, "sasl_plain_password": self.password}
+
+    @property
+    def aiokafka(self) -> dict[str, Any]:
+        return self.kafka_python
+
+    @property
+    def confluent_kafka(self) -> dict[str, Any]:
+        return {"sasl.username": self.name, "sasl.password": self.password}
+
+    @property
+    def java(self) -> dict[str, str]:
+        module = "plain.PlainLoginModule" if self.mechanism == PLAIN else "scram.ScramLoginModule"
+        options = {"username": self.name, "password": self.password}
+        return {"sasl.jaas.config": jaas_text(f"{_JAVA}.{module}", options)}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogin:
+    """Who logs in by a token: `token` makes one, `file` holds one."""
+
+    name: str
+    token: Callable[[], str] = field(repr=False)
+    file: Path
+
+    @property
+    def mechanism(self) -> str:
+        return OAUTHBEARER
+
+    @property
+    def kafka_python(self) -> dict[str, Any]:
+        from kafka.net.sasl.oauth import AbstractTokenProvider
+
+        class Provider(AbstractTokenProvider):  # type: ignore[misc]
+            def token(provider) -> str:
+                return self.token()
+
+        return {"sasl_oauth_token_provider": Provider()}
+
+    @property
+    def aiokafka(self) -> dict[str, Any]:
+        from aiokafka.abc import AbstractTokenProvider
+
+        class Provider(AbstractTokenProvider):  # type: ignore[misc]
+            async def token(provider) -> str:
+                return self.token()
+
+        return {"sasl_oauth_token_provider": Provider()}
+
+    @property
+    def confluent_kafka(self) -> dict[str, Any]:
+        return {"oauth_cb": lambda _: (self.token(), time.time() + TOKEN_SECONDS)}
+
+    @property
+    def java(self) -> dict[str, str]:
+        package = f"{_JAVA}.oauthbearer"
+        return {
+            "sasl.jaas.config": jaas_text(f"{package}.OAuthBearerLoginModule", {}),
+            "sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": self.file.as_uri(),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +115,13 @@ class ClientSettings:
 
     ``KafkaProducer(**settings.kafka_python)``, ``Producer(settings.confluent_kafka)``,
     ``AIOKafkaProducer(**settings.aiokafka)``. `authority` is the certificate that is to be trusted as
-    PEM, None where there is no TLS; `login` None where nobody logs in.
+    PEM, None where there is no TLS; `login` None where nobody logs in; `certificate` the client's own.
     """
 
     bootstrap_servers: str
     authority: str | None = field(default=None, repr=False)
-    login: Login | None = None
+    login: AnyLogin | None = None
+    certificate: Certificate | None = field(default=None, repr=False)
 
     @property
     def protocol(self) -> SecurityProtocol:
@@ -42,14 +130,29 @@ class ClientSettings:
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """One that trusts the broker; None where there is no TLS."""
+        """One that trusts the broker, and shows the client's certificate; None where there is no TLS."""
         if self.authority is None:
             return None
-        return ssl.create_default_context(cadata=self.authority)
+        context = ssl.create_default_context(cadata=self.authority)
+        if self.certificate is not None:
+            # Python reads them from files only.
+            with tempfile.TemporaryDirectory(prefix="kbroker-") as folder:
+                path = Path(folder) / "client.pem"
+                path.write_text(self.certificate.key + self.certificate.chain)
+                context.load_cert_chain(path)
+        return context
 
     @property
     def kafka_python(self) -> dict[str, Any]:
-        """Keyword arguments of kafka-python's clients."""
+        """Keyword arguments of kafka-python's clients, from 3.0 on where tokens are shown."""
+        return self._in_python() | ({} if self.login is None else self.login.kafka_python)
+
+    @property
+    def aiokafka(self) -> dict[str, Any]:
+        """Keyword arguments of aiokafka's clients."""
+        return self._in_python() | ({} if self.login is None else self.login.aiokafka)
+
+    def _in_python(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
             "security_protocol": str(self.protocol),
@@ -57,56 +160,46 @@ class ClientSettings:
         if self.authority is not None:
             found["ssl_context"] = self.ssl_context
         if self.login is not None:
-            found |= {
-                "sasl_mechanism": self.login.mechanism,
-                "sasl_plain_username": self.login.name,
-                "sasl_plain_password": self.login.password,
-            }
+            found["sasl_mechanism"] = self.login.mechanism
         return found
 
     @property
-    def aiokafka(self) -> dict[str, Any]:
-        """Keyword arguments of aiokafka's clients: they are those of kafka-python."""
-        return self.kafka_python
-
-    @property
-    def confluent_kafka(self) -> dict[str, str]:
+    def confluent_kafka(self) -> dict[str, Any]:
         """The configuration of confluent-kafka, and of everything else on librdkafka."""
-        found = {
-            "bootstrap.servers": self.bootstrap_servers,
-            "security.protocol": str(self.protocol),
-        }
+        found: dict[str, Any] = self._in_words()
         if self.authority is not None:
             found["ssl.ca.pem"] = self.authority
-        if self.login is not None:
+        if self.certificate is not None:
             found |= {
-                "sasl.mechanism": self.login.mechanism,
-                "sasl.username": self.login.name,
-                "sasl.password": self.login.password,
+                "ssl.certificate.pem": self.certificate.chain,
+                "ssl.key.pem": self.certificate.key,
             }
-        return found
+        return found | ({} if self.login is None else self.login.confluent_kafka)
 
     @property
     def java(self) -> dict[str, str]:
         """Properties of Kafka's own clients, and of `kbroker -X`."""
-        found = {
-            "bootstrap.servers": self.bootstrap_servers,
-            "security.protocol": str(self.protocol),
-        }
+        found = self._in_words()
         if self.authority is not None:
             found |= {
                 "ssl.truststore.type": "PEM",
                 "ssl.truststore.certificates": self.authority,
             }
-        if self.login is not None:
-            module = "plain.PlainLoginModule"
-            if self.login.mechanism != PLAIN:
-                module = "scram.ScramLoginModule"
-            options = {"username": self.login.name, "password": self.login.password}
+        if self.certificate is not None:
             found |= {
-                "sasl.mechanism": self.login.mechanism,
-                "sasl.jaas.config": jaas_text(f"{_JAVA}.{module}", options),
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": self.certificate.chain,
+                "ssl.keystore.key": self.certificate.key,
             }
+        return found | ({} if self.login is None else self.login.java)
+
+    def _in_words(self) -> dict[str, str]:
+        found = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": str(self.protocol),
+        }
+        if self.login is not None:
+            found["sasl.mechanism"] = self.login.mechanism
         return found
 
     @property

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 from kbroker.broker import Service
 from kbroker.client.groups import Group
 from kbroker.client.topics import Partition
-from kbroker.cluster.acl_changes import add_acls
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 from kbroker.security.acls import Acl
@@ -34,7 +33,6 @@ from .async_broker import (
     lately,
     run_broker,
 )
-from .client_settings import ClientSettings
 from .clock import MovableClock, milliseconds
 from .disk import Disk, DiskOrders, PowerCut
 from .expectation import Expectation
@@ -57,7 +55,7 @@ from .names import api_key
 from .registry_fault import FaultyApp
 from .rules import Faults
 from .schedule import AnyRule
-from .secured import HOST, Rights, Secured, Users, asked, merged
+from .secured import HOST, Clients, Rights, Secured, Users, as_wanted, merged
 from .snapshot import Snapshot, how_far, make_ready
 from .stores import BreakableStore, FolderStore, MemoryStore, Store, has_crashed
 
@@ -240,14 +238,15 @@ class KafkaHandle:
         self._known.begin(self._do(self._kit.ends))
 
 
-class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
+class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     """A broker of its own: empty, on a free port, gone at the end.
 
     Parameters: `topics` to create, with their partitions, or their names; `config` are Kafka's
     properties; `data_dir` keeps the data in a folder or in several, None in memory; `load` is what
     it holds at the start, or the folder where that was saved; `disk` gives it a disk in memory that
     fails on demand; `tls` gives it a certificate of an authority of its own; `users` are who may log in,
-    with their passwords; `acls` is what they may do, which is nothing else then, and `super_users` are those
+    with their passwords, `tokens` who may by a token (OAUTHBEARER), `certificates` who is known by a
+    certificate instead, which needs no `tls`; `acls` is what they may do, which is nothing else then, and `super_users` are those
     of them who may do everything; `thread` is one that several brokers share, None makes one; `store` is
     where the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
     default one on 127.0.0.1, and `secured` is what is asked there, instead of the words above; `nodes` is how many nodes it has, None for as many as the folder has, or
@@ -272,6 +271,8 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         disk: bool = False,
         tls: bool = False,
         users: Users | None = None,
+        tokens: Sequence[str] = (),
+        certificates: Sequence[str] = (),
         acls: Rights | None = None,
         super_users: Sequence[str] = (),
         thread: BrokerThread | None = None,
@@ -293,8 +294,14 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         self._log = LogTail()
         if disk and (nodes or 1) > 1:
             raise ValueError("disk=True is the disk of a broker with one node")
-        self._secured = secured or asked(
-            tls=tls, users=users, acls=acls, super_users=super_users, nodes=nodes or 1
+        self._secured = secured or as_wanted(
+            tls=tls,
+            users=users,
+            tokens=tokens,
+            certificates=certificates,
+            acls=acls,
+            super_users=super_users,
+            nodes=nodes or 1,
         )
         rules = self._secured.rules(acls or {})
         if not isinstance(config, BrokerConfig):
@@ -302,7 +309,8 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
             config = BrokerConfig.load(options=properties)
         self._config = config
         self._store = store or self._new_store(data_dir, disk=disk)
-        self._has_other_listeners = secured is None and listeners is not None
+        if secured is None and listeners is not None:
+            self._secured = replace(self._secured, is_elsewhere=True)
         self._listeners = listeners or [self._secured.listener(config)]
         self._nodes = nodes
         self._racks = racks
@@ -319,17 +327,23 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
         self._is_returning = False
         self._crash_is_over = False
         try:
-            if load is not None:
-                self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
-            self.start()
-            if load is not None:
-                self._begin()
-            for name, partitions in wanted.items():
-                self.create_topic(name, partitions)
-            self._add_acls(rules)
+            self._start_with(load, wanted, rules)
         except BaseException:
             self.close()
             raise
+
+    def _start_with(
+        self, load: Snapshot | str | Path | None, topics: Mapping[str, int], rules: Sequence[Acl]
+    ) -> None:
+        if load is not None:
+            self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
+        self.start()
+        if load is not None:
+            self._begin()
+        for name, partitions in topics.items():
+            self.create_topic(name, partitions)
+        if rules:
+            self.run_in_broker(lambda running: running.add_rules(rules))
 
     def _registry_of(self, wanted: bool | RegistryService | None) -> RegistryService | None:
         """The registry that is served, where faults hit it."""
@@ -419,6 +433,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
             grace_seconds=self._grace_seconds,
             earlier=self._running,
             service=self._service,
+            secured=self._secured,
         )
 
     def stop(self) -> None:
@@ -536,36 +551,13 @@ class LocalBroker(KafkaHandle, LocalNodes, Arming[None]):
 
     # -- who may do what
 
-    def client(
-        self, user: str | None = None, *, password: str | None = None, mechanism: str | None = None
-    ) -> ClientSettings:
-        """What a client needs to come in, for each library: `client("alice").kafka_python`.
-
-        Parameters: `user` is who logs in, by default the first one; `password` is another than the
-        user's own, to see a login fail; `mechanism` is SCRAM-SHA-512, unless it is SCRAM-SHA-256 or PLAIN.
-        Raises ValueError for a user whom there is not.
-        """
-        if self._has_other_listeners:
-            raise ValueError(
-                "this broker has the listeners that it was given: whoever gave them knows what they ask for"
-            )
-        return self._secured.settings(self.bootstrap_servers, user, password, mechanism)
-
     def allow(self, user: str, *rights: str) -> None:
         """Let a user do something from now on: `allow("alice", "READ topic orders")`.
 
         A right that begins with DENY takes it away. "*" is everybody. Raises ValueError for what is no
         right, and for a broker that was made without ACLs.
         """
-        if not self._secured.has_acls:
-            raise ValueError("everybody may do everything here; make the broker with acls={}")
-        self._add_acls(self._secured.rules({user: rights}))
-
-    def _add_acls(self, rules: Sequence[Acl]) -> None:
-        if rules:
-            self.run_in_broker(
-                lambda running: add_acls(running.broker.running().cluster, rules, cause="the test")
-            )
+        self.run_in_broker(lambda running: running.allow(user, *rights))
 
     def connections(self) -> int:
         """How many clients are connected; nobody is to a broker that is stopped."""

@@ -341,14 +341,22 @@ class Orders:
             "open": self._open,
             "close": self._close,
             "client": self._client,
+            "token": self._token,
             "allow": self._allow,
         }
 
     def _client(
-        self, user: str | None = None, password: str | None = None, mechanism: str | None = None
+        self,
+        user: str | None = None,
+        password: str | None = None,
+        mechanism: str | None = None,
+        token: str | None = None,
     ) -> Answer:
-        found = self._broker.client(user, password=password, mechanism=mechanism)
+        found = self._broker.client(user, password=password, mechanism=mechanism, token=token)
         return {"properties": found.java, "authority": found.authority}
+
+    def _token(self, user: str, claims: Mapping[str, Any] | None = None) -> Answer:
+        return {"token": self._broker.token(user, **(claims or {}))}
 
     def _allow(self, user: str, rights: Iterable[str]) -> Answer:
         self._broker.allow(user, *rights)
@@ -393,6 +401,8 @@ class Orders:
         nodes: int = 1,
         tls: bool = False,
         users: Mapping[str, str] | None = None,
+        tokens: Iterable[str] = (),
+        certificates: Iterable[str] = (),
         acls: Mapping[str, list[str]] | None = None,
         super_users: Iterable[str] = (),
         schema_registry: bool = False,
@@ -404,6 +414,8 @@ class Orders:
             nodes=nodes,
             tls=tls,
             users=users,
+            tokens=list(tokens),
+            certificates=list(certificates),
             acls=acls,
             super_users=list(super_users),
             schema_registry=schema_registry,

@@ -40,6 +40,8 @@ OF_ITS_OWN = (
     "nodes",
     "tls",
     "users",
+    "tokens",
+    "certificates",
     "acls",
     "super_users",
     "schema_registry",
@@ -94,9 +96,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "kbroker(topics=None, config=None, persist=False, disk=False, nodes=1, tls=False, users=None, "
-        "acls=None, super_users=()): what the broker of this test has: topics as NAME: PARTITIONS, "
-        "Kafka's properties, data in tmp_path, a disk that fails on demand, so many nodes, a "
-        "certificate, who logs in, who may do what, and who may do everything",
+        "tokens=(), certificates=(), acls=None, super_users=()): what the broker of this test has: topics as "
+        "NAME: PARTITIONS, Kafka's properties, data in tmp_path, a disk that fails on demand, so many nodes, "
+        "a certificate, who logs in, by a password, a token or a certificate, who may do what, and who may "
+        "do everything",
     )
     if config.getoption("kbroker_bootstrap"):
         # Where KafkaTestCase finds them.

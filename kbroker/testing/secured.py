@@ -1,11 +1,12 @@
-"""A broker under test that does not trust everybody: TLS, users and ACLs in the words of a test."""
+"""A broker under test that does not trust everybody: TLS, logins and ACLs in the words of a test."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypedDict
 
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
@@ -21,10 +22,12 @@ from kbroker.security.acls import (
 )
 from kbroker.security.jaas import jaas_text
 from kbroker.security.principals import ANONYMOUS, USER, Principal
+from kbroker.security.protocols import SecurityProtocol
 from kbroker.security.scram import ScramMechanism
-from kbroker.security.users import PLAIN
+from kbroker.security.users import OAUTHBEARER, PLAIN
 
-from .client_settings import ClientSettings, Login, protocol_of
+from .client_settings import AnyLogin, ClientSettings, Login, TokenLogin, protocol_of
+from .credentials import BY_COMMON_NAME, Certificates, Issuer, check_names
 from .given import one_of
 from .names import close
 
@@ -34,11 +37,11 @@ Rights = Mapping[str, Iterable[str]]
 """What users may do: `{"alice": ["READ topic orders", "WRITE topic invoices-*"]}`."""
 
 MECHANISMS: Final = (ScramMechanism.SHA_512, ScramMechanism.SHA_256, PLAIN)
-"""Those by which users log in; the first one unless a test asks for another."""
+"""Those by which users log in with a password; the first one unless a test asks for another."""
 HOST = "127.0.0.1"
-NAMES = ("localhost", "127.0.0.1", "::1")
 NODE = "kbroker-node"
-"""As whom nodes log in at each other."""
+"""As whom nodes log in at each other, and whose name the broker's certificate has."""
+_OF_NODES = f"{NODE} is the name of the broker's own nodes; call that user otherwise"
 EVERYBODY = "*"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OPERATIONS = tuple(each.name for each in AclOperation if each > AclOperation.ANY)
@@ -46,26 +49,15 @@ RESOURCES = ("topic", "group", "cluster", "transactional_id")
 FORM = '"READ topic orders", "WRITE topic invoices-*", "DENY READ topic orders", "CREATE cluster"'
 
 
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """A certificate with its key, and that of the authority who has issued it, as PEM."""
+class Trust(TypedDict, total=False):
+    """Whom a broker under test trusts, in the words of a test; see `LocalBroker`."""
 
-    chain: str
-    key: str = field(repr=False)
-    authority: str
-
-    @classmethod
-    def new(cls) -> Certificates:
-        """Of an authority that nobody else has. Raises ValueError where what it takes is not there."""
-        try:
-            import trustme
-        except ModuleNotFoundError:
-            raise ValueError("tls=True needs trustme: pip install 'kbroker[testing]'") from None
-        authority = trustme.CA(organization_name="kbroker test")
-        own = authority.issue_cert(*NAMES)
-        chain = b"".join(each.bytes() for each in own.cert_chain_pems)
-        key = own.private_key_pem.bytes()
-        return cls(chain.decode(), key.decode(), authority.cert_pem.bytes().decode())
+    tls: bool
+    users: Users | None
+    tokens: Iterable[str]
+    certificates: Iterable[str]
+    acls: Rights | None
+    super_users: Iterable[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +66,33 @@ class Secured:
 
     certificates: Certificates | None
     users: Users = field(repr=False)
+    issuer: Issuer | None
+    token_users: tuple[str, ...]
     has_acls: bool
     super_users: tuple[str, ...]
     node_password: str = field(repr=False)
+    is_elsewhere: bool = False
+    """Whether clients come in by listeners that somebody else has made."""
 
     @property
     def name(self) -> str:
         """Of the listener: that of its protocol."""
-        return protocol_of(tls=self.certificates is not None, has_login=bool(self.users))
+        return self._protocol
+
+    @property
+    def _protocol(self) -> SecurityProtocol:
+        return protocol_of(tls=self.certificates is not None, has_login=self._has_login)
+
+    @property
+    def _has_login(self) -> bool:
+        return bool(self.users) or self.issuer is not None
+
+    @property
+    def known(self) -> list[str]:
+        """Everybody whom there is; who is nobody in particular where there is nobody else."""
+        shown = [] if self.certificates is None else [*self.certificates.clients]
+        found = dict.fromkeys([*self.users, *self.token_users, *shown])
+        return [*found] or [ANONYMOUS.name]
 
     def properties(self) -> dict[str, str]:
         """The properties of the broker that say so."""
@@ -90,32 +101,42 @@ class Secured:
     def _tls(self) -> dict[str, str]:
         if self.certificates is None:
             return {}
-        return {
-            "ssl.keystore.certificate.chain": self.certificates.chain,
-            "ssl.keystore.key": self.certificates.key,
+        found = {
+            "ssl.keystore.certificate.chain": self.certificates.own.chain,
+            "ssl.keystore.key": self.certificates.own.key,
             "ssl.truststore.certificates": self.certificates.authority,
         }
+        if self.certificates.clients:
+            found |= {
+                "ssl.client.auth": "required",
+                "ssl.principal.mapping.rules": BY_COMMON_NAME,
+            }
+        return found
 
     def _logins(self) -> dict[str, str]:
-        if not self.users:
+        if not self._has_login:
             return {}
+        # Nodes log in by PLAIN, also where nobody else does.
         own = {"username": NODE, "password": self.node_password, f"user_{NODE}": self.node_password}
         users = {f"user_{name}": password for name, password in self.users.items()}
-        found = {
-            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-            "sasl.mechanism.inter.broker.protocol": PLAIN,
-        }
+        modules = {PLAIN: jaas_text("PlainLoginModule", users | own)}
+        if self.users:
+            for each in (ScramMechanism.SHA_512, ScramMechanism.SHA_256):
+                modules[each] = jaas_text("ScramLoginModule", users)
+        found = {"sasl.mechanism.inter.broker.protocol": PLAIN}
+        if self.issuer is not None:
+            modules[OAUTHBEARER] = jaas_text("OAuthBearerLoginModule", {})
+            found |= self.issuer.properties()
+        found["sasl.enabled.mechanisms"] = ",".join(modules)
         prefix = f"listener.name.{self.name.lower()}"
-        for each in MECHANISMS:
-            module = "PlainLoginModule" if each == PLAIN else "ScramLoginModule"
-            options = users | own if each == PLAIN else users
-            found[f"{prefix}.{each.lower()}.sasl.jaas.config"] = jaas_text(module, options)
+        for mechanism, text in modules.items():
+            found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = text
         return found
 
     def _access(self) -> dict[str, str]:
         if not self.has_acls:
             return {}
-        supers = [*self.super_users, *([NODE] if self.users else [])]
+        supers = [*self.super_users, *([] if self.known == [ANONYMOUS.name] else [NODE])]
         return {
             "authorizer.class.name": AUTHORIZER,
             "super.users": ";".join(str(Principal(USER, name)) for name in supers),
@@ -123,33 +144,78 @@ class Secured:
 
     def listener(self, config: BrokerConfig) -> Listener:
         """The listener, on a free port, of a broker with such a configuration. Raises ConfigError."""
-        protocol = protocol_of(tls=self.certificates is not None, has_login=bool(self.users))
-        is_open = self.certificates is None and not self.users
-        gate = None if is_open else Gate(self.name, protocol, config, is_exposed=False)
+        is_open = self._protocol == SecurityProtocol.PLAINTEXT
+        gate = None if is_open else Gate(self.name, self._protocol, config, is_exposed=False)
         return Listener(self.name, HOST, 0, gate=gate)
 
     def settings(
-        self, bootstrap: str, user: str | None, password: str | None, mechanism: str | None
+        self,
+        bootstrap: str,
+        user: str | None,
+        password: str | None,
+        mechanism: str | None,
+        token: str | None,
     ) -> ClientSettings:
         """Those of a client. Raises ValueError for a user whom there is not."""
+        if self.is_elsewhere:
+            raise ValueError(
+                "this broker has the listeners that it was given: whoever gave them knows what they ask for"
+            )
         authority = None if self.certificates is None else self.certificates.authority
-        if not self.users:
+        shown = {} if self.certificates is None else self.certificates.clients
+        if not (self._has_login or shown):
             if user is not None:
                 raise ValueError(
                     f'nobody logs in at this broker; make it with users={{"{user}": ...}}'
                 )
             return ClientSettings(bootstrap, authority)
         if user is None:
-            user = next(iter(self.users))
+            user = self.known[0]
+        if shown:
+            if user not in shown:
+                raise self._unknown(user, "certificates")
+            return ClientSettings(bootstrap, authority, certificate=shown[user])
+        login = self._login(user, password, mechanism, token)
+        return ClientSettings(bootstrap, authority, login)
+
+    def _login(
+        self, user: str, password: str | None, mechanism: str | None, token: str | None
+    ) -> AnyLogin:
+        by_token = mechanism is None and password is None and user in self.token_users
+        if token is not None or (by_token and user not in self.users):
+            mechanism = OAUTHBEARER
+        known = [*(MECHANISMS if self.users else ()), *([OAUTHBEARER] if self.issuer else [])]
+        by = str(one_of("mechanism", mechanism or known[0], known))
+        if by == OAUTHBEARER and self.issuer is not None:
+            if token is None and user not in self.token_users:
+                raise self._unknown(user, "tokens")
+            fresh = partial(self.issuer.token, user)
+            given = fresh if token is None else partial(str, token)
+            return TokenLogin(user, given, self.issuer.file_of(given()))
         if password is None:
             password = self.users.get(user)
         if password is None:
-            raise ValueError(
-                f"there is no user {user!r}{close(user, list(self.users))}; add it to users, or name a "
-                "password too, to see how a stranger is turned away"
-            )
-        by = one_of("mechanism", mechanism or MECHANISMS[0], MECHANISMS)
-        return ClientSettings(bootstrap, authority, Login(user, password, str(by)))
+            raise self._unknown(user, "users")
+        return Login(user, password, by)
+
+    def _unknown(self, user: str, where: str) -> ValueError:
+        other = {"users": "a password", "tokens": "a token"}.get(where)
+        strange = f", or name {other} too, to see how a stranger is turned away" if other else ""
+        return ValueError(
+            f"there is no user {user!r}{close(user, self.known)}; add it to {where}{strange}"
+        )
+
+    def token(self, user: str, claims: Mapping[str, object]) -> str:
+        """A token of this broker's issuer. Raises ValueError where nobody shows any."""
+        if self.issuer is None:
+            raise ValueError(f'nobody shows a token at this broker; make it with tokens=["{user}"]')
+        return self.issuer.token(user, **claims)
+
+    def more_rules(self, rights: Rights) -> list[Acl]:
+        """The same where ACLs rule. Raises ValueError where they do not."""
+        if not self.has_acls:
+            raise ValueError("everybody may do everything here; make the broker with acls={}")
+        return self.rules(rights)
 
     def rules(self, rights: Rights) -> list[Acl]:
         """ACLs as a test says them. Raises ValueError."""
@@ -160,7 +226,7 @@ class Secured:
         ]
 
     def _texts(self, name: str, texts: Iterable[str]) -> list[str]:
-        known = [*self.users, EVERYBODY] if self.users else [ANONYMOUS.name, EVERYBODY]
+        known = [*self.known, EVERYBODY]
         if name not in known:
             raise ValueError(
                 f"acls: {name!r} is nobody here{close(name, known)}; there are {', '.join(known)}"
@@ -168,40 +234,97 @@ class Secured:
         return list(texts)
 
 
-OPEN = Secured(None, {}, has_acls=False, super_users=(), node_password="")
+OPEN = Secured(None, {}, None, (), has_acls=False, super_users=(), node_password="")
 """What lets everybody do everything."""
 
 
-def asked(
+class Clients:
+    """What the clients of a broker under test are given."""
+
+    _secured: Secured
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients take as their bootstrap.servers."""
+        raise NotImplementedError
+
+    def client(
+        self,
+        user: str | None = None,
+        *,
+        password: str | None = None,
+        mechanism: str | None = None,
+        token: str | None = None,
+    ) -> ClientSettings:
+        """What a client needs to come in, for each library: `client("alice").kafka_python`.
+
+        Parameters: `user` is who logs in, by default the first one; `password` is another than the
+        user's own, to see a login fail, and `token` likewise; `mechanism` is SCRAM-SHA-512, unless it is
+        SCRAM-SHA-256, PLAIN or OAUTHBEARER; who has a token alone logs in by that.
+        Raises ValueError for a user whom there is not.
+        """
+        return self._secured.settings(self.bootstrap_servers, user, password, mechanism, token)
+
+    def token(self, user: str, **claims: object) -> str:
+        """A token as the broker takes it, for an hour: `token("alice", exp=0)` is one that it does not.
+
+        Parameters: `claims` stand in it as they are given; one that is None is left out. Raises ValueError
+        for a broker that takes none.
+        """
+        return self._secured.token(user, claims)
+
+
+def as_wanted(
     *,
-    tls: bool,
-    users: Users | None,
-    acls: Rights | None,
-    super_users: Iterable[str],
     nodes: int,
+    tls: bool = False,
+    users: Users | None = None,
+    tokens: Iterable[str] = (),
+    certificates: Iterable[str] = (),
+    acls: Rights | None = None,
+    super_users: Iterable[str] = (),
 ) -> Secured:
     """What a test asks for of a broker with so many nodes. Raises ValueError for what cannot be meant."""
-    names = [super_users] if isinstance(super_users, str) else list(super_users)
-    known = _checked_users(users)
-    if names and acls is None:
+    secured = Secured(
+        None,
+        _checked_users(users),
+        None,
+        tuple(_checked_names("tokens", tokens)),
+        acls is not None,
+        tuple([super_users] if isinstance(super_users, str) else super_users),
+        secrets.token_urlsafe(),
+    )
+    shown = _checked_names("certificates", certificates)
+    if shown and (secured.users or secured.token_users):
+        raise ValueError(
+            "clients are known by their certificates or by a login, not by both; leave out certificates, "
+            "or users and tokens"
+        )
+    if secured.super_users and acls is None:
         raise ValueError("super_users need ACLs that they stand above; add acls={}")
-    for name in names:
+    known = [*secured.users, *secured.token_users, *shown]
+    for name in secured.super_users:
         if name not in known:
             raise ValueError(
-                f"super_users: {name!r} is none of users{close(name, list(known))}; add it there, with "
+                f"super_users: {name!r} is none of users{close(name, known)}; add it there, with "
                 "a password"
             )
     if acls is not None and nodes > 1 and not known:
         raise ValueError(
             "nodes log in at each other where ACLs rule; add users, or leave out nodes"
         )
-    return Secured(
-        Certificates.new() if tls else None,
-        known,
-        acls is not None,
-        tuple(names),
-        secrets.token_urlsafe(),
+    return replace(
+        secured,
+        certificates=Certificates.new(NODE, shown) if tls or shown else None,
+        issuer=Issuer() if secured.token_users else None,
     )
+
+
+def _checked_names(word: str, names: Iterable[str]) -> list[str]:
+    found = check_names(word, names)
+    if NODE in found:
+        raise ValueError(_OF_NODES)
+    return found
 
 
 def _checked_users(users: Users | None) -> dict[str, str]:
@@ -213,7 +336,7 @@ def _checked_users(users: Users | None) -> dict[str, str]:
         if not (isinstance(name, str) and name and isinstance(password, str) and password):
             raise ValueError("a user has a name and a password, which are texts and not empty")
     if NODE in users:
-        raise ValueError(f"{NODE} is the name of the broker's own nodes; call that user otherwise")
+        raise ValueError(_OF_NODES)
     return dict(users)
 
 

@@ -134,6 +134,18 @@ async def test_an_advertised_address_that_cannot_be_reached(
     assert "--advertise" in said
 
 
+async def test_the_first_setting_may_have_kafkas_name(cli: Cli, broker: Broker) -> None:
+    await cli("topic", "list", "-X", f"bootstrap.servers={broker.bootstrap_servers}")
+
+
+def test_somebody_elses_class_for_tokens_is_refused() -> None:
+    words = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"]
+    words.append("sasl.login.callback.handler.class=com.example.Tokens")
+    options = [word for each in words for word in ("-X", each)]
+    said = invoke("topic", "list", *options, status=2).stderr
+    assert "com.example.Tokens is no part of kbroker: leave it out" in said
+
+
 async def test_the_second_address_is_tried(cli: Cli, broker: Broker) -> None:
     await cli("topic", "list", "-b", f"{free_address()},{broker.bootstrap_servers}")
 

@@ -780,3 +780,29 @@ def test_a_broker_that_does_not_trust_everybody_by_json(server: Orders) -> None:
     producer.close()
     assert order("close")["ok"]
     order.close()
+
+
+def test_certificates_and_tokens_by_json(server: Orders) -> None:
+    ready = server("open", tokens=["bot"], tls=True)
+    order = Orders(ready)
+    shown = order("client")["properties"]["sasl.oauthbearer.token.endpoint.url"]
+    assert Path(shown.removeprefix("file://")).read_text().count(".") == 2
+    stale = order("token", user="bot", claims={"exp": 0})["token"]
+    refused = order("client", token=stale)["properties"]
+    for properties, comes_in in ((order("client")["properties"], True), (refused, False)):
+        words = [word for item in properties.items() for word in ("-X", "=".join(item))]
+        done = subprocess.run(
+            [*KBROKER, "health", "-b", ready["bootstrap_servers"], *words],
+            capture_output=True,
+            text=True,
+            timeout=PROCESS_SECONDS,
+            check=False,
+        )
+        assert (done.returncode == 0) is comes_in, done.stderr
+    assert order("close")["ok"]
+    order.close()
+    ready = server("open", certificates=["shop"])
+    order = Orders(ready)
+    assert "PRIVATE KEY" in order("client", user="shop")["properties"]["ssl.keystore.key"]
+    assert order("close")["ok"]
+    order.close()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 from kafka.errors import TopicAuthorizationFailedError
 
@@ -17,7 +20,8 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.client.security import security_of
 from kbroker.net.server import Listener
 from kbroker.security.jaas import jaas_text, parse_jaas
-from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker
+from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker, open_test_broker
+from kbroker.testing.client_settings import TokenLogin
 from kbroker.testing.secured import MECHANISMS, rule_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -148,6 +152,95 @@ def test_nodes_come_to_each_other(make: Make) -> None:
     assert len(broker.records("orders")) == 6
 
 
+def sent_by_confluent(settings: dict[str, Any], topic: str = "orders") -> None:
+    """Send one record with confluent-kafka. Raises KafkaException, AssertionError."""
+    told: list[object] = []
+    producer = Producer(settings)
+    producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(20) == 0
+    assert told == [None]
+
+
+def test_clients_show_certificates(make: Make) -> None:
+    broker = make(
+        topics=["orders", "invoices"],
+        certificates=["shop", "billing@example.org"],
+        acls={"shop": ["WRITE topic orders"], "billing@example.org": ["WRITE topic invoices"]},
+    )
+    sent(broker.client("shop").kafka_python)
+    sent_by_confluent(broker.client("shop").confluent_kafka)
+    sent(broker.client("billing@example.org").kafka_python, "invoices")
+    with pytest.raises(TopicAuthorizationFailedError):
+        sent(broker.client("shop").kafka_python, "invoices")
+    asks(broker.client().java)
+    assert len(broker.records("orders")) == 2
+    nobody = {name: text for name, text in broker.client().java.items() if "keystore" not in name}
+    with pytest.raises(
+        OSError, match=r"asks for the client's certificate; ssl.keystore.location names it"
+    ):
+        asks(nobody)
+    stranger = make(certificates=["shop"]).client("shop").java
+    theirs = {name: text for name, text in stranger.items() if "keystore" in name}
+    with pytest.raises(OSError, match="does not accept the client's certificate"):
+        asks(broker.client().java | theirs)
+
+
+def test_clients_show_tokens(make: Make) -> None:
+    broker = make(
+        topics=["orders"],
+        tls=True,
+        users={"alice": "pencil"},
+        tokens=["bot", "alice"],
+        acls={"bot": ["WRITE topic orders"]},
+    )
+    sent(broker.client("bot").kafka_python)
+    sent_by_confluent(broker.client("bot").confluent_kafka)
+    asks(broker.client("bot").java)
+    with pytest.raises(TopicAuthorizationFailedError):
+        sent(broker.client("alice", mechanism="oauthbearer").kafka_python)
+    assert broker.client("alice").java["sasl.mechanism"] == "SCRAM-SHA-512"
+    for token in (
+        broker.token("bot", exp=0),
+        broker.token("bot", aud="somebody else"),
+        broker.token("bot", sub=None),
+        make(tokens=["bot"]).token("bot"),
+        "none",
+    ):
+        with pytest.raises(OSError, match="does not let"):
+            asks(broker.client("bot", token=token).java)
+    asks(broker.client("whoever", token=broker.token("whoever")).java)
+    assert len(broker.records("orders")) == 2
+
+
+def test_files_of_tokens_go_with_their_broker(thread: BrokerThread) -> None:
+    with LocalBroker(thread=thread, tokens=["bot"]) as broker:
+        login = broker.client("bot").login
+        assert isinstance(login, TokenLogin)
+        folder = login.file.parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+        asks(broker.client("bot").java)
+        broker.restart()
+        asks(broker.client("bot").java)
+    del broker, login
+    gc.collect()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("known", [{"certificates": ["alice"]}, {"tokens": ["alice"]}])
+def test_nodes_of_such_a_broker_come_to_each_other(make: Make, known: dict[str, Any]) -> None:
+    broker = make(
+        nodes=3,
+        config={"default.replication.factor": 3},
+        acls={"alice": ["WRITE topic orders"]},
+        **known,
+    )
+    broker.create_topic("orders", 3)
+    sent(broker.client("alice").kafka_python | {"acks": "all"})
+    broker.stop_node(1)
+    sent(broker.client("alice").kafka_python | {"acks": "all"})
+    assert len(broker.records("orders")) == 2
+
+
 def test_what_each_library_takes(make: Make) -> None:
     broker = make(tls=True, users={"alice": 'a"b'})
     settings = broker.client("alice")
@@ -171,9 +264,11 @@ def test_what_each_library_takes(make: Make) -> None:
 
 def test_nothing_is_told_of_secrets(make: Make) -> None:
     broker = make(tls=True, users={"alice": "pencil"})
-    for shown in (repr(broker._secured), broker.report(), repr(broker.client())):
-        assert "pencil" not in shown
-        assert "PRIVATE" not in shown
+    for each in (broker, make(certificates=["shop"]), make(tokens=["bot"])):
+        for shown in (repr(each._secured), each.report(), repr(each.client())):
+            assert "pencil" not in shown
+            assert "PRIVATE" not in shown
+            assert "CERTIFICATE" not in shown
 
 
 @pytest.mark.parametrize(
@@ -183,6 +278,10 @@ def test_nothing_is_told_of_secrets(make: Make) -> None:
         ({"users": ["alice"]}, "users are passwords by name"),
         ({"users": {"alice": ""}}, "a user has a name and a password"),
         ({"users": {"kbroker-node": "x"}}, "call that user otherwise"),
+        ({"tokens": ["kbroker-node"]}, "call that user otherwise"),
+        ({"certificates": ["a,b"]}, "certificates: 'a,b' is no name; it has letters"),
+        ({"certificates": ["ab" * 33]}, "at most 64 of them"),
+        ({"certificates": ["a"], "users": USERS}, "leave out certificates, or users and tokens"),
         ({"super_users": ["alice"]}, r"super_users need ACLs .*; add acls=\{\}"),
         (
             {"users": USERS, "acls": {}, "super_users": ["alise"]},
@@ -217,19 +316,29 @@ def test_what_a_broker_does_not_have(make: Make) -> None:
         broker.allow("*", "READ topic t")
     with pytest.raises(ValueError, match="mechanism is one of SCRAM-SHA-512"):
         make(users=USERS).client("alice", mechanism="GSSAPI")
+    with pytest.raises(ValueError, match="'shopp'; did you mean shop\\?; add it to certificates"):
+        make(certificates=["shop"]).client("shopp")
+    with pytest.raises(ValueError, match="add it to tokens, or name a token too"):
+        make(tokens=["bot"]).client("eve")
+    with pytest.raises(ValueError, match=r'make it with tokens=\["bot"\]'):
+        broker.token("bot")
 
 
-def test_without_what_makes_certificates(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_what_makes_certificates_and_tokens(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any) -> Any:
-        if name == "trustme":
+        if name.partition(".")[0] in ("trustme", "joserfc"):
             raise ModuleNotFoundError(name)
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ValueError, match=r"pip install 'kbroker\[testing\]'"):
         make(tls=True)
+    with pytest.raises(ValueError, match=r"pip install 'kbroker\[oauth\]'"):
+        make(tokens=["bot"])
 
 
 def test_a_kafka_elsewhere_has_none_of_it(make: Make, thread: BrokerThread) -> None:
@@ -264,3 +373,28 @@ def test_listeners_that_were_given_are_not_known_here(make: Make) -> None:
     broker = make(listeners=[Listener("PLAINTEXT", "127.0.0.1", 0)])
     with pytest.raises(ValueError, match="the listeners that it was given"):
         broker.client()
+
+
+async def test_a_trio_program_has_such_brokers_too() -> None:
+    async with open_test_broker(
+        topics=["orders"],
+        users={"alice": "pencil"},
+        tokens=["bot"],
+        acls={"alice": ["DESCRIBE topic orders"]},
+    ) as broker:
+        for user in ("alice", "bot"):
+            sends = partial(sent, broker.client(user).kafka_python)
+            with pytest.raises(TopicAuthorizationFailedError):
+                await trio.to_thread.run_sync(sends)
+            await broker.allow(user, "WRITE topic orders")
+            await trio.to_thread.run_sync(sends)
+        assert len(await broker.records("orders")) == 2
+        with pytest.raises(ValueError, match="'alise' is nobody here; did you mean alice"):
+            await broker.allow("alise", "READ topic orders")
+    async with open_test_broker(certificates=["shop"], nodes=2) as broker:
+        await check_round_trip(
+            *Endpoint.parse(broker.bootstrap_servers.partition(",")[0]),
+            security=security_of(broker.client("shop").java),
+        )
+        with pytest.raises(ValueError, match="make the broker with acls="):
+            await broker.allow("shop", "READ topic orders")

@@ -1,0 +1,145 @@
+"""What a broker under test and its clients show of themselves: certificates and tokens.
+
+Who issues them issues for this broker alone, so that nobody else's are taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
+CLIENT_HOST = "client.test"
+"""Java reads no certificate in which the names of hosts are there, and none of them."""
+NAME = re.compile(r"[\w.@/-]+( +[\w.@/-]+)*")
+NAME_LENGTH_MAX = 64
+"""Of a common name (X.520, ub-common-name)."""
+BY_COMMON_NAME = "RULE:^CN=([^,]+).*$/$1/"
+"""Kafka's `ssl.principal.mapping.rules`: a user is called as the certificate's common name is."""
+TOKEN_SECONDS = 3600
+ISSUER, AUDIENCE = "kbroker-test", "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate, and the key that belongs to it in PKCS #8, as PEM."""
+
+    chain: str = field(repr=False)
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """The broker's own, that of the authority who has issued it, as PEM, and those of clients by name."""
+
+    own: Certificate
+    authority: str = field(repr=False)
+    clients: Mapping[str, Certificate] = field(repr=False)
+
+    @classmethod
+    def new(cls, own_name: str, clients: Iterable[str] = ()) -> Certificates:
+        """Of an authority that nobody else has. Raises ValueError where what it takes is not there."""
+        try:
+            import trustme
+        except ModuleNotFoundError:
+            raise ValueError(
+                "tls=True and certificates need trustme: pip install 'kbroker[testing]'"
+            ) from None
+        authority = trustme.CA(organization_name="kbroker test")
+        return cls(
+            _certificate(authority.issue_cert(*OWN_HOSTS, common_name=own_name)),
+            authority.cert_pem.bytes().decode(),
+            {
+                name: _certificate(authority.issue_cert(CLIENT_HOST, common_name=name))
+                for name in clients
+            },
+        )
+
+
+def _certificate(issued: Any) -> Certificate:
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    # Java reads no other form.
+    key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
+    return Certificate(chain.decode(), key.decode())
+
+
+class Issuer:
+    """Issues tokens (JWT) for the clients of one broker.
+
+    Raises ValueError where what it takes is not there. Resource handling: its files go with it.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from joserfc.jwk import ECKey
+        except ModuleNotFoundError:
+            raise ValueError("tokens need joserfc: pip install 'kbroker[oauth]'") from None
+        self._key = ECKey.generate_key("P-256", {"kid": "kbroker-test", "use": "sig"})
+        self._folder = Path(tempfile.mkdtemp(prefix="kbroker-tokens-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._numbers = itertools.count(1)
+        self._keys = self._written(
+            "keys.json", json.dumps({"keys": [self._key.as_dict(private=False)]})
+        )
+
+    def _written(self, name: str, text: str) -> Path:
+        path = self._folder / name
+        path.write_text(text)
+        return path
+
+    def properties(self) -> dict[str, str]:
+        """The properties of a broker that takes its tokens, and no others."""
+        return {
+            "sasl.oauthbearer.jwks.endpoint.url": self._keys.as_uri(),
+            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "sasl.oauthbearer.expected.audience": AUDIENCE,
+        }
+
+    def token(self, user: str, **claims: object) -> str:
+        """One that is good for an hour from now; `claims` stand in it as they are given, None leaves out."""
+        from joserfc import jwt
+
+        now = int(time.time())
+        usual = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": user,
+            "iat": now,
+            "exp": now + TOKEN_SECONDS,
+        }
+        wanted = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+        return jwt.encode({"alg": "ES256", "kid": self._key.kid}, wanted, self._key)
+
+    def file_of(self, token: str) -> Path:
+        """A file with a token, as Kafka's own clients want it."""
+        return self._written(f"{next(self._numbers)}.jwt", token)
+
+
+def check_names(word: str, names: Iterable[str]) -> list[str]:
+    """Names that certificates and tokens can have. Raises ValueError."""
+    found = [names] if isinstance(names, str) else list(names)
+    for name in found:
+        if not (isinstance(name, str) and NAME.fullmatch(name) and len(name) <= NAME_LENGTH_MAX):
+            raise ValueError(
+                f"{word}: {name!r} is no name; it has letters, digits, and . _ @ / - within, at most "
+                f"{NAME_LENGTH_MAX} of them"
+            )
+    return found

@@ -276,6 +276,8 @@ class _ShareFetch:
             return True
         if any(each.led.closed and each.led.failure is None for each in found):
             return True  # it is led elsewhere
+        if all(each.led.closed for each in found):
+            return True  # there is nothing to wait for
         return any(read.error for read in reads) or (bool(reads) and size >= self.min_bytes)
 
     async def _read_all(self, found: Sequence[_Found], wait: FetchWait) -> list[_Read]:

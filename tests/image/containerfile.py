@@ -7,11 +7,13 @@ steps, the files, the user, the environment and the command.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -257,7 +259,7 @@ class Container:
     def _is_inside(self) -> bool:
         """Whether its first process has changed its root."""
         try:
-            hosts = Path(f"/proc/{self._first_process()}/root/etc/hosts").read_text()
+            hosts = Path(f"/proc/{self.first_process()}/root/etc/hosts").read_text()
         except (OSError, IndexError):
             return False
         return hosts == HOSTS
@@ -268,7 +270,7 @@ class Container:
         done = self._enter("sh", "-c", script, stdin=text)
         assert done.returncode == 0, done.stderr
 
-    def _first_process(self) -> str:
+    def first_process(self) -> str:
         """The first process of its own."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return children.read_text().split()[0]
@@ -281,7 +283,7 @@ class Container:
         return self._enter(*user, *("env", "-i", *words), *command, stdin=stdin)
 
     def _enter(self, *command: str, stdin: str) -> subprocess.CompletedProcess[str]:
-        first = self._first_process()
+        first = self.first_process()
         there = [f"--root=/proc/{first}/root", f"--wd=/proc/{first}/cwd"]
         return subprocess.run(
             ["nsenter", "--target", first, "--all", *there, *command],
@@ -298,11 +300,14 @@ class Container:
 
     def stop(self) -> int:
         """Tell it to end as engines do; returns its status."""
-        subprocess.run(["kill", "-TERM", self._first_process()], check=True)
+        subprocess.run(["kill", "-TERM", self.first_process()], check=True)
         return self.process.wait(timeout=30)
 
     def kill(self) -> None:
         """End it at once."""
+        # `unshare --kill-child` asks for a signal that Linux forgets when the child becomes another user.
+        with contextlib.suppress(OSError, IndexError):
+            os.kill(int(self.first_process()), signal.SIGKILL)
         self.process.kill()
         self.process.wait()
 

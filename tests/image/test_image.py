@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from .conftest import Start
@@ -101,6 +104,18 @@ def test_health_checks_of_compose_files_pass_and_fail_in_time(start: Start) -> N
     }
     assert all(statuses.values()), statuses
     assert container.run("/etc/kafka/docker/healthy").returncode == 0
+
+
+def test_nothing_is_left_of_a_container_that_is_killed(start: Start) -> None:
+    """Also when its process belongs to another user than the one that began it."""
+    container = start()
+    broker = Path("/proc", container.first_process())
+    container.kill()
+    for _ in range(500):
+        if not broker.exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError((broker / "status").read_text())
 
 
 def test_records_go_in_and_out_by_kafkas_scripts(start: Start) -> None:

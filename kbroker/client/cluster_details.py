@@ -125,8 +125,8 @@ async def _folder_problems(
                 for name, index in refused
             ]
         elif found.used >= NEARLY_FULL:
-            nearly = _problem("folder", where, f"nearly full: {full}", _MAKE_ROOM)
-            problems.append(nearly | {"severity": WARNING})
+            said = f"nearly full: {full}"
+            problems.append(_problem("folder", where, said, _MAKE_ROOM, severity=WARNING))
     return problems
 
 
@@ -174,6 +174,11 @@ def _offline(where: str, reason: str) -> Row:
     return _problem("partition", where, f"offline: {reason}", action)
 
 
-def _problem(what: str, where: str, problem: str, action: str) -> Row:
-    row = {"what": what, "where": where, "problem": problem, "action": action}
-    return row | {"severity": ERROR}
+def _problem(what: str, where: str, problem: str, action: str, severity: str = ERROR) -> Row:
+    return {
+        "what": what,
+        "where": where,
+        "problem": problem,
+        "action": action,
+        "severity": severity,
+    }

@@ -101,8 +101,6 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         """What clients take as their bootstrap.servers."""
         return self.broker.bootstrap_servers
 
-    # -- rest
-
     async def allow(self, user: str, *rights: str) -> None:
         """Let a user do something from now on, as `LocalBroker.allow`. Raises ValueError."""
         await self.add_rules(self._secured.more_rules({user: rights}))
@@ -110,6 +108,8 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
     async def add_rules(self, rules: Iterable[Acl]) -> None:
         """Let ACLs rule from now on."""
         await add_acls(self.broker.running().cluster, rules, cause="the test")
+
+    # -- rest
 
     async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
         """Wait until nothing is on its way any more: all requests answered, no rebalance pending, no

@@ -72,10 +72,7 @@ def etcd_address(folder: Path) -> Iterator[str]:
 
 
 def test_what_is_acknowledged_before_it_is_synced_is_missed(tmp_path: Path) -> None:
-    """The check sees brokers that do not wait for their disks.
-
-    It comes first: sockets that its clients leave behind go in a test that does not warn of them.
-    """
+    """The check sees brokers that do not wait for their disks."""
     settings = (*SESSION, "flush.policy=os")
     with etcd_address(tmp_path) as address:
         cluster = PowerCluster(tmp_path / "cluster", address, 0, ("drop",), settings)

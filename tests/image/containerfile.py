@@ -156,12 +156,17 @@ class Workshop:
     def _copy(self, image: Image, stages: Mapping[str, Image], words: Sequence[str]) -> None:
         *options, source, target = words
         place = f"{image.layer}/files{target}"
+        names = ["."]
         if options:
             (option,) = options
             whence = f"{stages[option.removeprefix('--from=')].layer}/files{source}"
         else:
             whence = str(self._context / source)
-        done = self._on_the_bench("sh", "-c", f"mkdir -p {place} && cp -a {whence}/. {place}/")
+            if source == ".":
+                names = _not_ignored(self._context)
+        packed = f"tar -C {whence} --exclude=__pycache__ -c {shlex.join(names)}"
+        script = f"mkdir -p {place} && {packed} | tar -C {place} -x"
+        done = self._on_the_bench("sh", "-c", script)
         assert done.returncode == 0, done.stderr
 
     def write(self, image: Image, path: str, text: str, *, mode: str = "644") -> None:
@@ -224,6 +229,15 @@ class Workshop:
             self.write(Image(layer), path, text)
         container.start(command or image.command)
         return container
+
+
+def _not_ignored(context: Path) -> list[str]:
+    """What engines see of a context whose .containerignore says what is *not* left out."""
+    everything, *rest = (context / ".containerignore").read_text().splitlines()
+    assert everything == "*"
+    kept = [line.removeprefix("!") for line in rest if line.startswith("!")]
+    assert [line for line in rest if not line.startswith("!")] == ["**/__pycache__"]
+    return kept
 
 
 class Container:

@@ -113,7 +113,7 @@ class Issuer:
             "sasl.oauthbearer.expected.audience": AUDIENCE,
         }
 
-    def token(self, user: str, **claims: object) -> str:
+    def token(self, user: str, /, **claims: object) -> str:
         """One that is good for an hour from now; `claims` stand in it as they are given, None leaves out."""
         from joserfc import jwt
 

@@ -75,12 +75,8 @@ class Secured:
     """Whether clients come in by listeners that somebody else has made."""
 
     @property
-    def name(self) -> str:
-        """Of the listener: that of its protocol."""
-        return self._protocol
-
-    @property
-    def _protocol(self) -> SecurityProtocol:
+    def protocol(self) -> SecurityProtocol:
+        """Of the listener, which is called like it."""
         return protocol_of(tls=self.certificates is not None, has_login=self._has_login)
 
     @property
@@ -128,7 +124,7 @@ class Secured:
             modules[OAUTHBEARER] = jaas_text("OAuthBearerLoginModule", {})
             found |= self.issuer.properties()
         found["sasl.enabled.mechanisms"] = ",".join(modules)
-        prefix = f"listener.name.{self.name.lower()}"
+        prefix = f"listener.name.{self.protocol.lower()}"
         for mechanism, text in modules.items():
             found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = text
         return found
@@ -144,9 +140,10 @@ class Secured:
 
     def listener(self, config: BrokerConfig) -> Listener:
         """The listener, on a free port, of a broker with such a configuration. Raises ConfigError."""
-        is_open = self._protocol == SecurityProtocol.PLAINTEXT
-        gate = None if is_open else Gate(self.name, self._protocol, config, is_exposed=False)
-        return Listener(self.name, HOST, 0, gate=gate)
+        protocol = self.protocol
+        is_open = protocol == SecurityProtocol.PLAINTEXT
+        gate = None if is_open else Gate(protocol, protocol, config, is_exposed=False)
+        return Listener(protocol, HOST, 0, gate=gate)
 
     def settings(
         self,
@@ -265,7 +262,7 @@ class Clients:
         """
         return self._secured.settings(self.bootstrap_servers, user, password, mechanism, token)
 
-    def token(self, user: str, **claims: object) -> str:
+    def token(self, user: str, /, **claims: object) -> str:
         """A token as the broker takes it, for an hour: `token("alice", exp=0)` is one that it does not.
 
         Parameters: `claims` stand in it as they are given; one that is None is left out. Raises ValueError

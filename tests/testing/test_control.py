@@ -788,6 +788,7 @@ def test_certificates_and_tokens_by_json(server: Orders) -> None:
     shown = order("client")["properties"]["sasl.oauthbearer.token.endpoint.url"]
     assert Path(shown.removeprefix("file://")).read_text().count(".") == 2
     stale = order("token", user="bot", claims={"exp": 0})["token"]
+    assert order("token", user="bot", claims={"user": "somebody else"})["ok"]
     refused = order("client", token=stale)["properties"]
     for properties, comes_in in ((order("client")["properties"], True), (refused, False)):
         words = [word for item in properties.items() for word in ("-X", "=".join(item))]

@@ -17,7 +17,8 @@ from typing import Any
 from .java import command_line
 from .places import CLIENTS, COMPAT, environment, environment_python
 
-VERB_SECONDS = 60.0
+VERB_SECONDS = 180.0
+"""Only for what hangs: the first verb also waits until the client has started."""
 COORDINATOR_MOVES = frozenset({14, 15, 16})
 """Loading, not available, not coordinator: an application asks again."""
 UNKNOWN_TOPIC = frozenset({3})

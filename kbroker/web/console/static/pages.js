@@ -46,13 +46,14 @@ export async function overview(view) {
   async function look() {
     const it = await get("/overview");
     const now = (values) => values[values.length - 1];
+    const errors = it.problems?.filter((row) => row.severity === "error").length;
     cards.replaceChildren(
       card(
         "State",
         h(
           "span",
-          { class: it.problems?.length ? "bad" : "good" },
-          it.problems?.length ? `${it.problems.length} problems` : it.state,
+          { class: errors ? "bad" : "good" },
+          errors ? `${errors} ${errors > 1 ? "problems" : "problem"}` : it.state,
         ),
       ),
       card("Topics", link("/topics", number(it.topics))),

@@ -47,7 +47,6 @@ def no_collection() -> Iterator[Counter[str]]:
     """Let nothing go but what nobody refers to; at the end, count by class what is left of that."""
     circles: Counter[str] = Counter()
     gc.collect()
-    gc.freeze()  # what other tests have left need not be looked through each time
     gc.disable()
     try:
         yield circles
@@ -58,7 +57,6 @@ def no_collection() -> Iterator[Counter[str]]:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-        gc.unfreeze()
 
 
 async def ask_and_go(broker: Broker, key: ApiKey, version: int, message: Any) -> None:

@@ -36,12 +36,6 @@ def pytest_configure() -> None:
         settings.load_profile("beside-others")
 
 
-def pytest_collection_finish() -> None:
-    """Of ten thousand tests there is much in memory that no collection need look through again."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kbroker")
     group.addoption(
@@ -122,6 +116,13 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
         return started(folder, **properties)
 
     return open_one
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_was_before_is_left_alone() -> None:
+    """Ten thousand tests have much in memory, which the collections of later ones need not look through."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

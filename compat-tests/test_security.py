@@ -259,6 +259,21 @@ def with_tokens(secured: Secured) -> str:
     )
 
 
+def _busy_java(jar_set: str, address: str, topic: str, settings: Path, seconds: int) -> str:
+    """What a producer of Java's says that has sent 100 records a second for so long."""
+    rate = 100
+    said = java(
+        jar_set,
+        COMMANDS["kafka-producer-perf-test"],
+        *("--topic", topic, "--num-records", str(seconds * rate), "--record-size", "100"),
+        *("--throughput", str(rate), "--print-metrics"),
+        *("--producer-props", f"bootstrap.servers={address}"),
+        *("--producer.config", str(settings)),
+    )
+    assert f"{seconds * rate} records sent" in said, said
+    return said
+
+
 @pytest.mark.parametrize("jar_set", ["kafka-4.3", "kafka-3.9"])
 def test_java_logs_in_again_and_again(
     secured: Secured, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar_set: str
@@ -273,19 +288,13 @@ def test_java_logs_in_again_and_again(
     settings.write_text(text)
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={secured.token.as_uri()}"
     monkeypatch.setenv("JDK_JAVA_OPTIONS", allowed)
-    rate = 100
-    count = BUSY_SECONDS * rate
-    said = java(
-        jar_set,
-        COMMANDS["kafka-producer-perf-test"],
-        *("--topic", unique("topic"), "--num-records", str(count), "--record-size", "100"),
-        *("--throughput", str(rate), "--print-metrics"),
-        *("--producer-props", f"bootstrap.servers={secured.short}"),
-        *("--producer.config", str(settings)),
-    )
-    assert f"{count} records sent" in said, said
-    metrics = dict(re.findall(r"producer-metrics:([\w-]+):\{.*\} *: ([\d.]+)", said))
-    assert float(metrics["successful-reauthentication-total"]) >= AGAIN_MIN
+    for seconds in (BUSY_SECONDS, 4 * BUSY_SECONDS):
+        said = _busy_java(jar_set, secured.short, unique("topic"), settings, seconds)
+        metrics = dict(re.findall(r"producer-metrics:([\w-]+):\{.*\} *: ([\d.]+)", said))
+        again = float(metrics["successful-reauthentication-total"])
+        if again >= AGAIN_MIN:  # or else it took so long to start that little time was left
+            break
+    assert again >= AGAIN_MIN
     for name in (
         "failed-reauthentication-total",
         "connection-close-total",

@@ -849,7 +849,7 @@ def _listings() -> Iterator[Call]:
         "open": {"state_filters": ["Ongoing"]},
         "some": {"state_filters": ["CompleteCommit", "Empty", "Nonsense", "ongoing", ""]},
         "nobody": {"producer_id_filters": [NOBODY[0]]},
-        "long": {"duration_filter": 60_000},
+        "long": {"duration_filter": 3_600_000},
         "not long": {"duration_filter": 0},
         "pattern": {"transactional_id_pattern": "list.*"},
         "part of a name": {"transactional_id_pattern": "iste"},

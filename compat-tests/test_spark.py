@@ -278,7 +278,6 @@ def test_delays_by_weather(spark: ScriptProcess, kafka: ClientProcess, tmp_path:
         sink=sink,
         checkpoint=str(tmp_path / "checkpoint"),
         limit=1_000,
-        seconds_allowed=150,
     )
     assert batches >= 3
     held = sum(kafka("offsets", topic=sink, at="latest").values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> Non
         assert "t-1" in said.stdout
         assert "KAFKA_STORAGE_ERROR" in said.stdout
         assert "kbroker log repair" in said.stdout
-        assert "t-0" not in said.stdout.split()
+        assert not re.search(r"\bt-0", said.stdout)  # the folder of this test may be below pytest-0
         read = ("topic", "consume", "t", "--from-beginning", "-p", "1", "-n", "1")
         refused = await cli(*read, "-b", broker.bootstrap_servers, status=1)
         assert "cannot be read" in refused.stderr

@@ -15,9 +15,10 @@ from urllib.parse import quote
 
 import pytest
 import trio
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from kbroker.client.cluster import open_cluster
+from kbroker.client.cluster_details import ERROR, WARNING
 from kbroker.client.endpoint import Endpoint
 from kbroker.client.groups import commit_offsets
 from kbroker.client.producer import Producer
@@ -211,6 +212,21 @@ def test_it_is_painted_at_once_and_small(shown: Shown) -> None:
     paint = sorted(paints)[2]
     print(f"\nfigures: first paint {paint:.0f} ms (median of 5), {size / 1000:.0f} kB")
     assert size < PAGE_BYTES
+
+
+@pytest.mark.parametrize("severity", [WARNING, ERROR])
+def test_a_warning_is_named_and_no_error(shown: Shown, severity: str) -> None:
+    row = {"what": "folder", "where": "1:/data", "problem": "nearly full", "action": "make room"}
+
+    def with_problem(route: Route) -> None:
+        overview = route.fetch().json()
+        route.fulfill(json=overview | {"problems": [row | {"severity": severity}]})
+
+    shown.page.route("**/overview", with_problem)
+    page = shown.go("#/")
+    said, shade = ("1 problem", "bad") if severity == ERROR else ("running", "good")
+    expect(page.locator(f"main .cards .{shade}")).to_have_text(said)
+    expect(page.locator("main table").first).to_contain_text("nearly full")
 
 
 def test_hostile_texts_stay_texts(shown: Shown) -> None:

@@ -334,20 +334,22 @@ def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, Posit
             yield segment, position, header
 
 
-def _check_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:
+def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:
     """Make sure that each segment reaches up to the next one, and the last up to `end_offset`.
 
-    Only the last few kB of each segment are looked at.
+    They know their latest times then. Only the last few kB of each segment are looked at.
     """
     starts = [segment.base_offset for segment in segments[1:]] + [end_offset]
     for segment, wanted in zip(segments, starts, strict=False):
-        end = segment.find_end()
-        if end > wanted or (end < wanted and not gaps_allowed):
-            raise CorruptLogError(
-                segment.log_path,
-                segment.size,
-                f"it ends at offset {end}, the log goes on at {wanted}",
-            )
+        with segment.file.held_open():
+            end = segment.find_end()
+            if end > wanted or (end < wanted and not gaps_allowed):
+                raise CorruptLogError(
+                    segment.log_path,
+                    segment.size,
+                    f"it ends at offset {end}, the log goes on at {wanted}",
+                )
+            segment.load_latest()
 
 
 def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
@@ -358,13 +360,11 @@ def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
             raise CorruptLogError(path, 0, f"it is missing, {known.recovery_point} was synced")
         return known.log_start
     last = segments[-1]
-    _check_ends(segments[:-1], last.base_offset, log.segment_rules.gaps_allowed)
+    _look_at_ends(segments[:-1], last.base_offset, log.segment_rules.gaps_allowed)
     end = last.find_end()
     if end < known.recovery_point:
         reason = f"it ends at offset {end}, {known.recovery_point} was synced"
         raise CorruptLogError(last.log_path, last.size, reason)
-    for segment in segments[:-1]:
-        segment.load_latest()
     return end
 
 
@@ -401,8 +401,6 @@ class _Recovery:
         bases = [segment.base_offset for segment in segments]
         first = max(bisect_right(bases, self._point) - 1, 0)
         self._check_below(first)
-        for segment in segments[:first]:
-            segment.load_latest()
         # Before anything is looked up in the first segment: its index must not lead into what is
         # behind the recovery point.
         starts = [
@@ -437,7 +435,7 @@ class _Recovery:
         """Everything up to the segment that holds the recovery point must be there."""
         segments = self._segments
         if segments:
-            _check_ends(segments[:first], segments[first].base_offset, self._gaps_allowed)
+            _look_at_ends(segments[:first], segments[first].base_offset, self._gaps_allowed)
         elif self._point > self._log_start:
             path = f"{self._log.folder}/{file_name(self._log_start, LOG)}"
             raise CorruptLogError(path, 0, f"it is missing, offset {self._point} was synced")

@@ -5,7 +5,12 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-LOGS_MAX = 4096
+LOGS_MAX = 32_768
+CONNECTIONS_ENOUGH = 8192
+"""Beyond these, logs get what there is: to open a file for an append and to close another one costs eight
+times as much as the append."""
+WINDOWS_LOGS = 4096
+"""Half of what its C library can have open."""
 RESERVE = 128
 """For what is open for a moment: checkpoints, indexes, segments that are read; and the few files that
 always are."""
@@ -44,7 +49,7 @@ def raise_limit() -> None:
 def shares() -> Shares:
     """Divide the descriptors that this process may have."""
     if sys.platform == "win32":
-        return Shares(LOGS_MAX, sys.maxsize, _helpers(RESERVE))
+        return Shares(WINDOWS_LOGS, sys.maxsize, _helpers(RESERVE))
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -52,9 +57,10 @@ def shares() -> Shares:
 
 
 def divided(limit: int) -> Shares:
-    """Divide `limit` descriptors: a quarter for logs, and a reserve; connections get the rest."""
-    logs = min(LOGS_MAX, max(limit // 4, 1))
+    """Divide `limit` descriptors: a reserve, a quarter for logs, or more where connections have enough;
+    they get the rest."""
     reserve = min(RESERVE, limit // 4)
+    logs = min(LOGS_MAX, max(limit // 4, limit - reserve - CONNECTIONS_ENOUGH, 1))
     return Shares(logs, max(limit - logs - reserve, 1), _helpers(reserve))
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kbroker.runtime.descriptors import LOGS_MAX, RESERVE, divided
+from kbroker.runtime.descriptors import CONNECTIONS_ENOUGH, LOGS_MAX, RESERVE, divided
 
 RAISE = """
 import resource
@@ -27,6 +27,12 @@ def test_all_get_some_and_a_reserve_is_left(limit: int) -> None:
     assert connections > 0
     assert logs + connections <= limit - reserve
     assert 0 <= helpers * 2 < max(reserve, 1)
+
+
+def test_ten_thousand_logs_stay_open_where_the_system_allows_it() -> None:
+    assert divided(20_000).logs > 10_000
+    assert divided(20_000).connections >= CONNECTIONS_ENOUGH
+    assert divided(1024) == (256, 640, 16), "where there is little, connections get more"
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 256, reason="a low hard limit")

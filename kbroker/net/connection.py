@@ -1,9 +1,11 @@
 """One client connection: bytes to requests to answers, in order.
 
-Two tasks own a connection, the second of which begins when there is something to do for it. The reader does the ordered work of each request as it arrives and puts
-what came of it into the reply queue; the writer resolves the queue from its left. A parked answer
-therefore delays later answers of its own connection, never a later append, and no task is made for a
-request. Only a Produce request follows another one at once; any other one is looked at when the
+Two tasks own a connection, the second of which begins when there is something to do for it. The reader
+does the ordered work of each request as it arrives and puts what came of it into the reply queue; the
+writer resolves the queue from its left. What the reader does without waiting is a plain call of whoever
+watches the sockets of all clients (`_take`), and its task goes on only when there is something to wait
+for. A parked answer therefore delays later answers of its own connection, never a later append, and no
+task is made for a request. Only a Produce request follows another one at once; any other one is looked at when the
 records that came before it are in place, so that it sees them. While the writer has nothing to do,
 the reader sends answers that are ready itself, and whoever gives the answer that is the next one in the
 queue, as the one who has synced its records does, sends that: the writer is not woken for each. No lock
@@ -165,6 +167,10 @@ class Connection:
         """There may be an answer in the queue that waits for records to be in place."""
         self._working = False
         """Requests that were read are being handled."""
+        self._begun: Awaitable[None] | None = None
+        """What is to be waited for next."""
+        self._has_ended = False
+        """The client has closed: nothing more comes."""
         self._login = peer.login
         """While the client has to log in before anything else, or will have to again."""
         if self._login is not None:
@@ -264,11 +270,11 @@ class Connection:
     async def _read_all(self) -> None:
         try:
             with self._work:
-                while await self._read_some():
-                    if self._frames.is_waiting:  # as for each TLS record of a request but the last
-                        continue
-                    await self._handle_all()
-                    self._send_or_hand_over()
+                while not self._gone and not self._has_ended:
+                    await self._take_until_something_waits()
+                    if self._begun is not None or self._muted_until is not None:
+                        await self._handle_all()
+                        self._send_or_hand_over()
                     if self._owes_too_much:
                         await self._wait_until_answers_are_taken()
         except (Refused, FrameError, DecodeError) as error:
@@ -276,21 +282,102 @@ class Connection:
         finally:
             self._working = False
 
+    async def _take_until_something_waits(self) -> None:
+        """Take what comes, until something has to be waited for, or somebody has closed."""
+        if self._must_wait_for_memory():
+            await self._claim.wait()
+            self.opened_at = trio.current_time()
+        self.active_at = trio.current_time()
+        try:
+            await self._transport.until(self._take, self._answer_all)
+        except trio.ClosedResourceError:  # by who has found nobody there
+            self._gone = True
+        except trio.Cancelled:
+            if self._begun is not None:  # by what was taken itself
+                await self._shielded(self._handle_all())
+            raise
+
+    def _take(self) -> bool:
+        """Receive once, and handle what is whole then; True when the reader has to go on itself.
+
+        Most requests have nothing to wait for, and need no turn of the event loop for their own.
+        """
+        self.active_at = trio.current_time()
+        try:
+            if not self._receive():
+                return self._has_ended
+        except OSError as error:  # further up its traceback would be part of a circle of objects
+            self._peer_has_gone(error)
+            return True
+        if self._is_muted:
+            return True
+        self._begin()
+        self._begun = self._handle_some()
+        if self._begun is not None:
+            return True
+        self._working = False
+        return self._muted_until is not None
+
+    def _answer_all(self) -> bool:
+        """Send what is ready; True when the reader has to go on itself."""
+        self._send_or_hand_over()
+        return (
+            self._gone
+            or self._transport.has_more
+            or self._owes_too_much
+            or self._must_wait_for_memory()
+        )
+
+    def _must_wait_for_memory(self) -> bool:
+        """Count what is here of a large request that is not whole; whether there is no room for more."""
+        buffer = self._frames.next_buffer()
+        if buffer is None:
+            return False
+        self._claim.count(self._frames.held, len(buffer))
+        return not self._claim.may_go_on
+
+    def _receive(self) -> bool:
+        """Receive once; whether there may be whole requests now. Raises OSError."""
+        buffer = self._frames.next_buffer()
+        if buffer is None:
+            data = self._transport.receive_now(RECEIVE_BYTES)
+            if not data:
+                self._has_ended = data is not None
+                return False
+            self._frames.feed(data)
+            return not self._frames.is_waiting  # as for each TLS record of a request but the last
+        size = self._transport.receive_into_now(buffer[:RECEIVE_BYTES])
+        if not size:
+            self._has_ended = size is not None
+            return False
+        self._frames.received(size)
+        self._claim.count(self._frames.held, len(buffer) - size)
+        return size == len(buffer)
+
+    def _begin(self) -> None:
+        """Begin with what has just come."""
+        self._turn.begin()
+        self._came_at = time.perf_counter()
+        self._working = True
+
     async def _handle_all(self) -> None:
         """Handle what has come; what stands behind a request that went over a quota waits.
 
         A large one that is half here comes in whole before: it has taken memory that others need.
         """
         while True:
-            while self._muted_until is not None and not self._frames.held:
-                await self._stay_muted(self._muted_until)
-            self._turn.begin()
-            self._came_at = time.perf_counter()
-            self._working = True
+            if self._begun is None:
+                while self._muted_until is not None and not self._frames.held:
+                    await self._stay_muted(self._muted_until)
+                self._begin()
             await self._handle_frames()
             self._working = False
-            if self._muted_until is None or self._frames.held:
+            if not self._is_muted:
                 return
+
+    @property
+    def _is_muted(self) -> bool:
+        return self._muted_until is not None and not self._frames.held
 
     async def _stay_muted(self, until: float) -> None:
         """Nothing is held meanwhile but what has come in one read: `close` ends it at once."""
@@ -303,89 +390,85 @@ class Connection:
         until = trio.current_time() + milliseconds / 1000
         self._muted_until = max(self._muted_until or until, until)
 
-    async def _read_some(self) -> bool:
-        """Receive once; False when the peer has closed."""
-        if self._gone:
-            return False
-        self.active_at = trio.current_time()
-        buffer = self._frames.next_buffer()
-        try:
-            if buffer is not None:
-                size = await self._read_large(buffer)
-            else:
-                data = await self._transport.receive(RECEIVE_BYTES)
-                size = len(data)
-                self._frames.feed(data)
-        except trio.ClosedResourceError:  # by who has found nobody there
-            return False
-        except OSError as error:  # further up its traceback would be part of a circle of objects
-            self._peer_has_gone(error)
-            return False
-        return size > 0
-
-    async def _read_large(self, buffer: memoryview) -> int:
-        """Receive a part of a large request, once there is room for more of such."""
-        self._claim.count(self._frames.held, len(buffer))
-        if not self._claim.may_go_on:
-            await self._claim.wait()
-            self.opened_at = self.active_at = trio.current_time()
-        size = await self._transport.receive_into(buffer[:RECEIVE_BYTES])
-        self._frames.received(size)
-        self._claim.count(self._frames.held, len(buffer) - size)
-        return size
-
     async def _handle_frames(self) -> None:
-        light = 0
-        for frame in self._frames:
-            if self._login is not None and self._login.takes_raw_messages:
-                await self._finish(self._answer_raw(self._login, bytes(frame)))
-                self._look_at_login(self._login)
-                continue
-            header, offset = decode_request_header(frame)
-            self.requests += 1
-            self._toll = None if self._quotas.of_clients is None else self._toll_of(header, frame)
-            if self._login is not None:
-                self._ask_login(self._login, header)
-            if header.api_key == _PRODUCE:
-                self._appending = True
-            elif self._appending:
-                await self._finish(self._until_appended())
-                if self._aborted:
-                    return
-            api = self._apis.get(header.api_key)
-            unfinished: Awaitable[None] | None
-            if api is None or header.api_version not in api.versions:
-                self._refuse_or_answer(header)
-                unfinished = None
-            elif self._gone and api.only_looks:
-                unfinished = None
-            else:
-                elements_max = SMALL_ELEMENTS if len(frame) > SMALL_BYTES else OBJECTS_MAX
-                try:
-                    request, _, rows = decode_counted(
-                        api.request_class, frame, header.api_version, offset, elements_max
-                    )
-                except TooManyElements:
-                    unfinished = self._handle_large(api, header, frame, offset)
-                else:
-                    if self._traced:
-                        self._trace(header, request)
-                    unfinished = self._handle(api, header, request, rows)
-            if unfinished is not None:
-                await self._finish(unfinished)
-            elif self._muted_until is not None:
-                pass
-            elif header.api_key == _PRODUCE and len(frame) <= LIGHT_BYTES and light < LIGHT_MAX:
-                light += 1
-                continue
-            light = 0
-            if self._login is not None:
-                self._look_at_login(self._login)
-            self._claim.release()
-            if self._turn.is_over or self._owes_too_much:
-                await self._let_others()
+        """Handle the requests that are whole, and wait for what is to be waited for."""
+        while True:
+            work, self._begun = self._begun, None
+            work = work or self._handle_some()
+            if work is None:
+                return
+            await work
             if self._aborted or self._muted_until is not None:
                 return
+
+    def _handle_some(self) -> Awaitable[None] | None:
+        """Handle the requests that are whole until one has something to wait for; returns that."""
+        light = 0
+        for frame in self._frames:
+            unfinished = self._handle_frame(frame)
+            if unfinished is not None:
+                return self._finish(unfinished)
+            if self._muted_until is None and self._appending and len(frame) <= LIGHT_BYTES:
+                light += 1
+                if light <= LIGHT_MAX:
+                    continue
+            light = 0
+            if self._has_had_its_turn():
+                return self._let_others()
+            if self._aborted or self._muted_until is not None:
+                break
+        return None
+
+    def _handle_frame(self, frame: memoryview) -> Awaitable[None] | None:
+        """Handle one request; returns what is still to be awaited for it."""
+        if self._login is not None and self._login.takes_raw_messages:
+            return self._answer_raw(self._login, bytes(frame))
+        header, offset = decode_request_header(frame)
+        self.requests += 1
+        self._toll = None if self._quotas.of_clients is None else self._toll_of(header, frame)
+        if self._login is not None:
+            self._ask_login(self._login, header)
+        if header.api_key == _PRODUCE:
+            self._appending = True
+        elif self._appending:
+            return self._serve_behind_records(header, frame, offset)
+        return self._decode_and_handle(header, frame, offset)
+
+    async def _serve_behind_records(
+        self, header: RequestHeader, frame: memoryview, offset: int
+    ) -> None:
+        await self._until_appended()
+        unfinished = None if self._aborted else self._decode_and_handle(header, frame, offset)
+        if unfinished is not None:
+            await unfinished
+
+    def _decode_and_handle(
+        self, header: RequestHeader, frame: memoryview, offset: int
+    ) -> Awaitable[None] | None:
+        """Decode a request whose header is known, and handle it."""
+        api = self._apis.get(header.api_key)
+        if api is None or header.api_version not in api.versions:
+            self._refuse_or_answer(header)
+            return None
+        if self._gone and api.only_looks:
+            return None
+        elements_max = SMALL_ELEMENTS if len(frame) > SMALL_BYTES else OBJECTS_MAX
+        try:
+            request, _, rows = decode_counted(
+                api.request_class, frame, header.api_version, offset, elements_max
+            )
+        except TooManyElements:
+            return self._handle_large(api, header, frame, offset)
+        if self._traced:
+            self._trace(header, request)
+        return self._handle(api, header, request, rows)
+
+    def _has_had_its_turn(self) -> bool:
+        """What follows each request; whether the others are to have their turn before the next."""
+        if self._login is not None:
+            self._look_at_login(self._login)
+        self._claim.release()
+        return self._turn.is_over or self._owes_too_much
 
     def _toll_of(self, header: RequestHeader, frame: memoryview) -> Toll | None:
         """What a request takes, now that there are quotas."""
@@ -507,6 +590,8 @@ class Connection:
         """
         self._send_or_hand_over()
         await self._shielded(work)
+        if self._has_had_its_turn():
+            await self._let_others()
 
     async def _shielded(self, work: Awaitable[None]) -> None:
         # A scope of its own for each request would cost three times as much.

@@ -29,6 +29,7 @@ from kbroker.security.acls import INSIDER
 from kbroker.security.errors import LoginFailed
 from kbroker.security.principals import ANONYMOUS
 
+from .arrivals import HAS_EPOLL, Arrivals
 from .connection import Connection
 from .transport import PlainTransport, Transport
 
@@ -247,6 +248,7 @@ class Server:
         self._quotas = node.cluster.client_quotas
         self._accepting = trio.CancelScope()
         self._handshakes = Steps()
+        self._arrivals = Arrivals() if HAS_EPOLL else None
 
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
         """Each listener's address, with the port that the kernel chose."""
@@ -269,15 +271,21 @@ class Server:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Accept until `stop_accepting`; serve until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._serving, self._context = nursery, copy_context()
-            task_status.started()
-            nursery.start_soon(self._reap)
-            with self._accepting:
-                async with trio.open_nursery() as accepting:
-                    for listener, each in self._sockets:
-                        accepting.start_soon(self._accept_all, listener, each, nursery)
-            close_all(self._sockets)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._serving, self._context = nursery, copy_context()
+                task_status.started()
+                nursery.start_soon(self._reap)
+                if self._arrivals is not None:
+                    nursery.start_soon(self._arrivals.run)
+                with self._accepting:
+                    async with trio.open_nursery() as accepting:
+                        for listener, each in self._sockets:
+                            accepting.start_soon(self._accept_all, listener, each, nursery)
+                close_all(self._sockets)
+        finally:
+            if self._arrivals is not None:
+                self._arrivals.close()
 
     @property
     def is_accepting(self) -> bool:
@@ -307,7 +315,7 @@ class Server:
 
     async def _serve_insider(self, peer: Peer, connected: socket.socket) -> None:
         async def transport() -> Transport:
-            return PlainTransport(connected)
+            return PlainTransport(connected, self._arrivals)
 
         try:
             await self.serve(peer, transport)
@@ -366,7 +374,7 @@ class Server:
         self, listener: Listener, connected: socket.socket, peer: Peer
     ) -> Transport | None:
         """What the bytes of a client come through; None when it does not get so far."""
-        plain = PlainTransport(connected)
+        plain = PlainTransport(connected, self._arrivals)
         gate = listener.gate
         if gate is None or gate.certificates is None:
             return plain

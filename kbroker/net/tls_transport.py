@@ -19,7 +19,8 @@ from kbroker.runtime.slices import Steps
 from kbroker.security.tls import ServerSide
 from kbroker.storage.files import FileRange
 
-from .transport import Transport, after, gather, read_range
+from .arrivals import Step
+from .transport import Transport, after, gather, nothing, read_range
 
 CIPHERTEXT_BYTES = 256 * 1024
 """Room for each read of the socket."""
@@ -83,7 +84,7 @@ class TlsTransport:
         when the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
         """
         while not self._is_shaken:
-            self._take(await self._plain.receive(CIPHERTEXT_BYTES))
+            await self._plain.until(self._fill)
             try:
                 self._is_shaken = await steps.run(self._step)
             except ssl.SSLError:
@@ -118,48 +119,60 @@ class TlsTransport:
         while left := self._plain.send_now(left):
             await self._plain.writable()
 
-    def _take(self, data: bytes) -> None:
-        """Keep what has come for OpenSSL."""
+    def _fill(self) -> bool:
+        """Keep what has come for OpenSSL; False when nothing has."""
+        data = self._plain.receive_now(CIPHERTEXT_BYTES)
+        if data is None:
+            return False
         if data:
             self._incoming.write(data)
         else:
             self._incoming.write_eof()
         self._has_some = True
+        return True
 
-    async def receive(self, size: int) -> bytes:
-        """Return up to `size` bytes, none when the peer has closed. Always yields."""
-        while True:
-            await self._more()
-            parts: list[bytes] = []
-            while size > 0 and (data := self._decrypted(size)) is not None:
-                if not data:
-                    return b"".join(parts)
-                parts.append(data)
-                size -= len(data)
-            if parts:
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+    @property
+    def has_more(self) -> bool:
+        """Whether something has come that was not looked at."""
+        return self._has_some
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Fill a part of `buffer`, return how much; 0 when the peer has closed. Always yields."""
-        while True:
-            await self._more()
-            filled = 0
-            while filled < len(buffer):
-                size = self._decrypted_into(buffer[filled:])
-                if size == 0:
-                    return filled
-                if size is None:
-                    break
-                filled += size
-            if filled:
-                return filled
-
-    async def _more(self) -> None:
-        """Wait until something has come that was not looked at. Always yields."""
-        if self._has_some:
+    async def until(self, take: Step, answer: Step = nothing) -> None:
+        """Call `take` each time that there may be something to receive, and then `answer`, until one of
+        them returns True."""
+        while self._has_some:
             await trio.lowlevel.checkpoint()
-        else:
-            self._take(await self._plain.receive(CIPHERTEXT_BYTES))
+            if take() or answer():
+                return
+        await self._plain.until(take, answer)
+
+    def receive_now(self, size: int) -> bytes | None:
+        """Return up to `size` bytes, none when the peer has closed; None when no whole TLS record of
+        what it sends is there."""
+        if not self._has_some and not self._fill():
+            return None
+        parts: list[bytes] = []
+        while size > 0 and (data := self._decrypted(size)) is not None:
+            parts.append(data)
+            if not data:
+                break
+            size -= len(data)
+        if not parts:
+            return None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def receive_into_now(self, buffer: memoryview) -> int | None:
+        """As `receive_now`, into a part of `buffer`: how much it was, 0 when the peer has closed."""
+        if not self._has_some and not self._fill():
+            return None
+        filled = 0
+        while filled < len(buffer):
+            size = self._decrypted_into(buffer[filled:])
+            if size == 0:
+                return filled
+            if size is None:
+                return filled or None
+            filled += size
+        return filled
 
     def _decrypted(self, size: int) -> bytes | None:
         """The next bytes, at most those of one TLS record; none at the end, None when more has to come."""

@@ -14,6 +14,8 @@ import trio
 
 from kbroker.storage.files import FileRange
 
+from .arrivals import Arrivals, Step
+
 JOIN_BYTES = 64 * 1024
 """Neighbours up to this size are joined into one buffer: one system call, and one packet that wakes
 the client once, are worth the copy."""
@@ -34,15 +36,33 @@ if hasattr(socket, "TCP_NOTSENT_LOWAT"):
     _OPTIONS[socket.TCP_NOTSENT_LOWAT] = UNSENT_BYTES
 
 
+def nothing() -> bool:
+    """There is nobody to be answered."""
+    return False
+
+
 class Transport(Protocol):
     """Bytes to and from one client. All but `close` raise OSError when the peer has gone."""
 
-    async def receive(self, size: int) -> bytes:
-        """Return up to `size` bytes, none when the peer has closed. Always yields."""
+    async def until(self, take: Step, answer: Step = nothing) -> None:
+        """Call `take` each time that there may be something to receive, and then `answer`, until one of
+        them returns True.
+
+        Yields before each call of `take`. Raises trio.ClosedResourceError when the connection is closed here.
+        """
         ...
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Fill a part of `buffer`, return how much; 0 when the peer has closed."""
+    def receive_now(self, size: int) -> bytes | None:
+        """Return up to `size` bytes, none when the peer has closed; None when nothing is there."""
+        ...
+
+    def receive_into_now(self, buffer: memoryview) -> int | None:
+        """As `receive_now`, into a part of `buffer`: how much it was, 0 when the peer has closed."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something is left that has come already, of which no `until` would hear."""
         ...
 
     async def writable(self) -> None:
@@ -69,14 +89,20 @@ class PlainTransport:
     """A TCP connection without TLS; stored bytes go from the page cache to the socket.
 
     It works on a plain socket: each call of trio's yields to the scheduler, which costs more than the
-    call. Here only waiting yields. Receiving always does, so that a busy client takes turns with the
+    call. Here only waiting yields. `until` always does, so that a busy client takes turns with the
     others.
+
+    Parameters: `arrivals` watches the socket with those of others; without it the socket is waited for
+    by itself.
     """
 
-    __slots__ = ("_socket",)
+    __slots__ = ("_arrivals", "_socket")
 
-    def __init__(self, connected: socket.socket) -> None:
+    has_more = False  # the system knows
+
+    def __init__(self, connected: socket.socket, arrivals: Arrivals | None = None) -> None:
         self._socket = connected
+        self._arrivals = arrivals
         connected.setblocking(False)
         try:
             for option, value in _OPTIONS.items():
@@ -84,23 +110,30 @@ class PlainTransport:
         except OSError:
             pass  # it is no TCP connection, or has ended, which shows soon
 
-    async def receive(self, size: int) -> bytes:
-        """Return up to `size` bytes, none when the peer has closed."""
+    async def until(self, take: Step, answer: Step = nothing) -> None:
+        """Call `take` each time that there may be something to receive, and then `answer`, until one of
+        them returns True."""
+        if self._arrivals is not None:
+            await self._arrivals.until(self._socket, take, answer)
+            return
         while True:
             await trio.lowlevel.wait_readable(self._socket)
-            try:
-                return self._socket.recv(size)
-            except BlockingIOError:
-                continue
+            if take() or answer():
+                return
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Fill a part of `buffer`, return how much; 0 when the peer has closed."""
-        while True:
-            await trio.lowlevel.wait_readable(self._socket)
-            try:
-                return self._socket.recv_into(buffer)
-            except BlockingIOError:
-                continue
+    def receive_now(self, size: int) -> bytes | None:
+        """Return up to `size` bytes, none when the peer has closed; None when nothing is there."""
+        try:
+            return self._socket.recv(size)
+        except BlockingIOError:
+            return None
+
+    def receive_into_now(self, buffer: memoryview) -> int | None:
+        """As `receive_now`, into a part of `buffer`: how much it was, 0 when the peer has closed."""
+        try:
+            return self._socket.recv_into(buffer)
+        except BlockingIOError:
+            return None
 
     def acknowledge(self) -> bool:
         """Let the peer know at once that all has come; False where the system leaves no choice.
@@ -152,6 +185,8 @@ class PlainTransport:
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
+            if self._arrivals is not None:
+                self._arrivals.leave(self._socket)
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 

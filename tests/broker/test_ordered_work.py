@@ -972,6 +972,27 @@ async def test_what_only_looks_is_not_done_for_a_client_that_has_gone() -> None:
         assert (looks, made(broker)) == (before, ["t"])
 
 
+@pytest.mark.parametrize("ends", ["close", "reset"])
+async def test_a_request_that_ends_its_own_connection_leaves_what_was_read_behind_it_to_be_done(
+    ends: str,
+) -> None:
+    """Unless whoever ends it does so as if the process were killed."""
+    async with started() as broker:
+
+        def look(ctx: Any, asked: Any) -> MetadataResponse:
+            (connection,) = broker.server.connections
+            getattr(connection, ends)()
+            return MetadataResponse()
+
+        hand_to(broker, ApiKey.METADATA, look)
+        async with connected(broker.endpoint) as wire:
+            await wire.send_bytes(
+                wire.frame(*look_at_topics("t")) + wire.frame(*creation(*names(2)))
+            )
+            await is_left(broker)
+        assert made(broker) == ([] if ends == "reset" else names(2))
+
+
 async def test_a_client_that_half_closes_gets_all_its_answers(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await wire.send_bytes(b"".join(wire.frame(*creation(name)) for name in names(50)))

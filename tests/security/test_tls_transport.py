@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.net.arrivals import Step
 from kbroker.net.tls_transport import RECORD_BYTES, TlsTransport
+from kbroker.net.transport import nothing
 from kbroker.runtime.slices import Steps
 from kbroker.security.tls import server_context
 
+from ..receiving import receive, receive_into
 from .certificates import Authority
 from .test_stores import setting
 
 
 class Line:
     """Stands for a socket: what comes is given to it, and what is sent is kept."""
+
+    has_more = False
 
     def __init__(self) -> None:
         self.coming: deque[bytes] = deque()
@@ -33,13 +38,15 @@ class Line:
         self.acknowledged += 1
         return self.can_acknowledge
 
-    async def receive(self, size: int) -> bytes:
+    async def until(self, take: Step, answer: Step = nothing) -> None:
         await trio.lowlevel.checkpoint()
-        while not self.coming:
+        while not self.coming or not (take() or answer()):
             await trio.lowlevel.checkpoint()
-        return self.coming.popleft()
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    def receive_now(self, size: int) -> bytes | None:
+        return self.coming.popleft() if self.coming else None
+
+    def receive_into_now(self, buffer: memoryview) -> int | None:
         raise NotImplementedError
 
     async def writable(self) -> None:
@@ -143,7 +150,7 @@ async def test_an_older_version_waits_for_the_end_of_the_handshake(authority: Au
     assert pair.client.version() == "TLSv1.2"
     pair.client.write(b"request")
     pair.give()
-    assert await pair.transport.receive(100) == b"request"
+    assert await receive(pair.transport, 100) == b"request"
 
 
 async def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(
@@ -161,7 +168,7 @@ async def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
         await pair.transport.shake_hands(Steps())
-    assert await pair.transport.receive(100) == b"request"
+    assert await receive(pair.transport, 100) == b"request"
 
 
 async def test_who_is_refused_hears_why(authority: Authority) -> None:
@@ -183,7 +190,7 @@ async def test_who_closes_without_a_word_is_sent_none(authority: Authority) -> N
     await pair.shake_hands()
     sent = len(pair.line.sent)
     pair.line.coming.append(b"")
-    assert await pair.transport.receive(100) == b""
+    assert await receive(pair.transport, 100) == b""
     pair.transport.close()
     assert pair.line.is_closed
     assert len(pair.line.sent) == sent
@@ -198,7 +205,7 @@ async def test_who_may_listen_hears_of_the_end(authority: Authority, *, says_so:
         with pytest.raises(ssl.SSLWantReadError):
             pair.client.unwrap()
         pair.give()
-        assert await pair.transport.receive(100) == b""
+        assert await receive(pair.transport, 100) == b""
     pair.transport.close()
     pair.take()
     if says_so:
@@ -231,12 +238,12 @@ async def test_all_that_comes_is_read_however_it_is_cut(authority: Authority, se
     while len(got) < len(told):
         size = numbers.choice(SIZES)
         if numbers.random() < 0.5:
-            some = await pair.transport.receive(size)
+            some = await receive(pair.transport, size)
         else:
             buffer = bytearray(size)
-            some = bytes(buffer[: await pair.transport.receive_into(memoryview(buffer))])
+            some = bytes(buffer[: await receive_into(pair.transport, memoryview(buffer))])
         assert 0 < len(some) <= size
         got += some
     assert got == told
     pair.line.coming.append(b"")
-    assert not await pair.transport.receive_into(memoryview(bytearray(1)))
+    assert not await receive_into(pair.transport, memoryview(bytearray(1)))

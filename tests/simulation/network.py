@@ -16,6 +16,8 @@ from typing import Any
 import trio
 
 from kbroker.client.endpoint import Endpoint
+from kbroker.net.arrivals import Step
+from kbroker.net.transport import nothing
 from kbroker.storage.files import FileRange
 
 from .seeded import Events, Source
@@ -83,19 +85,22 @@ class _Pipe:
         self._change.set()
         self._change = trio.Event()
 
-    async def receive(self, size: int) -> bytes:
-        """Up to `size` bytes, none at the end. Raises ConnectionResetError."""
+    async def readable(self) -> None:
+        """Wait until there is something for `receive_now`."""
         await trio.lowlevel.checkpoint()
-        while True:
-            if self.reset:
-                raise ConnectionResetError("connection reset by peer")
-            arrival = self._chunks[0][0] if self._chunks else math.inf
-            if arrival <= trio.current_time():
-                return self._take(size)
+        while not self.reset and (arrival := self._next_arrival()) > trio.current_time():
             with trio.move_on_at(arrival):
                 await self._change.wait()
 
-    def _take(self, size: int) -> bytes:
+    def _next_arrival(self) -> float:
+        return self._chunks[0][0] if self._chunks else math.inf
+
+    def receive_now(self, size: int) -> bytes | None:
+        """Up to `size` bytes, none at the end; None while nothing has come. Raises ConnectionResetError."""
+        if self.reset:
+            raise ConnectionResetError("connection reset by peer")
+        if self._next_arrival() > trio.current_time():
+            return None
         arrival, data = self._chunks[0]
         if data is None:
             return b""
@@ -127,10 +132,21 @@ class Socket:
 
     async def receive(self, size: int) -> bytes:
         """Up to `size` bytes, none at the end. Raises OSError."""
+        while True:
+            await self.readable()
+            data = self.receive_now(size)
+            if data is not None:
+                return data
+
+    async def readable(self) -> None:
+        """Wait until there is something to be received, if only an end or an error."""
+        if not self.closed:
+            await self._incoming.readable()
+
+    def receive_now(self, size: int) -> bytes | None:
+        """As `receive`, None while nothing has come. Raises OSError."""
         self._check()
-        data = await self._incoming.receive(size)
-        self._check()
-        return data
+        return self._incoming.receive_now(size)
 
     async def writable(self) -> None:
         """Wait until something can be sent. Raises OSError."""
@@ -203,14 +219,24 @@ class MemoryStream(trio.abc.Stream):
 class MemoryTransport:
     """A connection as the server wants it."""
 
+    has_more = False
+
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
 
-    async def receive(self, size: int) -> bytes:
-        return await self._socket.receive(size)
+    async def until(self, take: Step, answer: Step = nothing) -> None:
+        while True:
+            await self._socket.readable()
+            if take() or answer():
+                return
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        data = await self._socket.receive(len(buffer))
+    def receive_now(self, size: int) -> bytes | None:
+        return self._socket.receive_now(size)
+
+    def receive_into_now(self, buffer: memoryview) -> int | None:
+        data = self._socket.receive_now(len(buffer))
+        if data is None:
+            return None
         buffer[: len(data)] = data
         return len(data)
 

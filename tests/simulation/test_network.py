@@ -7,6 +7,7 @@ import trio
 
 from kbroker.client.endpoint import Endpoint
 
+from ..receiving import receive
 from .network import SLOW, WINDOW_BYTES, MemoryStream, MemoryTransport, Network, Socket
 from .seeded import Events, Source, run
 
@@ -81,13 +82,13 @@ def test_a_cut_link_delays_until_it_is_healed() -> None:
             transport.send_now([b"answer"])  # the other direction is whole
             assert await read(stream, 6) == b"answer"
             with trio.move_on_after(5) as scope:
-                await transport.receive(100)
+                await receive(transport, 100)
             assert scope.cancelled_caught
             with trio.move_on_after(5) as scope:
                 await ends.network.dial("client", SERVER)
             assert scope.cancelled_caught
             ends.network.heal("client", "server")
-            assert await transport.receive(100) == b"question"
+            assert await receive(transport, 100) == b"question"
 
     run(main, 1)
 
@@ -135,7 +136,7 @@ def test_one_seed_one_run() -> None:
                 for number, (stream, _) in enumerate(streams):
                     senders.start_soon(stream.send_all, b"%d" % number)
             for _, transport in streams:
-                await transport.receive(1)
+                await receive(transport, 1)
         return ends.network._events.digest, trio.current_time()
 
     seed = 1

@@ -1,0 +1,33 @@
+"""Receiving from a transport, as the reader of a connection does."""
+
+from __future__ import annotations
+
+from kbroker.net.transport import Transport
+
+
+async def receive(transport: Transport, size: int) -> bytes:
+    """Wait for up to `size` bytes; none at the end."""
+    got = b""
+
+    def take() -> bool:
+        nonlocal got
+        data = transport.receive_now(size)
+        got = data or b""
+        return data is not None
+
+    await transport.until(take)
+    return got
+
+
+async def receive_into(transport: Transport, buffer: memoryview) -> int:
+    """As `receive`, into a part of `buffer`; returns how much it was."""
+    got = 0
+
+    def take() -> bool:
+        nonlocal got
+        size = transport.receive_into_now(buffer)
+        got = size or 0
+        return size is not None
+
+    await transport.until(take)
+    return got

@@ -158,6 +158,7 @@ class Connection:
         """What went wrong with an answer that somebody else sent."""
         self._fewer_replies = trio.Event()
         self._reading = True
+        """Something more may come."""
         self._gone = False
         """Nobody is there to be answered any more."""
         self._aborted = False
@@ -169,8 +170,6 @@ class Connection:
         """Requests that were read are being handled."""
         self._begun: Awaitable[None] | None = None
         """What is to be waited for next."""
-        self._has_ended = False
-        """The client has closed: nothing more comes."""
         self._login = peer.login
         """While the client has to log in before anything else, or will have to again."""
         if self._login is not None:
@@ -270,7 +269,7 @@ class Connection:
     async def _read_all(self) -> None:
         try:
             with self._work:
-                while not self._gone and not self._has_ended:
+                while self._reading and not self._gone:
                     await self._take_until_something_waits()
                     if self._begun is not None or self._muted_until is not None:
                         await self._handle_all()
@@ -305,7 +304,7 @@ class Connection:
         self.active_at = trio.current_time()
         try:
             if not self._receive():
-                return self._has_ended
+                return not self._reading
         except OSError as error:  # further up its traceback would be part of a circle of objects
             self._peer_has_gone(error)
             return True
@@ -342,13 +341,13 @@ class Connection:
         if buffer is None:
             data = self._transport.receive_now(RECEIVE_BYTES)
             if not data:
-                self._has_ended = data is not None
+                self._reading = data is None
                 return False
             self._frames.feed(data)
             return not self._frames.is_waiting  # as for each TLS record of a request but the last
         size = self._transport.receive_into_now(buffer[:RECEIVE_BYTES])
         if not size:
-            self._has_ended = size is not None
+            self._reading = size is None
             return False
         self._frames.received(size)
         self._claim.count(self._frames.held, len(buffer) - size)

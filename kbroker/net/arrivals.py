@@ -30,6 +30,11 @@ turn."""
 HAS_EPOLL = hasattr(select, "epoll")
 
 
+def nothing() -> bool:
+    """There is nobody to be answered."""
+    return False
+
+
 class _Waiting(NamedTuple):
     """Who waits for what comes."""
 

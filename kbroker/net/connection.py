@@ -5,11 +5,11 @@ does the ordered work of each request as it arrives and puts what came of it int
 writer resolves the queue from its left. What the reader does without waiting is a plain call of whoever
 watches the sockets of all clients (`_take`), and its task goes on only when there is something to wait
 for. A parked answer therefore delays later answers of its own connection, never a later append, and no
-task is made for a request. Only a Produce request follows another one at once; any other one is looked at when the
-records that came before it are in place, so that it sees them. While the writer has nothing to do,
-the reader sends answers that are ready itself, and whoever gives the answer that is the next one in the
-queue, as the one who has synced its records does, sends that: the writer is not woken for each. No lock
-is needed: between two waits a task is alone.
+task is made for a request. Only a Produce request follows another one at once; any other one is looked
+at when the records that came before it are in place, so that it sees them. While the writer has nothing
+to do, the reader sends answers that are ready itself, and whoever gives the answer that is the next one
+in the queue, as the one who has synced its records does, sends that: the writer is not woken for each.
+No lock is needed: between two waits a task is alone.
 
 What was read is finished: when the client goes, the requests that are here already are still carried
 out, in order, and their answers dropped; only what just asks for an answer is left out. One client
@@ -366,8 +366,8 @@ class Connection:
         """
         while True:
             if self._begun is None:
-                while self._muted_until is not None and not self._frames.held:
-                    await self._stay_muted(self._muted_until)
+                while self._is_muted:
+                    await self._stay_muted()
                 self._begin()
             await self._handle_frames()
             self._working = False
@@ -378,8 +378,10 @@ class Connection:
     def _is_muted(self) -> bool:
         return self._muted_until is not None and not self._frames.held
 
-    async def _stay_muted(self, until: float) -> None:
+    async def _stay_muted(self) -> None:
         """Nothing is held meanwhile but what has come in one read: `close` ends it at once."""
+        until = self._muted_until
+        assert until is not None
         self._send_or_hand_over()
         await trio.sleep_until(until)
         if self._muted_until == until:

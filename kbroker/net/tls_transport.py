@@ -19,8 +19,8 @@ from kbroker.runtime.slices import Steps
 from kbroker.security.tls import ServerSide
 from kbroker.storage.files import FileRange
 
-from .arrivals import Step
-from .transport import Transport, after, gather, nothing, read_range
+from .arrivals import Step, nothing
+from .transport import Transport, after, gather, read_range
 
 CIPHERTEXT_BYTES = 256 * 1024
 """Room for each read of the socket."""

@@ -14,7 +14,7 @@ import trio
 
 from kbroker.storage.files import FileRange
 
-from .arrivals import Arrivals, Step
+from .arrivals import Arrivals, Step, nothing
 
 JOIN_BYTES = 64 * 1024
 """Neighbours up to this size are joined into one buffer: one system call, and one packet that wakes
@@ -34,11 +34,6 @@ _NO_LINGER = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 _OPTIONS = {socket.TCP_NODELAY: 1}
 if hasattr(socket, "TCP_NOTSENT_LOWAT"):
     _OPTIONS[socket.TCP_NOTSENT_LOWAT] = UNSENT_BYTES
-
-
-def nothing() -> bool:
-    """There is nobody to be answered."""
-    return False
 
 
 class Transport(Protocol):

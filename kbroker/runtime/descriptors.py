@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 LOGS_MAX = 32_768
 CONNECTIONS_ENOUGH = 8192
-"""Beyond these, logs get what there is: to open a file for an append and to close another one costs eight
+"""Beyond these, logs get what there is: to open a file for an append and to close another one costs ten
 times as much as the append."""
 WINDOWS_LOGS = 4096
 """Half of what its C library can have open."""

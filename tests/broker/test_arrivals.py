@@ -12,8 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
-from kbroker.net.arrivals import HAS_EPOLL, TURN_SECONDS, Arrivals
-from kbroker.net.transport import nothing
+from kbroker.net.arrivals import HAS_EPOLL, TURN_SECONDS, Arrivals, nothing
 from kbroker.protocol.api_keys import ApiKey
 
 from ..wire import batch, connected, create_topic, produce_request

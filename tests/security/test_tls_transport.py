@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.net.arrivals import Step
+from kbroker.net.arrivals import Step, nothing
 from kbroker.net.tls_transport import RECORD_BYTES, TlsTransport
-from kbroker.net.transport import nothing
 from kbroker.runtime.slices import Steps
 from kbroker.security.tls import server_context
 

@@ -16,8 +16,7 @@ from typing import Any
 import trio
 
 from kbroker.client.endpoint import Endpoint
-from kbroker.net.arrivals import Step
-from kbroker.net.transport import nothing
+from kbroker.net.arrivals import Step, nothing
 from kbroker.storage.files import FileRange
 
 from .seeded import Events, Source

@@ -32,13 +32,16 @@ def tell_leaders(
 ) -> None:
     """Name the leader in each row that was refused for asking the wrong node, and their addresses.
 
+    A node that has not heard who leads instead of itself names nobody: whoever is told that it is this
+    one would ask again here, and later.
+
     `rows` are those of `response`, each with the name or the id of its topic and its partition.
     """
     kind: Any = type(response)
     leaders: dict[int, None] = {}
     for key, index, row in rows:
         partition = _partition(ctx, key, index) if row.error_code in TELLING else None
-        if partition is not None:
+        if partition is not None and not ctx.node.partitions.is_to_hear(partition):
             row.current_leader = kind.Leader(
                 leader_id=partition.leader, leader_epoch=partition.leader_epoch
             )
@@ -52,6 +55,12 @@ def tell_leaders(
                     node_id=node_id, host=endpoint.host, port=endpoint.port, rack=registration.rack
                 )
             )
+
+
+def is_to_hear(ctx: Context, rows: Iterable[tuple[str | UUID, int, Row]]) -> bool:
+    """Whether this node will hear very soon who leads what it refused. `rows`: as for `tell_leaders`."""
+    partitions = (_partition(ctx, key, i) for key, i, row in rows if row.error_code in TELLING)
+    return any(each and ctx.node.partitions.is_to_hear(each) for each in partitions)
 
 
 def _partition(ctx: Context, key: str | UUID, index: int) -> Partition | None:

@@ -36,7 +36,7 @@ from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
 from .context import Context, Refused
-from .current_leader import TELLING, tell_leaders
+from .current_leader import TELLING, is_to_hear, tell_leaders
 from .registry import handles
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
@@ -277,10 +277,14 @@ class _ProduceWork:
         )
         return rows
 
-    def _answer(self) -> ProduceResponse | None:
-        """The answer to a request that waits for nothing more."""
+    def _answer(self) -> Answer:
+        """The answer to a request that waits for no append."""
         if self.acks != NO_ANSWER:
-            return self._finished()
+            if not self._is_to_hear():
+                return self._finished()
+            self.pending = pending = Pending[ProduceResponse]()
+            self._resolve()
+            return pending
         if self.failed:
             # The only way to tell a client that does not read answers.
             raise Refused("a batch sent with acks=0 was refused")
@@ -290,17 +294,34 @@ class _ProduceWork:
         """The answer that is owed, when all of it is known."""
         response = ProduceResponse(responses=self.answers)
         if self.failed and self.version >= FIRST_VERSION_WITH_LEADERS:
-            tell_leaders(
-                self.ctx,
-                response,
-                [
-                    (topic.topic_id if self.version >= 13 else topic.name, row.index, row)
-                    for topic in self.answers
-                    for row in topic.partition_responses
-                    if row.error_code in TELLING
-                ],
-            )
+            tell_leaders(self.ctx, response, self._led_elsewhere())
         return response
+
+    def _led_elsewhere(self) -> list[tuple[str | UUID, int, ProduceResponse.Partition]]:
+        return [
+            (topic.topic_id if self.version >= 13 else topic.name, row.index, row)
+            for topic in self.answers
+            for row in topic.partition_responses
+            if row.error_code in TELLING
+        ]
+
+    def _is_to_hear(self) -> bool:
+        """Whether it is not known yet who leads instead."""
+        return self.failed and is_to_hear(self.ctx, self._led_elsewhere())
+
+    def _resolve(self) -> None:
+        """Give the answer, as soon as it is known who leads what was refused."""
+        if not self._has_heard():
+            self.node.leader_news.wait(self._has_heard, self._resolve_now)
+
+    def _has_heard(self) -> bool:
+        if self._is_to_hear() and not self.pending.ready:
+            return False
+        self._resolve_now()
+        return True
+
+    def _resolve_now(self) -> None:
+        self.pending.resolve(self._finished())
 
     async def _prepare_and_append(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
@@ -443,7 +464,10 @@ class _ProduceWork:
         if not committed:
             self._fail(replica, row, replica.failure())
         if not self.left:
-            self.pending.resolve(self._finished())
+            if self.failed:
+                self._resolve()
+            else:
+                self._resolve_now()
 
     def _fail(self, replica: Replica, row: ProduceResponse.Partition, code: ErrorCode) -> None:
         self.failed = True

@@ -35,6 +35,7 @@ from kbroker.coordinator import some_of
 from kbroker.partitions.cleaner import Cleaner
 from kbroker.partitions.flusher import Flusher
 from kbroker.partitions.folder_watch import FolderWatch
+from kbroker.partitions.leader_news import LeaderNews
 from kbroker.partitions.moves import ReplicaMoves
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.scrubber import Scrubber
@@ -109,6 +110,7 @@ class Node:
         self.cleaner = Cleaner(self.partitions, self.upkeep)
         self.scrubber = Scrubber(self.partitions)
         self.moves = ReplicaMoves(self.partitions)
+        self.leader_news = LeaderNews()
         self.membership = Membership(
             cluster,
             config,
@@ -184,6 +186,7 @@ class Node:
         cluster.subscribe(self.membership.topics_changed)
         cluster.subscribe(self.controller.topics_changed)
         cluster.subscribe(self.following.topics_changed)
+        cluster.subscribe(self.leader_news.topics_changed)
         cluster.subscribe(self.folder_watch.topics_changed)
         cluster.subscribe_configs(self._on_configs_changed)
         cluster.subscribe_configs(lambda _: self.share_partitions.settings_changed())
@@ -255,6 +258,7 @@ class Node:
             if self.config.auto_leader_rebalance_enable and not self.membership.is_alone:
                 nursery.start_soon(self.controller.balance_regularly)
             nursery.start_soon(self.following.run)
+            nursery.start_soon(self.leader_news.run)
             nursery.start_soon(self.in_sync.run)
             nursery.start_soon(self.folder_watch.run)
             for coordinators in self.coordinators:

@@ -93,6 +93,10 @@ class Partitions:
         """Whether this node was elected to lead a partition, since it registered."""
         return partition.leader == self.node_id and partition.leader_registration == self.epoch
 
+    def is_to_hear(self, partition: Partition) -> bool:
+        """Whether a node that led may do so no more, and has not heard yet who leads instead."""
+        return partition.leader == self.node_id and not self.leads(partition)
+
     def replica(self, topic: Topic, index: int) -> Replica:
         """Return the replica of a partition that this node leads, opening its log if need be.
 

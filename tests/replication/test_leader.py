@@ -12,6 +12,7 @@ from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
+from kbroker.protocol.messages.produce import ProduceResponse
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from tests.brokers import started
 from tests.wire import (
@@ -432,3 +433,72 @@ async def test_a_follower_serves_up_to_its_own_high_watermark(broker: Broker, wi
         assert (await produce(wire, topic, batch())).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         row = await list_offset(wire, topic, LATEST)
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+# -- a leader that others have given up, and that has not heard yet who leads instead
+
+
+async def given_up(broker: Broker, wire: Wire) -> Topic:
+    """A topic that node 1 led until a moment ago, under a registration that is over."""
+    topic = await replicated(broker, 1, 2)
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch()))
+    await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
+    broker.node.registered(NO_EPOCH)
+    return topic
+
+
+async def told(wire: Wire) -> tuple[ErrorCode, int, int, list[int]]:
+    """What the next answer to a Produce says: error, leader, its epoch, and whose address is there."""
+    answer = await wire.receive()
+    ((row,),) = (each.partition_responses for each in answer.responses)
+    named = row.current_leader or ProduceResponse.Leader()
+    nodes = [each.node_id for each in answer.node_endpoints]
+    return row.error_code, named.leader_id, named.leader_epoch, nodes
+
+
+async def test_producers_are_refused_when_it_is_known_who_leads_instead(
+    broker: Broker, wire: Wire, follower: PlayedFollower
+) -> None:
+    topic = await given_up(broker, wire)
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch()))
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
+    assert await wire.is_silent()
+    await broker.node.cluster.create_topic("other", [[2]], {}, cause="test")
+    assert await wire.is_silent(), "that was other news"
+    await broker.node.cluster.hand_over(topic.name, 0, to=2, cause="test")
+    expected = (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, 1, [2])
+    assert [await told(wire) for _ in range(3)] == [expected] * 3
+
+
+async def test_a_producer_is_refused_in_the_end_without_such_news(
+    broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.partitions.leader_news.SECONDS_MAX", 0.05)
+    topic = await given_up(broker, wire)
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch()))
+    for _ in range(2):
+        assert await told(wire) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, [])
+
+
+async def test_not_too_many_producers_wait_for_it(
+    broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.partitions.leader_news.SECONDS_MAX", NEVER)
+    monkeypatch.setattr("kbroker.partitions.leader_news.WAITING_MAX", 1)
+    topic = await given_up(broker, wire)
+    async with connected(broker.endpoint) as other:
+        row = await produce(other, topic, batch(), version=10)
+    assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await wire.is_silent()
+
+
+async def test_producers_go_on_when_it_leads_again(
+    broker: Broker, wire: Wire, follower: PlayedFollower
+) -> None:
+    epoch = broker.node.partitions.epoch
+    topic = await given_up(broker, wire)
+    broker.node.registered(epoch)
+    await elect(broker, topic)
+    assert await told(wire) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, 1, [1])
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
+    assert (await told(wire))[0] == ErrorCode.NONE

@@ -1,0 +1,60 @@
+"""Refusals that wait for the news of who leads instead.
+
+A node whose process stood still hears first that it was given up, and some milliseconds later who leads
+what it led. A client that is refused in between learns nothing: it asks for the leader where nobody
+knows it yet, and waits before it tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import trio
+
+from kbroker.cluster import TopicsChanged
+
+SECONDS_MAX = 1.0
+"""How long a refusal waits."""
+WAITING_MAX = 1000
+"""How many refusals wait; all of them look again when something has changed."""
+
+Heard: TypeAlias = Callable[[], bool]
+"""Looks again after news, and says whether it has what it waited for."""
+GivenUp: TypeAlias = Callable[[], None]
+
+
+class LeaderNews:
+    """Who waits on one node. `run` has to run."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Heard, tuple[float, GivenUp]] = {}
+        """In the order of their deadlines."""
+        self._begun = trio.Event()
+
+    def wait(self, heard: Heard, given_up: GivenUp) -> None:
+        """Call `heard` after each change until it is content, or `given_up` when the time is over."""
+        if len(self._waiting) >= WAITING_MAX:
+            given_up()
+            return
+        self._waiting[heard] = trio.current_time() + SECONDS_MAX, given_up
+        self._begun.set()
+
+    def topics_changed(self, _: TopicsChanged) -> None:
+        """Somebody may lead that did not."""
+        for heard in list(self._waiting):
+            if heard():
+                del self._waiting[heard]
+
+    async def run(self) -> None:
+        """Give up who has waited for too long, until cancelled."""
+        while True:
+            await self._begun.wait()
+            while self._waiting:
+                heard, (deadline, given_up) = next(iter(self._waiting.items()))
+                if deadline <= trio.current_time():
+                    del self._waiting[heard]
+                    given_up()
+                else:
+                    await trio.sleep_until(deadline)
+            self._begun = trio.Event()

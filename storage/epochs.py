@@ -18,16 +18,20 @@ class LeaderEpochs:
     """The entries of one partition, oldest first.
 
     `latest` is the newest epoch, UNDEFINED when there is none. `changed` is set by every change
-    and cleared by whoever saves the entries.
+    and cleared by whoever saves the entries; `has_file` is set when there is a file, whatever it says.
     """
 
-    __slots__ = ("_epochs", "_starts", "changed", "latest")
+    __slots__ = ("_epochs", "_starts", "changed", "has_file", "latest")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = UNDEFINED
         self.changed = False
+        self.has_file = False
+
+    def __len__(self) -> int:
+        return len(self._epochs)
 
     @property
     def entries(self) -> list[tuple[int, int]]:

@@ -51,6 +51,9 @@ from .sync import AtomicWrite, SyncItem, sync_together
 SAVE_EVERY_BYTES = 16 * 1024 * 1024
 """After how many appended bytes indexes and producer state are saved within a segment."""
 
+UNSAVED_EPOCH_BYTES_MAX = 4096
+"""Up to this size a log with one epoch has no file of epochs: one read of a disk brings its batches."""
+
 RECALL_BYTES = 4 * 1024 * 1024
 """How far back the log is asked which batches a producer wrote, where a snapshot does not say: much
 more than producers have in flight."""
@@ -488,11 +491,23 @@ class Log:
         segments it removes after it has named `log_start_offset`."""
         if self.appended_bytes - self._saved_bytes >= SAVE_EVERY_BYTES:
             self.save()
-        if self.epochs.changed and self.segments.folder_exists:
+        epochs = self.epochs
+        if epochs.changed and self.segments.folder_exists and not self._batches_tell_the_epoch():
             path = f"{self.folder}/{LEADER_EPOCHS}"
-            self.pending.settle([AtomicWrite(self._files, path, self.epochs.to_bytes())])
-            self.epochs.changed = False
+            self.pending.settle([AtomicWrite(self._files, path, epochs.to_bytes())])
+            epochs.changed, epochs.has_file = False, True
         return self.pending.take()
+
+    def _batches_tell_the_epoch(self) -> bool:
+        """Whether the only epoch is read from a few batches as quickly as from a file of its own.
+
+        Thousands of partitions that have just got their first record would write and sync one each.
+        """
+        return (
+            len(self.epochs) == len(self.segments) == 1
+            and self.segments.size <= UNSAVED_EPOCH_BYTES_MAX
+            and not self.epochs.has_file
+        )
 
     def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
         """Take back what a checkpoint that failed did not come to."""

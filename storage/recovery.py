@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -275,15 +275,14 @@ def _read_epochs(
 ) -> LeaderEpochs:
     """The leader epochs between two offsets: from their file, and where it says nothing from the
     batches. The file may be missing or damaged, or know a later log start than the log itself."""
-    try:
+    epochs, saved = LeaderEpochs(), None
+    with suppress(FileNotFoundError):
         saved = LeaderEpochs.from_bytes(files.read_bytes(f"{folder}/{LEADER_EPOCHS}"))
-    except FileNotFoundError:
-        saved = None
-    entries = [entry for entry in saved.entries if entry[1] < end] if saved else []
+        epochs.has_file = True
+    entries = [entry for entry in saved.entries if entry[1] < end] if saved is not None else []
     if not _entries_agree(segments, entries, log_start):
         entries = []
     known_from = entries[0][1] if entries else end
-    epochs = LeaderEpochs()
     if known_from > log_start:
         for segment, position, header in _headers(segments, known_from):
             if header.leader_epoch < epochs.latest:
@@ -293,7 +292,7 @@ def _read_epochs(
                 epochs.assign(header.leader_epoch, header.base_offset)
     for epoch, start in entries:
         epochs.assign(epoch, start)
-    epochs.changed = False
+    epochs.changed = epochs.entries != entries
     return epochs
 
 
@@ -327,11 +326,14 @@ def _epoch_of(segments: list[Segment], offset: int) -> int | None:
 
 
 def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, Position, BatchHeader]]:
+    """Of the batches before an offset. What stands behind it, and may be torn, is not looked at."""
     for segment in segments:
+        if segment.base_offset >= end:
+            return
         for position, header in segment.headers():
-            if header.base_offset >= end:
-                return
             yield segment, position, header
+            if header.next_offset >= end:
+                return
 
 
 def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:

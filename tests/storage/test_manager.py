@@ -18,15 +18,16 @@ from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.manager import LogManager, sync_logs
+from kbroker.storage.naming import LEADER_EPOCHS
 
 from .helpers import META, NOW, SMALL, TOPIC_ID, append, commit, open_log, open_manager, values
 
 Place = tuple[Files, str]
 
 
-def fill(log: Log, count: int) -> None:
+def fill(log: Log, count: int, **fields: int) -> None:
     for number in range(log.log_end_offset, log.log_end_offset + count):
-        append(log, b"value %d" % number, timestamp=NOW + number)
+        append(log, b"value %d" % number, timestamp=NOW + number, **fields)
     commit(log)
 
 
@@ -175,13 +176,44 @@ class TestCheckpoint:
         manager = open_manager(files, data_dir)
         log = open_log(manager)
         fill(log, 40)
-        append(log, b"not synced")
+        append(log, b"not synced", leader_epoch=1)
         log.delete_records_before(30)
         manager.checkpoint(NOW).run()
         assert saved(files, data_dir, "recovery-point") == {("orders", 0): 40}
         assert saved(files, data_dir, "replication") == {("orders", 0): 40}
         assert saved(files, data_dir, "log-start") == {("orders", 0): 30}
-        assert files.read_bytes(f"{log.folder}/leader-epoch-checkpoint") == b"0\n1\n0 30\n"
+        assert files.read_bytes(f"{log.folder}/{LEADER_EPOCHS}") == b"0\n2\n0 30\n1 40\n"
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_small_log_of_one_epoch_has_no_file_of_epochs(
+        self, place: Place, clean: bool
+    ) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=LogConfig())
+        fill(log, 3, leader_epoch=7)
+        path = f"{log.folder}/{LEADER_EPOCHS}"
+        manager.checkpoint(NOW).run()
+        assert not files.exists(path)
+        manager.close(clean=clean, now_ms=NOW)
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=LogConfig())
+        assert log.epochs.entries == [(7, 0)]
+        fill(log, 100, leader_epoch=7)
+        manager.checkpoint(NOW).run()
+        assert files.read_bytes(path) == b"0\n1\n7 0\n", "it is not small any more"
+
+    def test_a_file_of_epochs_is_kept_true(self, place: Place) -> None:
+        """Once there is one, it says what the log says, however small that is."""
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=LogConfig())
+        fill(log, 3, leader_epoch=7)
+        append(log, b"of another leader", leader_epoch=8)
+        manager.checkpoint(NOW).run()
+        log.truncate_to(2, now_ms=NOW)
+        manager.checkpoint(NOW).run()
+        assert files.read_bytes(f"{log.folder}/{LEADER_EPOCHS}") == b"0\n1\n7 0\n"
 
     def test_when_it_is_due(self) -> None:
         manager = open_manager(CrashFiles())

@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -27,6 +26,7 @@ from .brokers import (
     Kbroker,
     Kfake,
     build_kfake,
+    commit,
     kafka_jars,
 )
 from .picture import draw
@@ -146,11 +146,9 @@ def _mark(program: str) -> str:
 def about(repeat: int) -> dict[str, str]:
     """What the figures depend on; nothing that names this machine."""
     jars = sorted(path.name for path in kafka_jars().glob("kafka-server-4*.jar"))
-    head = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.check_output(head, cwd=ROOT, text=True).strip()
     return {
         "date": f"{datetime.date.today()}",
-        "commit": commit,
+        "commit": commit(),
         "machine": f"{os.cpu_count()} cores, {_memory()}, {platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "Kafka": jars[0].removeprefix("kafka-server-").removesuffix(".jar"),

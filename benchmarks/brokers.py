@@ -289,6 +289,16 @@ def _as_installed() -> dict[str, str]:
     return {name: it for name, it in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
+def commit() -> str:
+    """What is measured; "-dirty" when that is not all: pages that the commands write do not count."""
+    head = ["git", "rev-parse", "--short=8", "HEAD"]
+    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]
+    name, others = (
+        subprocess.check_output(words, cwd=ROOT, text=True).strip() for words in (head, changed)
+    )
+    return f"{name}-dirty" if others else name
+
+
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens on now."""
     with socket.socket() as probe:

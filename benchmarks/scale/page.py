@@ -6,11 +6,10 @@ import datetime
 import os
 import platform
 import statistics
-import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.brokers import ROOT
+from benchmarks.brokers import ROOT, commit
 
 DOCUMENT = ROOT / "docs/scale.md"
 
@@ -39,12 +38,10 @@ def number(value: float) -> str:
 
 def facts(rounds: int) -> str:
     """What the figures depend on; nothing that names this machine."""
-    head = ["git", "describe", "--always", "--dirty"]
-    commit = subprocess.check_output(head, cwd=ROOT, text=True).strip()
     gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     load = os.getloadavg()[2] if hasattr(os, "getloadavg") else 0.0
     return (
-        f"{datetime.date.today()}; commit {commit}; {rounds} round{'s' * (rounds != 1)}; "
+        f"{datetime.date.today()}; commit {commit()}; {rounds} round{'s' * (rounds != 1)}; "
         f"{os.cpu_count()} cores, {gigabytes:.0f} GB, Python {platform.python_version()}; "
         f"load average at the end {load:.1f}."
     )

@@ -16,6 +16,8 @@ from .context import Context
 
 TELLING = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
+Place: TypeAlias = tuple[str | UUID, int]
+"""A partition: the name or the id of its topic, and its number."""
 Response: TypeAlias = (
     ProduceResponse | FetchResponse | ShareFetchResponse | ShareAcknowledgeResponse
 )
@@ -57,10 +59,21 @@ def tell_leaders(
             )
 
 
-def is_to_hear(ctx: Context, rows: Iterable[tuple[str | UUID, int, Row]]) -> bool:
-    """Whether this node will hear very soon who leads what it refused. `rows`: as for `tell_leaders`."""
-    partitions = (_partition(ctx, key, i) for key, i, row in rows if row.error_code in TELLING)
-    return any(each and ctx.node.partitions.is_to_hear(each) for each in partitions)
+def to_hear(ctx: Context, rows: Iterable[tuple[str | UUID, int, Row]]) -> Place | None:
+    """The first of what was refused of which this node will hear very soon who leads it.
+
+    `rows`: as for `tell_leaders`.
+    """
+    for key, index, row in rows:
+        if row.error_code in TELLING and is_to_hear(ctx, (key, index)):
+            return key, index
+    return None
+
+
+def is_to_hear(ctx: Context, place: Place) -> bool:
+    """Whether this node has led a partition, and has not heard yet who does so instead."""
+    partition = _partition(ctx, *place)
+    return partition is not None and ctx.node.partitions.is_to_hear(partition)
 
 
 def _partition(ctx: Context, key: str | UUID, index: int) -> Partition | None:

@@ -36,7 +36,7 @@ from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
 from .context import Context, Refused
-from .current_leader import TELLING, is_to_hear, tell_leaders
+from .current_leader import TELLING, Place, is_to_hear, tell_leaders, to_hear
 from .registry import handles
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
@@ -118,6 +118,7 @@ class _ProduceWork:
         "pending",
         "refusal",
         "request",
+        "to_hear",
         "transaction",
         "version",
         "waiting",
@@ -130,6 +131,8 @@ class _ProduceWork:
         self.request = request
         self.acks = request.acks
         self.now_ms = ctx.node.clock.log_ms()
+        self.to_hear: Place | None = None
+        """A refused partition of which it will soon be known who leads it."""
         self.refusal: KafkaError | None = None
         """Why nothing at all is appended."""
         if request.acks not in ACKS:
@@ -280,11 +283,12 @@ class _ProduceWork:
     def _answer(self) -> Answer:
         """The answer to a request that waits for no append."""
         if self.acks != NO_ANSWER:
-            if not self._is_to_hear():
+            if not self.failed:
                 return self._finished()
+            del self.request  # what was refused is not kept while it waits
             self.pending = pending = Pending[ProduceResponse]()
             self._resolve()
-            return pending
+            return pending.response if pending.ready else pending
         if self.failed:
             # The only way to tell a client that does not read answers.
             raise Refused("a batch sent with acks=0 was refused")
@@ -305,17 +309,15 @@ class _ProduceWork:
             if row.error_code in TELLING
         ]
 
-    def _is_to_hear(self) -> bool:
-        """Whether it is not known yet who leads instead."""
-        return self.failed and is_to_hear(self.ctx, self._led_elsewhere())
-
     def _resolve(self) -> None:
-        """Give the answer, as soon as it is known who leads what was refused."""
+        """Give the answer to what was refused, as soon as it is known who leads that instead."""
+        self.to_hear = to_hear(self.ctx, self._led_elsewhere())
         if not self._has_heard():
             self.node.leader_news.wait(self._has_heard, self._resolve_now)
 
     def _has_heard(self) -> bool:
-        if self._is_to_hear() and not self.pending.ready:
+        """Of many partitions only the first is looked at: the others were given up with it."""
+        if self.to_hear is not None and is_to_hear(self.ctx, self.to_hear):
             return False
         self._resolve_now()
         return True

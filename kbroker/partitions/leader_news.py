@@ -17,7 +17,7 @@ from kbroker.cluster import TopicsChanged
 SECONDS_MAX = 1.0
 """How long a refusal waits."""
 WAITING_MAX = 1000
-"""How many refusals wait; all of them look again when something has changed."""
+"""How many refusals wait: all of them look again when something has changed."""
 
 Heard: TypeAlias = Callable[[], bool]
 """Looks again after news, and says whether it has what it waited for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import select
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -48,6 +49,17 @@ class Connection:
         self._renew_at = math.inf
         self.broken = False
         self.versions: dict[int, tuple[int, int]] = {}
+
+    @property
+    def is_hung_up(self) -> bool:
+        """Whether the broker has closed, also when nobody has come to read that yet.
+
+        False where the system does not tell.
+        """
+        stream = self._stream
+        if isinstance(stream, trio.SSLStream):
+            stream = stream.transport_stream
+        return isinstance(stream, trio.SocketStream) and _has_closed(stream.socket.fileno())
 
     async def request(self, key: ApiKey, version: int, message: Any) -> Any:
         """Send one request and return its response.
@@ -186,6 +198,15 @@ class Connection:
     async def aclose(self) -> None:
         """Close the connection."""
         await self._stream.aclose()
+
+
+def _has_closed(descriptor: int) -> bool:
+    """Whether the peer of a socket has closed; what is to be read before does not matter."""
+    if descriptor < 0 or not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)  # an error is told in any case
+    return bool(poll.poll(0))
 
 
 def _broken(error: Exception) -> OSError:

@@ -84,6 +84,11 @@ class Peer:
         """Whether a request was not answered, so that no other one can be."""
         return self._connection.broken
 
+    @property
+    def is_hung_up(self) -> bool:
+        """Whether the other node has closed the connection, also when nobody has noticed yet."""
+        return self._connection.is_hung_up
+
     async def ask(self, message: Any) -> Any:
         """Send a request in the newest version that both nodes speak; returns the answer.
 

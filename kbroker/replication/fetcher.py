@@ -138,10 +138,12 @@ class Fetcher:
     def finds_nobody(self) -> bool:
         """Whether the leader's process is gone, as it seems from here, and nobody has missed it yet.
 
-        A node that lives on elsewhere counts again as soon as the cluster would have missed it.
+        A node that lives on elsewhere counts again as soon as the cluster would have missed it. The
+        system is asked: clients of the same process see it end in the same moment, and may be faster
+        than we are.
         """
         if self._gone_since is None:
-            return False
+            return self._peer is not None and self._peer.is_hung_up
         return trio.current_time() < self._missed_at
 
     @property

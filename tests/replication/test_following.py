@@ -12,6 +12,7 @@ import trio
 from kbroker.broker import Broker
 from kbroker.cluster import Partition
 from kbroker.cluster import Topic as ClusterTopic
+from kbroker.cluster.peers import Peer
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -220,6 +221,25 @@ async def test_clients_are_not_sent_to_a_leader_whose_process_is_gone() -> None:
         leader = await until_leader(broker, "t", {1, 2, 3})
         await send(broker, leader, topic, b"y")
         assert await _leader_told_by(broker, 5 - leader if leader > 1 else 2) == (leader, 0)
+
+
+async def test_a_client_that_is_faster_than_the_follower_is_not_sent_there_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started(nodes=2, broker_session_timeout_ms=60_000) as broker:
+        topic = await place_topic(broker, "t", 1, 2)
+        await send(broker, 1, topic, b"x")
+        asks = trio.Event()
+
+        async def notice_nothing(peer: Peer, message: object) -> None:
+            asks.set()
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(Peer, "ask", notice_nothing)
+        await asks.wait()
+        assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
+        await broker.local_node(1).crash()
+        assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 async def test_a_leader_that_refuses_but_lives_is_told_again_after_its_session() -> None:

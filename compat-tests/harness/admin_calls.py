@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -587,6 +587,9 @@ def cordons() -> Iterator[Call]:
     yield cordon("unknown folder", lambda world: "/no/such/folder")
     yield cordon("both", lambda world: ",".join(world.folders))
     yield described("both are cordoned")
+    # Kafka's controller hears of it from its broker, a moment later.
+    checked = _create("all folders cordoned, checked", _new("nowhere{v}", 2), validate_only=True)
+    yield replace(checked, again=True)
     yield _create("all folders cordoned", _new("nowhere{v}", 2))
     yield _grow("all folders cordoned", "one4", 4)
     yield cordon("all", lambda world: "*")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
@@ -36,7 +36,7 @@ from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
 from .context import Context, Refused
-from .current_leader import TELLING, Place, is_to_hear, tell_leaders, to_hear
+from .current_leader import Place, is_to_hear, tell_leaders, to_hear
 from .registry import handles
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
@@ -298,20 +298,21 @@ class _ProduceWork:
         """The answer that is owed, when all of it is known."""
         response = ProduceResponse(responses=self.answers)
         if self.failed and self.version >= FIRST_VERSION_WITH_LEADERS:
-            tell_leaders(self.ctx, response, self._led_elsewhere())
+            tell_leaders(self.ctx, response, self._rows())
         return response
 
-    def _led_elsewhere(self) -> list[tuple[str | UUID, int, ProduceResponse.Partition]]:
-        return [
-            (topic.topic_id if self.version >= 13 else topic.name, row.index, row)
+    def _rows(self) -> Iterator[tuple[str | UUID, int, ProduceResponse.Partition]]:
+        """All of the answer, each with the topic as the client names it, and the partition."""
+        by_id = self.version >= 13
+        return (
+            (topic.topic_id if by_id else topic.name, row.index, row)
             for topic in self.answers
             for row in topic.partition_responses
-            if row.error_code in TELLING
-        ]
+        )
 
     def _resolve(self) -> None:
         """Give the answer to what was refused, as soon as it is known who leads that instead."""
-        self.to_hear = to_hear(self.ctx, self._led_elsewhere())
+        self.to_hear = to_hear(self.ctx, self._rows())
         if not self._has_heard():
             self.node.leader_news.wait(self._has_heard, self._resolve_now)
 

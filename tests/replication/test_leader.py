@@ -12,7 +12,7 @@ from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
-from kbroker.protocol.messages.produce import ProduceResponse
+from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from tests.brokers import started
 from tests.wire import (
@@ -468,6 +468,22 @@ async def test_producers_are_refused_when_it_is_known_who_leads_instead(
     await broker.node.cluster.hand_over(topic.name, 0, to=2, cause="test")
     expected = (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, 1, [2])
     assert [await told(wire) for _ in range(3)] == [expected] * 3
+
+
+async def test_who_writes_to_several_partitions_waits_for_news_of_the_first(
+    broker: Broker, wire: Wire, follower: PlayedFollower
+) -> None:
+    made = await broker.node.cluster.create_topic("t", [[1, 2], [1, 2]], {}, cause="test")
+    broker.node.registered(NO_EPOCH)
+    asked = produce_request(Topic(made.name, made.id), batch())
+    asked.topic_data[0].partition_data.append(ProduceRequest.Partition(index=1, records=batch()))
+    await wire.send(ApiKey.PRODUCE, 10, asked)
+    await broker.node.cluster.hand_over("t", 1, to=2, cause="test")
+    assert await wire.is_silent()
+    await broker.node.cluster.hand_over("t", 0, to=2, cause="test")
+    (topic,) = (await wire.receive()).responses
+    leaders = [each.current_leader.leader_id for each in topic.partition_responses]
+    assert leaders == [2, 2]
 
 
 async def test_a_producer_is_refused_in_the_end_without_such_news(

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from .declared_options import declared_options
+from .lazy import uncollected
 from .settings import option, setting_options, split_overrides
 from .target import fail
 from .units import DURATION
@@ -120,10 +121,11 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_de
 )
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
-    from kbroker.config import ConfigError
-    from kbroker.process.errors import StartFailed
-    from kbroker.process.options import ServeOptions
-    from kbroker.process.serving import run_server
+    with uncollected():
+        from kbroker.config import ConfigError
+        from kbroker.process.errors import StartFailed
+        from kbroker.process.options import ServeOptions
+        from kbroker.process.serving import run_server
 
     if options["memory"] and options["data_dir"]:
         raise click.UsageError("--memory and --data-dir exclude each other")

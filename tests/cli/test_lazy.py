@@ -1,0 +1,39 @@
+"""Commands that are imported when they are called."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kbroker.cli.lazy import LazyGroup
+
+COMMAND = """\
+import gc
+import click
+
+IMPORTED_UNCOLLECTED = not gc.isenabled()
+
+@click.command()
+def said():
+    click.echo(f"{IMPORTED_UNCOLLECTED} {gc.isenabled()}")
+"""
+
+
+@pytest.mark.parametrize("source", [COMMAND, "raise ImportError('gone')"])
+def test_the_collector_is_off_while_a_command_is_imported_and_only_then(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one_command.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "one_command", raising=False)
+    group = LazyGroup("all", lazy={"said": ("one_command:said", "Says it.")})
+    result = CliRunner().invoke(group, ["said"])
+    if source is COMMAND:
+        assert result.output == "True True\n"
+    else:
+        assert isinstance(result.exception, ImportError)
+    assert gc.isenabled()

@@ -326,7 +326,7 @@ DIFFERENCES = (
     Rule(
         "ApiVersions",
         "api_keys.order",
-        "kbroker has 71 and 72, and some of Kafka's",
+        "kbroker has some of Kafka's, and 71 and 72 while there is a subscription",
         "Kafka advertises metrics of clients where a plug-in takes them, kbroker keeps them itself; of "
         "others it advertises what works, and no more.",
         other_keys,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from kbroker.cluster.features import SUPPORTED
 from kbroker.protocol.api_keys import ApiKey
@@ -16,12 +16,15 @@ from .registry import Api, handles
 ZERO_LEVELS_SINCE = 4
 """First version whose clients understand a feature that may be off (KAFKA-17011)."""
 
+OF_CLIENT_METRICS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 @handles(ApiKey.API_VERSIONS, versions="0-4")
 def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Behaviour: lists every registered API; remembers the client's software (KIP-511).
+    """Behaviour: lists every registered API, those for metrics of clients (KIP-714) while there is a
+    subscription; remembers the client's software (KIP-511).
 
     Versions: 3+ must name the software in letters, digits, '-' and '.', else INVALID_REQUEST, and
     is told the features (KIP-584); 4 also those that may be off.
@@ -35,7 +38,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
         ctx.peer.login.knows_versions = True
     cluster = ctx.node.cluster
     return ApiVersionsResponse(
-        api_keys=[_row(api) for api in ctx.apis.values()],
+        api_keys=[_row(api) for api in _announced(ctx)],
         supported_features=[
             ApiVersionsResponse.SupportedFeature(
                 name=name, min_version=levels[0], max_version=levels[-1]
@@ -61,6 +64,16 @@ def refuse_version(apis: Mapping[int, Api]) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_row(apis[ApiKey.API_VERSIONS])]
     )
+
+
+def _announced(ctx: Context) -> Iterator[Api]:
+    """What a client is told of.
+
+    One that hears of KIP-714 measures all that it does from then on, and says so in its log, whether or not
+    anybody asks for its metrics: librdkafka 2.16 reads a third less then.
+    """
+    wanted = ctx.node.client_metrics.are_wanted
+    return (api for api in ctx.apis.values() if wanted or api.key not in OF_CLIENT_METRICS)
 
 
 def _row(api: Api) -> ApiVersionsResponse.ApiVersion:

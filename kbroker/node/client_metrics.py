@@ -124,6 +124,11 @@ class ClientMetrics:
         """How large a push may be, as it is sent."""
         return self._config.telemetry_max_bytes
 
+    @property
+    def are_wanted(self) -> bool:
+        """Whether there is a subscription."""
+        return bool(self._known())
+
     def latest(self) -> Iterator[tuple[Labels, Pushed]]:
         """What clients have sent last, and who they are."""
         for each in [*self._instances.values()]:

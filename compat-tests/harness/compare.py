@@ -194,11 +194,6 @@ def some_missing(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     return set(ours) < set(theirs)
 
 
-def other_keys(comparison: Comparison, ours: Any, theirs: Any) -> bool:
-    """kbroker has the keys of client metrics and lacks some of Kafka's."""
-    return set(ours) - set(theirs) <= {"71", "72"}
-
-
 @dataclass(slots=True)
 class Difference:
     """Two values that must not stand beside each other."""

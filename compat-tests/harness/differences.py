@@ -18,7 +18,6 @@ from .compare import (
     made_up_id,
     named_once,
     not_more,
-    other_keys,
     own_settings,
     paired,
     positive,
@@ -322,14 +321,6 @@ DIFFERENCES = (
         "kbroker has one row, Kafka several",
         ONCE,
         named_once,
-    ),
-    Rule(
-        "ApiVersions",
-        "api_keys.order",
-        "kbroker has some of Kafka's, and 71 and 72 while there is a subscription",
-        "Kafka advertises metrics of clients where a plug-in takes them, kbroker keeps them itself; of "
-        "others it advertises what works, and no more.",
-        other_keys,
     ),
     Rule("ApiVersions", "api_keys.min_version", "kbroker's is lower", FLOOR, lower),
     Rule("ApiVersions", "*_features.order", "kbroker has some of Kafka's", LATER, some_missing),

@@ -33,7 +33,7 @@ class InThread(Protocol):
 def at_once(calls: Calls) -> None:
     """Make calls that block, several of them at once when they take long; any thread may ask.
 
-    The caller's thread begins alone: a fast disk has synced a few files before another thread is
+    The caller's thread begins alone: a fast disk has synced one file or a few before another thread is
     awake. Returns when all calls are done. Raises what the first one raised that failed; those that
     had not begun by then are left out.
     """

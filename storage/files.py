@@ -26,6 +26,7 @@ from typing import Protocol
 
 import filelock
 
+from .cached import NotCached, absent_part, must_not_wait, read_cached
 from .errors import StorageError, WriteRefusedError
 
 Buffer = bytes | bytearray | memoryview
@@ -43,6 +44,9 @@ class Source(Protocol):
 
     @property
     def fd(self) -> int | None: ...
+
+    @property
+    def path(self) -> str: ...
 
     def read(self, position: int, size: int) -> bytes: ...
 
@@ -74,6 +78,10 @@ class FileRange:
     def parts(self) -> list[Buffer]:
         """All bytes of the range in as many pieces as they are stored in."""
         return self.source.parts(self.position, self.length)
+
+    def absent_part(self, size: int) -> NotCached | None:
+        """What is to be loaded before the first `size` bytes are read; None where they are in memory."""
+        return absent_part(self.source, self.position, size)
 
 
 class File(Protocol):
@@ -288,7 +296,17 @@ class _Handle:
         close(self.fd)
 
     def read(self, position: int, size: int) -> bytes:
+        return bytes(self._read(position, size))
+
+    def parts(self, position: int, size: int) -> list[Buffer]:
+        return [self._read(position, size)]
+
+    def _read(self, position: int, size: int) -> bytes | bytearray:
         try:
+            if must_not_wait():
+                cached = read_cached(self, position, size)
+                if cached is not None:
+                    return cached
             data = _pread(self.fd, size, position)
             while 0 < len(data) < size:  # a signal or a 2 GiB limit can shorten one read
                 more = _pread(self.fd, size - len(data), position + len(data))
@@ -298,9 +316,6 @@ class _Handle:
         except OSError as error:
             raise StorageError(f"cannot read {self.path}: {error.strerror}") from error
         return data
-
-    def parts(self, position: int, size: int) -> list[Buffer]:
-        return [self.read(position, size)]
 
 
 class OsFile:
@@ -421,6 +436,8 @@ class OsFiles:
         # Not by `open`, which costs more than the reading of a small file.
         with _reported("read", path):
             fd = os.open(path, _READ)
+            if must_not_wait():
+                return _Handle(fd, path).read(0, os.fstat(fd).st_size)
             try:
                 return b"".join(iter(lambda: os.read(fd, _READ_SIZE), b""))
             finally:

@@ -70,6 +70,15 @@ class FutureLog:
             self._begin_at(end, now_ms)
         return self._next >= source.log_end_offset
 
+    def look_ahead(self, bytes_max: int) -> None:
+        """Read what `copy` is going to read, and nothing else. Raises KafkaError as it does."""
+        source = self.source
+        offset = max(self._next, source.log_start_offset)
+        if offset < source.log_end_offset:
+            records = source.read(offset, bytes_max, limit=source.log_end_offset).records
+            if not isinstance(records, bytes):
+                records.read()
+
     def begin_again(self) -> None:
         """Copy everything anew: the source was cut, and the copy may have what is gone."""
         self._begun = False

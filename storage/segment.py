@@ -23,6 +23,7 @@ from kbroker.protocol.records import BatchHeader
 
 from .aborted_index import AbortedIndex
 from .batches import BEGINNING, Batches, Position
+from .cached import waiting
 from .epochs import LeaderEpochs
 from .errors import CorruptLogError
 from .files import Buffer, FileRange, Files
@@ -418,7 +419,7 @@ class Segment:
         try:
             return look(self._batches())
         except WrongIndexError:
-            self.rebuild_indexes()
+            waiting(self.rebuild_indexes)
         try:
             return look(self._batches())
         except WrongIndexError:

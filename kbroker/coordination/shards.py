@@ -41,7 +41,7 @@ from kbroker.protocol.records import (
     read_header,
     read_records,
 )
-from kbroker.runtime.slices import Slices, TurnQueue
+from kbroker.runtime.slices import Slices, TurnQueue, Wanted
 from kbroker.storage.log import Log
 
 logger = logging.getLogger(__name__)
@@ -98,11 +98,13 @@ class Shard(Generic[C]):
 class Load(Generic[C]):
     """A coordinator that is being rebuilt: each of `steps` replays a few records, and counts them.
 
-    `missed_topics` says that topics were deleted meanwhile.
+    `wanted` is what has to be awaited before it goes on. `missed_topics` says that topics were
+    deleted meanwhile.
     """
 
     shard: Shard[C]
-    steps: Iterator[int]
+    steps: Iterator[int | Wanted]
+    wanted: Wanted = None
     waits_for_commit: bool = False
     missed_topics: bool = False
 
@@ -343,13 +345,14 @@ class Shards(ABC, Generic[C]):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return load.shard
 
-    def _steps(self, shard: Shard[C]) -> Iterator[int]:
+    def _steps(self, shard: Shard[C]) -> Iterator[int | Wanted]:
         """Replay the log of a coordinator until nothing is left of it, and let it begin; yields after
-        a few records, how many those were."""
+        a few records, how many those were, and what has to be awaited before it goes on."""
         log = shard.replica.log
         offset = log.log_start_offset
         while offset < log.log_end_offset:
-            offset, batches = _stored_batches(log, offset)
+            read = partial(_stored_batches, log, offset)
+            offset, batches = yield from self._partitions.disk_reads.in_pieces(read)
             for header, records in batches:
                 while some := list(islice(records, RECORDS_PER_STEP)):
                     yield from self._replay(shard.coordinator, header, some)
@@ -368,8 +371,12 @@ class Shards(ABC, Generic[C]):
         shard = load.shard
         index = shard.replica.index
         try:
-            while records > 0:
-                records -= next(load.steps)
+            while records > 0 and load.wanted is None:
+                step = next(load.steps)
+                if isinstance(step, int):
+                    records -= step
+                else:
+                    load.wanted = step
         except StopIteration:
             del self._loads[index]
             self._shards[index] = shard
@@ -394,7 +401,7 @@ class Shards(ABC, Generic[C]):
         turns = TURNS_AT_START
         for load in sorted(self._loads.values(), key=lambda load: load.bytes):
             while turns and self._is_ready(load):
-                self._try_to_go_on(load, RECORDS_AT_ONCE)
+                await self._try_to_go_on(load, RECORDS_AT_ONCE)
                 turns -= 1
                 await trio.lowlevel.checkpoint()  # clients of other nodes get their turn
 
@@ -403,14 +410,19 @@ class Shards(ABC, Generic[C]):
         slices = Slices(rest=REST)
         while load := next(filter(self._is_ready, self._loads.values()), None):
             while self._is_ready(load):
-                self._try_to_go_on(load, RECORDS_PER_STEP)
+                await self._try_to_go_on(load, RECORDS_PER_STEP)
                 await slices.pause()
 
     def _is_ready(self, load: Load[C]) -> bool:
         """Whether a load can go on: it is not done, its leadership holds and its log is committed."""
         return self._loads.get(load.shard.replica.index) is load and not load.waits_for_commit
 
-    def _try_to_go_on(self, load: Load[C], records: int) -> None:
+    async def _try_to_go_on(self, load: Load[C], records: int) -> None:
+        if load.wanted is not None:
+            await load.wanted()
+            load.wanted = None
+            if not self._is_ready(load):  # leadership may have gone meanwhile
+                return
         try:
             self._replay_some(load, records)
         except KafkaError as error:

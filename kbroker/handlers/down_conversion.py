@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from kbroker.protocol.message_sets import MessageSet, from_batches
+from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
@@ -21,10 +22,13 @@ class DownConversion:
     `max_bytes` is that of the answer. The last batch may make it larger.
     """
 
-    __slots__ = ("_bytes_left", "_content_left", "_heavy_work", "_magic")
+    __slots__ = ("_bytes_left", "_content_left", "_disk_reads", "_heavy_work", "_magic")
 
-    def __init__(self, heavy_work: HeavyWork, magic: int, max_bytes: int) -> None:
+    def __init__(
+        self, heavy_work: HeavyWork, disk_reads: DiskReads, magic: int, max_bytes: int
+    ) -> None:
         self._heavy_work = heavy_work
+        self._disk_reads = disk_reads
         self._magic = magic
         self._bytes_left = max(max_bytes, 1)
         self._content_left = CONTENT_BYTES_MAX
@@ -46,7 +50,9 @@ class DownConversion:
             self._bytes_left -= len(converted.data)
             if converted.data:
                 return converted.data
-            found = log.read(found.next_offset, max_bytes, limit=log.high_watermark)
+            found = await self._disk_reads.read(
+                partial(log.read, found.next_offset, max_bytes, limit=log.high_watermark)
+            )
         return b""
 
     def _from_batches(

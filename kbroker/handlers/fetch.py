@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -20,7 +21,9 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
+from kbroker.storage.cached import NotCached, only_cached
 from kbroker.storage.errors import StorageError
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.segment import Slice
@@ -207,7 +210,7 @@ class _FetchWork:
             if self.min_bytes > self.max_bytes:
                 self.min_bytes = 1
 
-    def begin(self) -> Generator[None, None, Answer]:
+    def begin(self) -> Generator[Wanted, None, Answer]:
         """Read, and answer unless there is something to wait for."""
         try:
             yield from self._open_plan()
@@ -259,7 +262,7 @@ class _FetchWork:
 
     # -- reading
 
-    def _read_all(self) -> Generator[None, None, list[_Row]]:
+    def _read_all(self) -> Generator[Wanted, None, list[_Row]]:
         """Read every partition of the plan within the byte limits (KIP-74).
 
         The first partition that has records gives at least one batch, whatever its size; clients
@@ -274,7 +277,7 @@ class _FetchWork:
         self._idle.clear()
         for count, target in enumerate(self.plan.targets, 1):
             if not count % ROWS_AT_ONCE:
-                yield
+                yield None
             idle = target.idle_replica(to_log_end=to_log_end) if self.plan.incremental else None
             if idle is not None and self._is_idle(target, idle):
                 self._idle.append((target, idle))
@@ -282,14 +285,19 @@ class _FetchWork:
             row = self._empty.get(target.key)
             if row is None or not row.is_still_true(to_log_end=to_log_end):
                 at_least_one = not anything or (every_one and left > 0)
-                row = self._read(target, min(left, target.max_bytes), at_least_one=at_least_one)
+                most = min(left, target.max_bytes)
+                found = only_cached(self._read, target, most, at_least_one)
+                if isinstance(found, NotCached):
+                    read = partial(self._read, target, most, at_least_one)
+                    found = yield from self.node.partitions.disk_reads.again(found, read)
+                row = found
                 if not row.size:
                     self._empty[target.key] = row
             left -= row.size
             anything = anything or row.size > 0
             rows.append(row)
             if not len(rows) % READS_AT_ONCE:
-                yield
+                yield None
         self._arrived = True
         return rows
 
@@ -306,7 +314,7 @@ class _FetchWork:
         if self.follower is not None and not self._arrived:
             self.follower.has_fetched(self.node, target, replica)
 
-    def _read(self, target: Target, max_bytes: int, *, at_least_one: bool) -> _Row:
+    def _read(self, target: Target, max_bytes: int, at_least_one: bool) -> _Row:
         key, index = target.key
         name = key if isinstance(key, str) else ""
         replica = None
@@ -461,12 +469,12 @@ class _FetchWork:
         paused = False
         while True:
             try:
-                next(reading)
+                wanted = next(reading)
             except StopIteration as end:
                 return end.value, paused
-            if turn.is_over:
+            if wanted is not None or turn.is_over:
                 paused = True
-                await turn.pause()
+                await turn.give_way(wanted)
 
     async def park_converting(self) -> FetchResponse:
         """As `park`, for a client that reads message sets.
@@ -486,7 +494,8 @@ class _FetchWork:
 
     async def _down_convert(self, rows: list[_Row]) -> list[_Row]:
         magic = 0 if self.version < FIRST_VERSION_OF_MAGIC_1 else 1
-        conversion = DownConversion(self.node.heavy_work, magic, self.max_bytes)
+        disk_reads = self.node.partitions.disk_reads
+        conversion = DownConversion(self.node.heavy_work, disk_reads, magic, self.max_bytes)
         return [
             await self._down_convert_row(conversion, row) async for row in self.ctx.turn.each(rows)
         ]
@@ -538,7 +547,7 @@ class _FetchWork:
 
     # -- answering
 
-    def _respond(self, rows: list[_Row]) -> Generator[None, None, FetchResponse]:
+    def _respond(self, rows: list[_Row]) -> Generator[Wanted, None, FetchResponse]:
         toll = self.ctx.toll
         if toll is not None and not toll.takes_records(_size_of(rows)):
             return self._without_records()
@@ -549,7 +558,7 @@ class _FetchWork:
         last: tuple[str | UUID, str] | None = None
         for count, row in enumerate(rows, 1):
             if not count % ROWS_AT_ONCE:
-                yield
+                yield None
             if session is not None:
                 if not self._must_tell(row):
                     continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
+from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.partitions.replica import Replica
@@ -14,6 +15,7 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
 from kbroker.storage.lookups import latest_record, offset_for_timestamp
 
@@ -67,22 +69,24 @@ def list_offsets(
 
 def _list_all(
     ctx: Context, request: ListOffsetsRequest
-) -> Generator[None, None, ListOffsetsResponse]:
+) -> Generator[Wanted, None, ListOffsetsResponse]:
+    disk_reads = ctx.node.partitions.disk_reads
     asked: dict[str, dict[int, _Asked]] = {}
     for topic in request.topics:
         rows = asked.setdefault(topic.name, {})
         for row in topic.partitions:
             index = row.partition_index
             rows[index] = _Asked(row, twice=index in rows)
-            yield
+            yield None
     response = ListOffsetsResponse()
     for name, rows in asked.items():
         answer = ListOffsetsResponse.Topic(name=name)
         response.topics.append(answer)
-        yield
+        yield None
         for row, twice in rows.values():
-            answer.partitions.append(_list_one(ctx, request, name, row, twice=twice))
-            yield
+            one = partial(_list_one, ctx, request, name, row, twice=twice)
+            answer.partitions.append((yield from disk_reads.in_pieces(one)))
+            yield None
     return response
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
@@ -25,7 +26,9 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
 from kbroker.protocol.records import BatchHeader, read_records
 from kbroker.security.acls import AclOperation
+from kbroker.storage.cached import must_not_wait
 from kbroker.storage.errors import StorageError
+from kbroker.storage.files import FileRange
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.segment import Slice
 from kbroker.storage.slice_batches import part_of, slice_headers
@@ -292,7 +295,10 @@ class _ShareFetch:
         reads: list[_Read] = []
         anything = False
         async for each in turn.each(ready):
-            read = self._read(each, self.max_bytes // len(ready), at_least_one=not anything)
+            most = self.max_bytes // len(ready)
+            read = await self.node.partitions.disk_reads.read(
+                partial(self._read, each, most, at_least_one=not anything)
+            )
             if read is not None:
                 anything = anything or read.slice.size > 0
                 reads.append(read)
@@ -309,6 +315,10 @@ class _ShareFetch:
         limit = led.readable_end
         try:
             read = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
+            if must_not_wait() and isinstance(read.records, FileRange):
+                absent = read.records.absent_part(read.size)
+                if absent is not None:  # its batches are looked through in one piece
+                    raise absent
         except KafkaError as error:
             if isinstance(error, StorageError) and not led.replica.closed:
                 self.node.partitions.report_storage_error(

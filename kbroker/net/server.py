@@ -315,7 +315,7 @@ class Server:
 
     async def _serve_insider(self, peer: Peer, connected: socket.socket) -> None:
         async def transport() -> Transport:
-            return PlainTransport(connected, self._arrivals)
+            return PlainTransport(connected, self._arrivals, self._node.partitions.disk_reads)
 
         try:
             await self.serve(peer, transport)
@@ -374,14 +374,16 @@ class Server:
         self, listener: Listener, connected: socket.socket, peer: Peer
     ) -> Transport | None:
         """What the bytes of a client come through; None when it does not get so far."""
-        plain = PlainTransport(connected, self._arrivals)
+        plain = PlainTransport(connected, self._arrivals, self._node.partitions.disk_reads)
         gate = listener.gate
         if gate is None or gate.certificates is None:
             return plain
         from .tls_transport import TlsTransport  # most nodes never need it
 
         try:
-            transport = TlsTransport(plain, gate.certificates.context())
+            transport = TlsTransport(
+                plain, gate.certificates.context(), self._node.partitions.disk_reads
+            )
             with trio.fail_after(self._node.config.first_request_timeout_ms / 1000):
                 await transport.shake_hands(self._handshakes)
             if transport.asked_name:

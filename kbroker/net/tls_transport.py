@@ -15,12 +15,15 @@ from typing import Any, Protocol
 
 import trio
 
+from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.slices import Steps
 from kbroker.security.tls import ServerSide
+from kbroker.storage.cached import NotCached
 from kbroker.storage.files import FileRange
 
 from .arrivals import Step, nothing
-from .transport import Transport, after, gather, read_range
+from .stored import StoredBytes
+from .transport import Transport, after, gather
 
 CIPHERTEXT_BYTES = 256 * 1024
 """Room for each read of the socket."""
@@ -59,11 +62,15 @@ class TlsTransport:
         "_is_whole",
         "_outgoing",
         "_plain",
+        "_stored",
         "_tls",
     )
 
-    def __init__(self, plain: Carrier, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, plain: Carrier, context: ssl.SSLContext, disk: DiskReads | None = None
+    ) -> None:
         self._plain = plain
+        self._stored = StoredBytes(disk or DiskReads())
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         side = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         assert isinstance(side, ServerSide)
@@ -220,36 +227,50 @@ class TlsTransport:
 
     async def writable(self) -> None:
         """Wait until `send_now` can go on."""
-        await self._plain.writable()
+        if not await self._stored.loaded():
+            await self._plain.writable()
 
     def send_now(self, parts: Sequence[Any]) -> list[Any]:
-        """Send buffers and file ranges in order, as far as the socket takes them without waiting.
+        """Send buffers and file ranges in order, as far as the socket takes them, and as they are in
+        memory, without waiting.
 
         Returns what is left to be sent; what is encrypted already comes first. Raises OSError as
         `PlainTransport.send_now` does.
         """
-        sealed, clear = _split(parts)
+        sealed, clear = self._split(parts)
         while True:
             if sealed:
                 left = self._plain.send_now([sealed])
                 self._is_whole = not left
                 if left:
                     return [_Sealed(left[0]), *clear]
-            if not clear:
-                return []
             sealed = self._seal(clear)
+            if not sealed:
+                return [*clear]
+
+    def _split(self, parts: Sequence[Any]) -> tuple[bytes, deque[Any]]:
+        """What is encrypted already, and what is not, with small neighbours in one."""
+        if parts and isinstance(parts[0], _Sealed):
+            return parts[0], deque(gather(parts[1:], self._stored))
+        return b"", deque(gather(parts, self._stored))
 
     def _seal(self, clear: deque[Any]) -> bytes:
-        """Take some of what is to be sent, and encrypt it."""
+        """Take some of what is to be sent, as far as it is in memory, and encrypt it."""
         left = SEAL_BYTES
         while clear and left > 0:
-            part = clear.popleft()
-            if len(part) > left:
-                clear.appendleft(after(part, left))
-                part = _head(part, left)
-            for buffer in read_range(part) if isinstance(part, FileRange) else (part,):
+            part = clear[0]
+            head = _head(part, left) if len(part) > left else part
+            buffers = self._stored.read(head) if isinstance(head, FileRange) else (head,)
+            if isinstance(buffers, NotCached):
+                self._stored.awaits(buffers)
+                break
+            for buffer in buffers:
                 self._tls.write(buffer)
-            left -= len(part)
+            left -= len(head)
+            if head is part:
+                clear.popleft()
+            else:
+                clear[0] = after(part, len(head))
         return self._outgoing.read()
 
     def close(self) -> None:
@@ -269,13 +290,6 @@ class TlsTransport:
     def reset(self) -> None:
         self._is_whole = False  # it hears of an error, not of an end
         self._plain.reset()
-
-
-def _split(parts: Sequence[Any]) -> tuple[bytes, deque[Any]]:
-    """What is encrypted already, and what is not, with small neighbours in one."""
-    if parts and isinstance(parts[0], _Sealed):
-        return parts[0], deque(gather(parts[1:]))
-    return b"", deque(gather(parts))
 
 
 def _head(part: Any, size: int) -> Any:

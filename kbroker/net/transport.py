@@ -12,18 +12,16 @@ from typing import Any, Protocol
 
 import trio
 
+from kbroker.runtime.disk_reads import DiskReads
+from kbroker.storage.cached import NotCached
 from kbroker.storage.files import FileRange
 
 from .arrivals import Arrivals, Step, nothing
+from .stored import FILE_TOO_SHORT, StoredBytes
 
 JOIN_BYTES = 64 * 1024
 """Neighbours up to this size are joined into one buffer: one system call, and one packet that wakes
 the client once, are worth the copy."""
-
-SENDFILE_BYTES = 1024 * 1024
-"""At most this much a call: pages that are not cached make sendfile block the event loop."""
-
-FILE_TOO_SHORT = "a segment file is shorter than what was promised to a client"
 
 UNSENT_BYTES = 16 * 1024
 """How much the system keeps for a client beyond what is on its way, before a socket counts as full."""
@@ -88,16 +86,22 @@ class PlainTransport:
     others.
 
     Parameters: `arrivals` watches the socket with those of others; without it the socket is waited for
-    by itself.
+    by itself. `disk` loads what is to be sent and not in memory.
     """
 
-    __slots__ = ("_arrivals", "_socket")
+    __slots__ = ("_arrivals", "_socket", "_stored")
 
     has_more = False  # the system knows
 
-    def __init__(self, connected: socket.socket, arrivals: Arrivals | None = None) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        arrivals: Arrivals | None = None,
+        disk: DiskReads | None = None,
+    ) -> None:
         self._socket = connected
         self._arrivals = arrivals
+        self._stored = StoredBytes(disk or DiskReads())
         connected.setblocking(False)
         try:
             for option, value in _OPTIONS.items():
@@ -144,20 +148,26 @@ class PlainTransport:
 
     async def writable(self) -> None:
         """Wait until `send_now` can go on."""
-        await trio.lowlevel.wait_writable(self._socket)
+        if not await self._stored.loaded():
+            await trio.lowlevel.wait_writable(self._socket)
 
     def send_now(self, parts: Sequence[Any]) -> list[Any]:
-        """Send buffers and file ranges in order, as far as the socket takes them without waiting.
+        """Send buffers and file ranges in order, as far as the socket takes them, and as they are in
+        memory, without waiting.
 
         Returns what is left to be sent. Raises OSError when the peer has gone; a file that is
         shorter than its range says can only end the connection, because the length is already out.
         """
-        left = gather(parts)
+        left = gather(parts, self._stored)
         try:
             while left:
                 part = left[0]
                 if isinstance(part, FileRange):
-                    sent = self._send_file(part)
+                    size = self._stored.sendable(part)
+                    if isinstance(size, NotCached):
+                        self._stored.awaits(size)
+                        break
+                    sent = self._send_file(part, size)
                 else:
                     # No MSG_MORE: when sendfile then fills the socket, Linux holds all of it back
                     # for 200 ms.
@@ -170,9 +180,8 @@ class PlainTransport:
             pass
         return left
 
-    def _send_file(self, part: FileRange) -> int:
+    def _send_file(self, part: FileRange, size: int) -> int:
         assert part.fd is not None
-        size = min(len(part), SENDFILE_BYTES)
         sent = os.sendfile(self._socket.fileno(), part.fd, part.position, size)
         if sent == 0:
             raise OSError(FILE_TOO_SHORT)
@@ -189,33 +198,32 @@ class PlainTransport:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
 
-def gather(parts: Sequence[Any]) -> list[Any]:
-    """Join small neighbours; only file ranges that are worth a sendfile stay ranges."""
+def gather(parts: Sequence[Any], stored: StoredBytes) -> list[Any]:
+    """Join small neighbours; only file ranges that are worth a sendfile, and those that are not in
+    memory, stay ranges."""
     if len(parts) == 1 and not isinstance(parts[0], FileRange):
         return [*parts]
     gathered: list[Any] = []
     small: list[Any] = []
     for part in parts:
-        if len(part) <= JOIN_BYTES:
-            small += read_range(part) if isinstance(part, FileRange) else (part,)
+        found: Sequence[Any] = (part,)
+        is_small = len(part) <= JOIN_BYTES
+        if isinstance(part, FileRange) and (is_small or part.fd is None or not _HAS_SENDFILE):
+            read = stored.read(part)
+            if isinstance(read, NotCached):
+                is_small = False
+            else:
+                found = read
+        if is_small:
+            small += found
             continue
         if small:
             gathered.append(_joined(small))
             small = []
-        if isinstance(part, FileRange) and (part.fd is None or not _HAS_SENDFILE):
-            gathered += read_range(part)
-        else:
-            gathered.append(part)
+        gathered += found
     if small:
         gathered.append(_joined(small))
     return gathered
-
-
-def read_range(part: FileRange) -> list[Any]:
-    buffers = part.parts()
-    if sum(map(len, buffers)) < len(part):
-        raise OSError(FILE_TOO_SHORT)
-    return list(buffers)
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -20,9 +20,11 @@ from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.clock import Clock
+from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.troubles import Troubles
+from kbroker.storage.cached import waiting
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.log import Log
@@ -66,6 +68,7 @@ class Partitions:
         self.troubles = troubles
         self.in_memory = in_memory
         self.in_thread = in_thread
+        self.disk_reads = DiskReads(in_thread)
         self.no_checkpoint = trio.Lock()
         self.trash = trio.Event()
         """Set when there are files that nobody needs any more."""
@@ -198,8 +201,13 @@ class Partitions:
     def _open(self, topic: Topic, index: int) -> Replica:
         config, of_log = self._settings_of(topic)
         try:
-            log = self.logs.open_log(
-                topic.name, topic.id, index, of_log, now_ms=self.clock.log_ms()
+            log = waiting(  # half an opened log must not be left behind
+                self.logs.open_log,
+                topic.name,
+                topic.id,
+                index,
+                of_log,
+                now_ms=self.clock.log_ms(),
             )
         except StorageError as error:
             self.report_storage_error(topic, index, error)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+)
 from heapq import merge
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import trio
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+Wanted: TypeAlias = Callable[[], Awaitable[None]] | None
+"""What work that comes in pieces wants to be awaited before it goes on; None for nothing."""
 
 SLICE_SECONDS = 0.0005
 REST = 4
@@ -176,27 +187,35 @@ class Turn:
             await self.pause()
         return merge(*runs)
 
-    def run(self, work: Generator[None, None, Result]) -> Result | Coroutine[Any, Any, Result]:
+    def run(self, work: Generator[Wanted, None, Result]) -> Result | Coroutine[Any, Any, Result]:
         """Do work that comes in pieces: all of it if this turn is long enough, else what fits.
 
         Returns its result, or what does the rest of it when awaited.
         """
         try:
             while True:
-                next(work)
-                if self.is_over:
-                    return self.finish(work)
+                wanted = next(work)
+                if wanted is not None or self.is_over:
+                    return self.finish(work, wanted)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    async def finish(self, work: Generator[None, None, Result]) -> Result:
-        """Do work that comes in pieces, with a pause behind each."""
+    async def finish(self, work: Generator[Wanted, None, Result], wanted: Wanted = None) -> Result:
+        """Do work that comes in pieces, with a pause behind each, or what it wants to be awaited."""
         while True:
+            await self.give_way(wanted)
             try:
-                next(work)
+                wanted = next(work)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+
+    async def give_way(self, wanted: Wanted) -> None:
+        """Await what work wants before it goes on; others have their turn meanwhile, or now."""
+        if wanted is None:
             await self.pause()
+        else:
+            await wanted()
+            self._ends_at = trio.current_time() + TURN_SECONDS
 
 
 class _Each(Generic[Item]):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.net.transport import JOIN_BYTES, SENDFILE_BYTES, PlainTransport
+from kbroker.net.stored import SENDFILE_BYTES
+from kbroker.net.transport import JOIN_BYTES, PlainTransport
 from kbroker.storage.files import File, MemFiles, OsFiles
 
 from ..receiving import receive as receive_from

@@ -19,6 +19,7 @@ class Source:
     """A file that counts what is read of it."""
 
     fd = None
+    path = "a.log"
 
     def __init__(self, data: bytes) -> None:
         self.data = data

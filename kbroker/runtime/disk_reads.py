@@ -1,0 +1,72 @@
+"""Bytes that are on the disk only, read off the event loop before somebody wants them in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from kbroker.storage.cached import NotCached, only_cached
+
+from .slices import Wanted
+from .threads import InThread
+
+Result = TypeVar("Result")
+
+AT_ONCE = 8
+"""So many clients wait for the disks in threads; syncs, for which acks wait, have the rest of them."""
+
+
+class DiskReads:
+    """Loads what reads did not find in memory (see `kbroker.storage.cached`).
+
+    Parameters: `in_thread` is where it is loaded.
+    """
+
+    __slots__ = ("_in_thread", "_places")
+
+    def __init__(self, in_thread: InThread = trio.to_thread.run_sync) -> None:
+        self._in_thread = in_thread
+        self._places = trio.Semaphore(AT_ONCE)
+
+    async def load(self, absent: NotCached) -> None:
+        """Have it in memory, unless it cannot be read, which the next read tells."""
+        async with self._places:
+            await self._in_thread(absent.load)
+
+    def again(
+        self, absent: NotCached, read: Callable[[], Result]
+    ) -> Generator[Wanted, None, Result]:
+        """`read` once more, as often as it takes, after `only_cached` has said what is `absent`.
+
+        It waits for the disk where what was loaded is gone again at once.
+        """
+        while True:
+            yield partial(self.load, absent)
+            found = only_cached(read)
+            if not isinstance(found, NotCached):
+                return found
+            if absent.has_loaded(found):
+                return read()
+            absent = found
+
+    def in_pieces(self, read: Callable[[], Result]) -> Generator[Wanted, None, Result]:
+        """What `read` returns, without waiting for a disk in the event loop; it may be called several
+        times."""
+        found = only_cached(read)
+        if isinstance(found, NotCached):
+            return (yield from self.again(found, read))
+        return found
+
+    async def read(self, read: Callable[[], Result]) -> Result:
+        """As `in_pieces`, for who may wait."""
+        work = self.in_pieces(read)
+        while True:
+            try:
+                wanted = next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if wanted is not None:
+                await wanted()

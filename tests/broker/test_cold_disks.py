@@ -1,0 +1,266 @@
+"""Who reads what is on the disk only waits for it; the others do not."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.cluster import OFFSETS_TOPIC
+from kbroker.protocol.message_sets import read_messages
+from kbroker.protocol.records import Record, read_records
+from kbroker.storage import cached
+
+from ..brokers import started
+from ..cold_disk import ColdDisk
+from ..security.certificates import Authority
+from ..security.clients import encrypted
+from ..security.test_listeners import secured
+from ..sharing import ShareMember, initialize
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch,
+    list_offset,
+    produce,
+    until,
+    values_of,
+)
+from .test_log_dirs import move, moved
+from .test_server import commit, committed
+
+FIRST_MS = 1_000_000
+VALUE_BYTES = 3000
+BATCHES = {"small": (400, 1), "large": (40, 30)}
+"""How many batches, of how many records: below and above what is joined with its neighbours."""
+SEGMENT_BYTES = 1 << 20
+
+
+def value(number: int) -> bytes:
+    """It is not compressed away, and says which one it is."""
+    return b"%08d" % number + os.urandom(VALUE_BYTES)
+
+
+async def fill(wire: Wire, kind: str) -> tuple[Topic, list[bytes]]:
+    """A topic of several segments, and its values; each record is a millisecond later."""
+    topic = await create_topic(wire, "t", configs={"segment.bytes": str(SEGMENT_BYTES)})
+    count, size = BATCHES[kind]
+    values = [value(number) for number in range(count * size)]
+    for first in range(0, len(values), size):
+        records = [
+            Record(None, values[number], FIRST_MS + number) for number in range(first, first + size)
+        ]
+        row = await produce(wire, topic, batch(records))
+        assert row.error_code == 0
+    return topic, values
+
+
+async def read_all(wire: Wire, topic: Topic, count: int, **settings: Any) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while len(found) < count:
+        row = await fetch(wire, topic, len(found), **settings)
+        found += [r.value for r in read_records(row.records) if r.offset >= len(found)]
+    return found
+
+
+Ask: TypeAlias = Callable[[Broker, Wire, Topic, list[bytes]], Awaitable[None]]
+
+
+async def fetch_from_the_beginning(
+    _: Broker, wire: Wire, topic: Topic, values: list[bytes]
+) -> None:
+    assert await read_all(wire, topic, len(values)) == values
+
+
+async def fetch_small_answers(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+    found = await read_all(wire, topic, 20, partition_max_bytes=10_000)
+    assert found == values[: len(found)]
+
+
+async def fetch_committed(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+    assert await read_all(wire, topic, len(values), isolation_level=1) == values
+
+
+async def fetch_somewhere(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+    for offset in (len(values) // 2, len(values) // 3, len(values) - 1, 7):
+        row = await fetch(wire, topic, offset, partition_max_bytes=100_000)
+        (found, *_rest) = [r.value for r in read_records(row.records) if r.offset == offset]
+        assert found == values[offset]
+
+
+async def fetch_as_of_old(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+    row = await fetch(wire, topic, 0, 2)
+    assert [each.value for each in read_messages(row.records, 1)][:30] == values[:30]
+
+
+async def look_for_a_time(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+    for offset in (len(values) // 2, len(values) - 3, 5):
+        assert (await list_offset(wire, topic, FIRST_MS + offset)).offset == offset
+
+
+async def look_for_the_latest(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+    assert (await list_offset(wire, topic, -3)).offset == len(values) - 1
+
+
+async def share(broker: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+    await initialize(broker.node, topic)
+    member = ShareMember(wire, topic)
+    await member.begin(0)
+    with trio.fail_after(20):
+        while not (taken := await member.take()):
+            pass
+    assert taken[0][0] == 0
+
+
+EVERYTHING: list[Ask] = [
+    fetch_from_the_beginning,
+    fetch_small_answers,
+    fetch_committed,
+    fetch_somewhere,
+    fetch_as_of_old,
+    look_for_a_time,
+    look_for_the_latest,
+    share,
+]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("ask", EVERYTHING, ids=lambda ask: ask.__name__)
+async def test_the_event_loop_does_not_wait(
+    ask: Ask, kind: str, restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart indexes are on the disk too, and bytes are looked through for damage."""
+    folder = tmp_path / "data"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        topic, values = await fill(wire, kind)
+        if not restarted:
+            disk = ColdDisk(monkeypatch)
+            disk.forget(folder)
+            await ask(broker, wire, topic, values)
+    if restarted:
+        async with started(folder) as broker, connected(broker.endpoint) as wire:
+            broker.node.partitions.named_hosted("t", 0)  # it is opened
+            disk = ColdDisk(monkeypatch)
+            disk.forget(folder)
+            await ask(broker, wire, topic, values)
+    assert disk.waits == []
+    assert disk.loads > 0
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+async def test_nor_with_tls(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority, folder = Authority(tmp_path), tmp_path / "data"
+    async with (
+        secured(authority, folder) as broker,
+        encrypted(broker.endpoint, authority.context()) as wire,
+    ):
+        topic, values = await fill(wire, kind)
+        disk = ColdDisk(monkeypatch)
+        disk.forget(folder)
+        assert await read_all(wire, topic, len(values)) == values
+    assert disk.waits == []
+    assert disk.loads > 0
+
+
+async def test_nor_for_a_coordinator_that_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        for offset in range(100):
+            await commit(wire, "g", "t", offset)
+        disk = ColdDisk(monkeypatch)
+        disk.forget(folder)
+        groups = broker.node.groups
+        ((index, _),) = groups._shards.items()
+        del groups._shards[index]
+        groups._begin_if_led(broker.node.cluster.topics[OFFSETS_TOPIC], index)
+        await until(lambda: index in groups._shards)
+        assert await committed(wire, "g", "t") == 99
+    assert disk.waits == []
+    assert disk.loads > 0
+
+
+async def test_nor_for_a_replica_that_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        topic, values = await fill(wire, "large")
+        disk = ColdDisk(monkeypatch)
+        disk.forget(tmp_path)
+        assert await move(wire, folders[1], ("t", [0])) == [0]
+        await moved(wire, ("t", 0), folders[1])
+        assert await read_all(wire, topic, len(values)) == values
+    assert disk.waits == []
+    assert disk.loads > 0
+
+
+async def test_what_is_gone_again_at_once_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that has nothing in memory, ever: answers come all the same."""
+    folder = tmp_path / "data"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        topic, values = await fill(wire, "large")
+
+        def never(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
+            raise BlockingIOError
+
+        monkeypatch.setattr(cached, "_NO_WAIT", 1)
+        monkeypatch.setattr(os, "preadv", never, raising=False)
+        for offset in (0, len(values) // 2):
+            row = await fetch(wire, topic, offset)
+            assert values[offset] in values_of(row)
+
+
+async def test_where_the_system_cannot_tell_everything_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        topic, values = await fill(wire, "large")
+
+        def unknown(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
+            raise OSError(errno.EOPNOTSUPP, "not on this file system")
+
+        monkeypatch.setattr(cached, "_NO_WAIT", 1)
+        monkeypatch.setattr(os, "preadv", unknown, raising=False)
+        assert await read_all(wire, topic, len(values)) == values
+
+
+async def test_what_was_read_does_not_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is deleted meanwhile would keep its room, until somebody looks for garbage."""
+    folder = tmp_path / "data"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        topic, values = await fill(wire, "large")
+        disk = ColdDisk(monkeypatch)
+        disk.forget(folder)
+        gc.disable()
+        try:
+            for ask in (fetch_from_the_beginning, fetch_somewhere, look_for_a_time):
+                await ask(broker, wire, topic, values)
+            active = broker.node.partitions.named_replica("t", 0).log.segments[-1].log_path
+            opened = open_files()
+        finally:
+            gc.enable()
+    assert disk.loads > 0
+    assert {each for each in opened if "/t-0/" in each} <= {active}
+
+
+def open_files() -> list[str]:
+    return [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]

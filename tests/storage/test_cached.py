@@ -1,0 +1,112 @@
+"""Reads that do not wait for a disk, on real files that the system has forgotten."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage import cached
+from kbroker.storage.cached import LOOK_BYTES, NotCached, only_cached, waiting
+from kbroker.storage.files import File, OsFiles
+
+DATA = bytes(range(256)) * (3 * LOOK_BYTES // 256)
+
+
+class Forgetful:
+    """A system that has in memory what was loaded, and nothing else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loaded: list[tuple[int, int]] = []
+        self._sendfile, self._preadv = os.sendfile, os.preadv
+        monkeypatch.setattr(cached, "_NO_WAIT", 8)
+        monkeypatch.setattr(os, "sendfile", self.sendfile)
+        monkeypatch.setattr(os, "preadv", self.preadv)
+
+    def sendfile(self, to: int, fd: int, position: int, size: int) -> int:
+        sent = self._sendfile(to, fd, position, size)
+        self.loaded.append((position, position + sent))
+        return sent
+
+    def preadv(self, fd: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        end = min(position + sum(map(len, buffers)), os.fstat(fd).st_size)
+        if position < end and not any(a <= position and end <= b for a, b in self.loaded):
+            raise BlockingIOError
+        return self._preadv(fd, buffers, position)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    opened = OsFiles().open(str(tmp_path / "a.log"), create=True)
+    opened.append([DATA])
+    return opened
+
+
+def test_what_is_missing_is_loaded_and_read(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = Forgetful(monkeypatch)
+    absent = only_cached(file.read, 1000, 50)
+    assert isinstance(absent, NotCached)
+    assert (absent.position, absent.size) == (1000, 50)
+    absent.load()
+    assert system.loaded == [(1000, 1000 + LOOK_BYTES)]
+    assert only_cached(file.read, 1000, 50) == DATA[1000:1050]
+
+
+def test_the_end_of_a_file_is_no_reason_to_wait(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Forgetful(monkeypatch)
+    absent = only_cached(file.read, len(DATA) - 10, 100)
+    assert isinstance(absent, NotCached)
+    absent.load()
+    assert only_cached(file.read, len(DATA) - 10, 100) == DATA[-10:]
+    assert only_cached(file.read, len(DATA), 100) == b""
+
+
+def test_a_gap_is_found(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends are in memory, and what is between them is not."""
+    system = Forgetful(monkeypatch)
+    size = len(DATA)
+    system.loaded = [(0, 4096), (size - 4096, size)]
+    found = file.range(0, size)
+    assert isinstance(found.absent_part(size), NotCached)
+    assert found.absent_part(4096) is None
+    system.loaded.append((0, size))
+    assert found.absent_part(size) is None
+
+
+def test_what_must_not_stop_half_way_waits(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    Forgetful(monkeypatch)
+
+    def steps() -> bytes:
+        return waiting(file.read, 0, 5)
+
+    assert only_cached(steps) == DATA[:5]
+
+
+def test_an_error_of_a_disk_is_for_the_next_read(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Forgetful(monkeypatch)
+    absent = only_cached(file.read, 0, 5)
+    assert isinstance(absent, NotCached)
+
+    def broken(*_: object) -> int:
+        raise OSError("the disk is broken")
+
+    monkeypatch.setattr(os, "sendfile", broken)
+    absent.load()
+    again = only_cached(file.read, 0, 5)
+    assert isinstance(again, NotCached)
+    assert absent.has_loaded(again)  # so the read goes on by itself, and tells
+
+
+def test_other_reads_wait(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    Forgetful(monkeypatch)
+    assert file.read(0, 5) == DATA[:5]
+
+
+def test_a_real_system_tells(file: File) -> None:
+    """What was just written is in memory; whether it can be told is the file system's affair."""
+    assert only_cached(file.read, 0, len(DATA)) == DATA

@@ -151,6 +151,11 @@ class Broker:
     def address(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
+    @property
+    def process_ids(self) -> list[int]:
+        """Those of the broker, one for each node."""
+        return [process.pid for process in self._processes]
+
     def cpu_seconds(self) -> float:
         """Processor time of all threads so far; 0.0 where the system does not tell."""
         return sum(cpu_seconds_of(process.pid) for process in self._processes)

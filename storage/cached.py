@@ -1,8 +1,8 @@
 """Reads that do not wait for a disk: what is not in memory is loaded somewhere else first.
 
 An event loop that waits for a disk lets all clients wait, because one of them reads what is old. So
-whatever it reads is read by `only_cached`, and what is not in the system's page cache comes back as
-`NotCached`: a worker thread calls its `load`, and then the same is read once more.
+whatever it reads is read by `only_cached`, and where something is not in the system's page cache
+NotCached is raised: a worker thread calls its `load`, and then the same is read once more.
 
 Linux tells what is cached (preadv2 with RWF_NOWAIT, since 4.14, on most file systems). Where the system
 cannot tell, everything counts as cached.
@@ -20,9 +20,6 @@ from typing import ParamSpec, Protocol, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-AHEAD = 1
-"""As many times as much is asked for behind what is loaded: who reads old records mostly goes on, and the
-disk works while the first part is sent."""
 LOOK_BYTES = 128 * 1024
 """What Linux reads ahead at once, if it is not told otherwise."""
 
@@ -69,8 +66,9 @@ class NotCached(Exception):
         assert fd is not None
         position, end = self.position, self.end
         with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
-            wanted = end - position + AHEAD * self.size
-            os.posix_fadvise(fd, position, wanted, os.POSIX_FADV_WILLNEED)
+            # As much again is asked for behind them: who reads old records mostly goes on, and the disk
+            # works while these are sent. More would keep its queue so full that looks have to wait.
+            os.posix_fadvise(fd, position, end - position + self.size, os.POSIX_FADV_WILLNEED)
             # A sixth of what it costs to read them: they are not copied.
             while position < end and (
                 size := os.sendfile(nowhere.fileno(), fd, position, end - position)
@@ -78,24 +76,38 @@ class NotCached(Exception):
                 position += size
 
 
+class Reading(Protocol):
+    """How something is read: `only_cached` or `waiting`."""
+
+    def __call__(
+        self,
+        read: Callable[Arguments, Result],
+        /,
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result: ...
+
+
 def only_cached(
-    read: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
-) -> Result | NotCached:
-    """What `read` returns, or what is to be loaded before it is called again, because it would have
-    waited for a disk. It may have done a part of its work by then."""
+    read: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result:
+    """Call `read`, which raises NotCached instead of waiting for a disk.
+
+    It may have done a part of its work by then, and is called again. It must not call anybody who reads
+    for others, nor start a task, which would inherit this.
+    """
     token = _must_not_wait.set(True)
     try:
         return read(*args, **kwargs)
     except NotCached as absent:
-        # Who keeps it would keep the frames, and what is open in them.
-        absent.__traceback__ = absent.__context__ = None
-        return absent
+        absent.__context__ = None  # its frames are of no use, and keep files open
+        raise
     finally:
         _must_not_wait.reset(token)
 
 
 def waiting(
-    read: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    read: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
     """Call `read`, which waits for a disk, also within `only_cached`: it must not stop half-way."""
     token = _must_not_wait.set(False)

@@ -32,6 +32,7 @@ from kbroker.protocol.records import (
     placed,
 )
 
+from .cached import waiting
 from .epochs import LeaderEpochs
 from .errors import CorruptLogError, StorageError, WriteRefusedError
 from .files import Files
@@ -383,7 +384,7 @@ class Log:
         if self.offline is None:
             self.offline = reason
             if self.when_offline is not None:
-                self.when_offline(self)
+                waiting(self.when_offline, self)
 
     @contextmanager
     def damage_noted(self) -> Iterator[None]:

@@ -42,6 +42,7 @@ from kbroker.protocol.records import (
     read_records,
 )
 from kbroker.runtime.slices import Slices, TurnQueue, Wanted
+from kbroker.storage.cached import Reading
 from kbroker.storage.log import Log
 
 logger = logging.getLogger(__name__)
@@ -683,12 +684,12 @@ def _batches_of(
         yield from _batches_of(half, encode, bytes_max)
 
 
-def _stored_batches(log: Log, offset: int) -> tuple[int, Batches]:
+def _stored_batches(log: Log, offset: int, reading: Reading) -> tuple[int, Batches]:
     """The batches of a log from `offset` on, as many as are replayed at once, and what is next."""
-    found = log.read(offset, LOAD_BYTES, limit=log.log_end_offset)
+    found = reading(log.read, offset, LOAD_BYTES, limit=log.log_end_offset)
     if not found.size:
         return log.log_end_offset, iter(())
-    data = found.records if isinstance(found.records, bytes) else found.records.read()
+    data = found.records if isinstance(found.records, bytes) else reading(found.records.read)
     batches = memoryview(data)
     return found.next_offset, (
         (header, read_records(batches[position : position + header.size]))

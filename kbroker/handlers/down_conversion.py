@@ -50,8 +50,9 @@ class DownConversion:
             self._bytes_left -= len(converted.data)
             if converted.data:
                 return converted.data
+            offset, limit = found.next_offset, log.high_watermark
             found = await self._disk_reads.read(
-                partial(log.read, found.next_offset, max_bytes, limit=log.high_watermark)
+                lambda reading: reading(log.read, offset, max_bytes, limit=limit)  # noqa: B023
             )
         return b""
 

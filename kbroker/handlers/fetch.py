@@ -23,7 +23,7 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
-from kbroker.storage.cached import NotCached, only_cached
+from kbroker.storage.cached import Reading
 from kbroker.storage.errors import StorageError
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.segment import Slice
@@ -286,11 +286,8 @@ class _FetchWork:
             if row is None or not row.is_still_true(to_log_end=to_log_end):
                 at_least_one = not anything or (every_one and left > 0)
                 most = min(left, target.max_bytes)
-                found = only_cached(self._read, target, most, at_least_one)
-                if isinstance(found, NotCached):
-                    read = partial(self._read, target, most, at_least_one)
-                    found = yield from self.node.partitions.disk_reads.again(found, read)
-                row = found
+                read = partial(self._read, target, most, at_least_one)
+                row = yield from self.node.partitions.disk_reads.in_pieces(read)
                 if not row.size:
                     self._empty[target.key] = row
             left -= row.size
@@ -314,14 +311,14 @@ class _FetchWork:
         if self.follower is not None and not self._arrived:
             self.follower.has_fetched(self.node, target, replica)
 
-    def _read(self, target: Target, max_bytes: int, at_least_one: bool) -> _Row:
+    def _read(self, target: Target, max_bytes: int, at_least_one: bool, reading: Reading) -> _Row:
         key, index = target.key
         name = key if isinstance(key, str) else ""
         replica = None
         target.was_read(None)
         try:
             replica = self._replica(self._topic(target), index)
-            return self._read_replica(target, name, replica, max_bytes, at_least_one)
+            return self._read_replica(target, name, replica, max_bytes, at_least_one, reading)
         except KafkaError as error:
             if isinstance(error, StorageError) and replica is not None and not replica.closed:
                 self.node.partitions.report_storage_error(replica.topic, index, error)
@@ -376,7 +373,13 @@ class _FetchWork:
         return topic
 
     def _read_replica(
-        self, target: Target, name: str, replica: Replica, max_bytes: int, at_least_one: bool
+        self,
+        target: Target,
+        name: str,
+        replica: Replica,
+        max_bytes: int,
+        at_least_one: bool,
+        reading: Reading,
     ) -> _Row:
         replica.check_epoch(target.current_leader_epoch)
         diverged = replica.diverging_epoch(target.last_fetched_epoch, target.fetch_offset)
@@ -391,15 +394,15 @@ class _FetchWork:
             response = self._marks(replica)
             response.preferred_read_replica = nearer
             return _Row(target, name, response, NOTHING, replica)
-        found = self._found(target, replica, max_bytes, at_least_one)
+        found = self._found(target, replica, max_bytes, at_least_one, reading)
         self._note_follower(target, replica)
         response = self._marks(replica)
         response.records = found.records
         if self.committed_only and found.size:
             response.aborted_transactions = [
                 FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=offset)
-                for producer_id, offset in aborted_transactions(
-                    replica.log, found.first_offset, found.next_offset
+                for producer_id, offset in reading(
+                    aborted_transactions, replica.log, found.first_offset, found.next_offset
                 )
             ]
         return _Row(target, name, response, found, replica, replica.log.log_end_offset)
@@ -423,17 +426,28 @@ class _FetchWork:
             return NO_REPLICA
         return self.node.partitions.nearer_replica(replica, rack, target.fetch_offset)
 
-    def _found(self, target: Target, replica: Replica, max_bytes: int, at_least_one: bool) -> Slice:
+    def _found(
+        self,
+        target: Target,
+        replica: Replica,
+        max_bytes: int,
+        at_least_one: bool,
+        reading: Reading,
+    ) -> Slice:
         if self.follower is not None:
             return self.follower.read(
-                self.node, target, replica, max(max_bytes, 0), at_least_one=at_least_one
+                self.node, target, replica, max(max_bytes, 0), at_least_one, reading
             )
         log = replica.log
         limit = log.last_stable_offset if self.committed_only else log.high_watermark
         if target.fetch_offset > log.log_end_offset and not replica.is_leader:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        return log.read(
-            target.fetch_offset, max(max_bytes, 0), limit=limit, at_least_one=at_least_one
+        return reading(
+            log.read,
+            target.fetch_offset,
+            max(max_bytes, 0),
+            limit=limit,
+            at_least_one=at_least_one,
         )
 
     def _is_enough(self, rows: list[_Row]) -> bool:

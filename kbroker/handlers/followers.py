@@ -14,6 +14,7 @@ from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.schema import BrokerEpoch
+from kbroker.storage.cached import Reading
 from kbroker.storage.segment import Slice
 
 
@@ -37,13 +38,20 @@ class FetchingFollower(NamedTuple):
             )
 
     def read(
-        self, node: Node, target: Target, replica: Replica, max_bytes: int, *, at_least_one: bool
+        self,
+        node: Node,
+        target: Target,
+        replica: Replica,
+        max_bytes: int,
+        at_least_one: bool,
+        reading: Reading,
     ) -> Slice:
         """What it copies next, up to the log end; nothing while its quota is used up (KIP-73)."""
         now = trio.current_time()
         if node.leader_quota.wait_seconds(replica, self.node_id, now):
             max_bytes, at_least_one = 0, False
-        found = replica.log.read(
+        found = reading(
+            replica.log.read,
             target.fetch_offset,
             max_bytes,
             limit=replica.log.log_end_offset,

@@ -17,6 +17,7 @@ from kbroker.protocol.messages.list_offsets import (
 )
 from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
+from kbroker.storage.cached import Reading
 from kbroker.storage.lookups import latest_record, offset_for_timestamp
 
 from .context import Context
@@ -95,6 +96,7 @@ def _list_one(
     request: ListOffsetsRequest,
     name: str,
     partition: ListOffsetsRequest.Partition,
+    reading: Reading,
     *,
     twice: bool,
 ) -> ListOffsetsResponse.Partition:
@@ -105,9 +107,8 @@ def _list_one(
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         replica = ctx.node.partitions.named_replica(name, partition.partition_index)
         replica.check_epoch(partition.current_leader_epoch)
-        found = _find(
-            replica, partition.timestamp, request.isolation_level == READ_COMMITTED, ctx.version
-        )
+        committed_only = request.isolation_level == READ_COMMITTED
+        found = _find(replica, partition.timestamp, committed_only, ctx.version, reading)
     except KafkaError as error:
         row.error_code = error.code
         if (
@@ -122,7 +123,9 @@ def _list_one(
     return row
 
 
-def _find(replica: Replica, timestamp: int, committed_only: bool, version: int) -> _Found:
+def _find(
+    replica: Replica, timestamp: int, committed_only: bool, version: int, reading: Reading
+) -> _Found:
     log = replica.log
     if timestamp < 0:
         if version < FIRST_VERSION.get(timestamp, version + 1):
@@ -137,10 +140,10 @@ def _find(replica: Replica, timestamp: int, committed_only: bool, version: int) 
             return _Found()
     limit = log.last_stable_offset if committed_only else log.high_watermark
     if timestamp == MAX_TIMESTAMP:
-        newest = latest_record(log)
+        newest = reading(latest_record, log)
         found = newest if newest and newest.offset < limit else None
     else:
-        found = offset_for_timestamp(log, timestamp, limit=limit)
+        found = reading(offset_for_timestamp, log, timestamp, limit=limit)
     if found is None:
         _check_end_is_known(replica)
         return _Found()

@@ -26,9 +26,10 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
 from kbroker.protocol.records import BatchHeader, read_records
 from kbroker.security.acls import AclOperation
-from kbroker.storage.cached import must_not_wait
+from kbroker.storage.cached import Reading, must_not_wait, waiting
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import FileRange
+from kbroker.storage.log import Log
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.segment import Slice
 from kbroker.storage.slice_batches import part_of, slice_headers
@@ -297,14 +298,16 @@ class _ShareFetch:
         async for each in turn.each(ready):
             most = self.max_bytes // len(ready)
             read = await self.node.partitions.disk_reads.read(
-                partial(self._read, each, most, at_least_one=not anything)
+                partial(self._read, each, most, not anything)
             )
             if read is not None:
                 anything = anything or read.slice.size > 0
                 reads.append(read)
         return reads
 
-    def _read(self, found: _Found, max_bytes: int, *, at_least_one: bool) -> _Read | None:
+    def _read(
+        self, found: _Found, max_bytes: int, at_least_one: bool, reading: Reading
+    ) -> _Read | None:
         led = found.led
         delivery = led.delivery
         if delivery is None or not _is_ready(led):
@@ -314,11 +317,7 @@ class _ShareFetch:
         offset = delivery.next_offset()
         limit = led.readable_end
         try:
-            read = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
-            if must_not_wait() and isinstance(read.records, FileRange):
-                absent = read.records.absent_part(read.size)
-                if absent is not None:  # its batches are looked through in one piece
-                    raise absent
+            read = reading(_read_whole, log, offset, max_bytes, limit, at_least_one)
         except KafkaError as error:
             if isinstance(error, StorageError) and not led.replica.closed:
                 self.node.partitions.report_storage_error(
@@ -353,7 +352,7 @@ class _ShareFetch:
         """Returns how many records the member gets."""
         led, delivery = read.found.led, read.delivery
         if delivery.next_offset() != read.offset:  # another member was quicker
-            again = self._read(read.found, max(read.slice.size, 1), at_least_one=True)
+            again = self._read(read.found, max(read.slice.size, 1), True, waiting)
             if again is None or again.error is not None:
                 return 0
             read = again
@@ -434,6 +433,16 @@ class _ShareFetch:
         told = has_records or target.must_tell or bool(row.error_code)
         target.must_tell = bool(row.error_code)
         return told
+
+
+def _read_whole(log: Log, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> Slice:
+    """As `Log.read`; the batches must be in memory as well, which are looked through in one piece."""
+    found = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
+    if must_not_wait() and isinstance(found.records, FileRange):
+        absent = found.records.absent_part(found.size)
+        if absent is not None:
+            raise absent
+    return found
 
 
 def _is_ready(led: LedShare) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.runtime.disk_reads import DiskReads
-from kbroker.storage.cached import NotCached, only_cached
+from kbroker.storage.cached import NotCached, only_cached, waiting
 from kbroker.storage.files import Buffer, FileRange
 
 SENDFILE_BYTES = 1024 * 1024
@@ -49,7 +49,7 @@ class StoredBytes:
         self._absent = absent
 
     def sendable(self, part: FileRange) -> int | NotCached:
-        """How much of a range can be sent by one call."""
+        """How much of a range can be sent by one call, or what has to be loaded before."""
         known = self._known_bytes(part)
         if known:
             return known
@@ -65,10 +65,14 @@ class StoredBytes:
         return size
 
     def read(self, part: FileRange) -> list[Buffer] | NotCached:
-        """All bytes of a range. Raises OSError where the file has fewer."""
+        """All bytes of a range, or what has to be loaded before. Raises OSError where the file has
+        fewer."""
         if self._known_bytes(part) == len(part):
-            return _parts(part)
-        return only_cached(_parts, part)
+            return waiting(_parts, part)
+        try:
+            return only_cached(_parts, part)
+        except NotCached as absent:
+            return absent.with_traceback(None)
 
 
 def _parts(part: FileRange) -> list[Buffer]:

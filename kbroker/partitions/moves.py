@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from functools import partial
 
 import trio
 
@@ -83,7 +82,9 @@ class ReplicaMoves:
         """Copy, then swap, unless somebody gives the move up meanwhile."""
         slices = Slices()
         while self._is_wanted(future):
-            await self._partitions.disk_reads.read(partial(future.look_ahead, COPY_BYTES))
+            await self._partitions.disk_reads.read(
+                lambda reading: reading(future.look_ahead, COPY_BYTES)
+            )
             if future.copy(COPY_BYTES, now_ms=self._partitions.clock.log_ms()):
                 future.log.synced(await self._partitions.in_thread(future.log.sync))
                 if self._is_wanted(future) and await self._swap(future):

@@ -24,7 +24,6 @@ from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.troubles import Troubles
-from kbroker.storage.cached import waiting
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.log import Log
@@ -201,13 +200,8 @@ class Partitions:
     def _open(self, topic: Topic, index: int) -> Replica:
         config, of_log = self._settings_of(topic)
         try:
-            log = waiting(  # half an opened log must not be left behind
-                self.logs.open_log,
-                topic.name,
-                topic.id,
-                index,
-                of_log,
-                now_ms=self.clock.log_ms(),
+            log = self.logs.open_log(
+                topic.name, topic.id, index, of_log, now_ms=self.clock.log_ms()
             )
         except StorageError as error:
             self.report_storage_error(topic, index, error)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import trio
 
-from kbroker.storage.cached import NotCached, only_cached
+from kbroker.storage.cached import NotCached, Reading, only_cached, waiting
 
 from .slices import Wanted
 from .threads import InThread
@@ -37,30 +37,35 @@ class DiskReads:
             await self._in_thread(absent.load)
 
     def again(
-        self, absent: NotCached, read: Callable[[], Result]
+        self, absent: NotCached, read: Callable[[Reading], Result]
     ) -> Generator[Wanted, None, Result]:
-        """`read` once more, as often as it takes, after `only_cached` has said what is `absent`.
+        """`read` by `only_cached` once more, as often as it takes, after that has raised `absent`.
 
         It waits for the disk where what was loaded is gone again at once.
         """
         while True:
             yield partial(self.load, absent)
-            found = only_cached(read)
-            if not isinstance(found, NotCached):
-                return found
+            try:
+                return read(only_cached)
+            except NotCached as another:
+                # Who keeps it would keep its frames, and what is open in them.
+                found = another.with_traceback(None)
             if absent.has_loaded(found):
-                return read()
+                return read(waiting)
             absent = found
 
-    def in_pieces(self, read: Callable[[], Result]) -> Generator[Wanted, None, Result]:
-        """What `read` returns, without waiting for a disk in the event loop; it may be called several
-        times."""
-        found = only_cached(read)
-        if isinstance(found, NotCached):
-            return (yield from self.again(found, read))
-        return found
+    def in_pieces(self, read: Callable[[Reading], Result]) -> Generator[Wanted, None, Result]:
+        """What `read` returns, without waiting for a disk in the event loop.
 
-    async def read(self, read: Callable[[], Result]) -> Result:
+        Parameters: `read` is given how it has to read from files, and may be called several times.
+        """
+        try:
+            return read(only_cached)
+        except NotCached as another:
+            absent = another.with_traceback(None)
+        return (yield from self.again(absent, read))
+
+    async def read(self, read: Callable[[Reading], Result]) -> Result:
         """As `in_pieces`, for who may wait."""
         work = self.in_pieces(read)
         while True:

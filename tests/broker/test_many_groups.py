@@ -27,6 +27,7 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRe
 from kbroker.protocol.records import Marker, end_transaction_marker, read_header, read_records
 from kbroker.protocol.transaction_log import encode_key, encode_value
 from kbroker.runtime.slices import Turn
+from kbroker.storage.cached import waiting
 
 from ..brokers import started
 from ..turns import TURN_SECONDS_MAX, longest_step
@@ -81,7 +82,7 @@ def batch_sizes(broker: Broker) -> list[int]:
     log = shard_of(broker).replica.log
     offset, sizes = log.log_start_offset, []
     while offset < log.log_end_offset:
-        offset, batches = _stored_batches(log, offset)
+        offset, batches = _stored_batches(log, offset, waiting)
         sizes += [header.size for header, _ in batches]
     return sizes
 

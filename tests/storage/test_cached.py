@@ -43,10 +43,16 @@ def file(tmp_path: Path) -> File:
     return opened
 
 
+def missed(file: File, position: int, size: int) -> NotCached:
+    """What a read says that it would have to wait for."""
+    with pytest.raises(NotCached) as raised:
+        only_cached(file.read, position, size)
+    return raised.value
+
+
 def test_what_is_missing_is_loaded_and_read(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     system = Forgetful(monkeypatch)
-    absent = only_cached(file.read, 1000, 50)
-    assert isinstance(absent, NotCached)
+    absent = missed(file, 1000, 50)
     assert (absent.position, absent.size) == (1000, 50)
     absent.load()
     assert system.loaded == [(1000, 1000 + LOOK_BYTES)]
@@ -57,8 +63,7 @@ def test_the_end_of_a_file_is_no_reason_to_wait(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Forgetful(monkeypatch)
-    absent = only_cached(file.read, len(DATA) - 10, 100)
-    assert isinstance(absent, NotCached)
+    absent = missed(file, len(DATA) - 10, 100)
     absent.load()
     assert only_cached(file.read, len(DATA) - 10, 100) == DATA[-10:]
     assert only_cached(file.read, len(DATA), 100) == b""
@@ -89,17 +94,14 @@ def test_an_error_of_a_disk_is_for_the_next_read(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Forgetful(monkeypatch)
-    absent = only_cached(file.read, 0, 5)
-    assert isinstance(absent, NotCached)
+    absent = missed(file, 0, 5)
 
     def broken(*_: object) -> int:
         raise OSError("the disk is broken")
 
     monkeypatch.setattr(os, "sendfile", broken)
     absent.load()
-    again = only_cached(file.read, 0, 5)
-    assert isinstance(again, NotCached)
-    assert absent.has_loaded(again)  # so the read goes on by itself, and tells
+    assert absent.has_loaded(missed(file, 0, 5))  # so the read goes on by itself, and tells
 
 
 def test_other_reads_wait(file: File, monkeypatch: pytest.MonkeyPatch) -> None:

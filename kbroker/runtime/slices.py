@@ -201,13 +201,18 @@ class Turn:
             return end.value  # type: ignore[no-any-return]
 
     async def finish(self, work: Generator[Wanted, None, Result], wanted: Wanted = None) -> Result:
-        """Do work that comes in pieces, with a pause behind each, or what it wants to be awaited."""
-        while True:
+        """Do work that comes in pieces, with a pause behind each, or what it wants to be awaited.
+
+        Parameters: `wanted` is what it has wanted by now. The next piece follows at once, if nothing.
+        """
+        if wanted is not None:
             await self.give_way(wanted)
+        while True:
             try:
                 wanted = next(work)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+            await self.give_way(wanted)
 
     async def give_way(self, wanted: Wanted) -> None:
         """Await what work wants before it goes on; others have their turn meanwhile, or now."""

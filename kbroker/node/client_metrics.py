@@ -116,6 +116,7 @@ class ClientMetrics:
         """The one that was seen last stands last."""
         self._kept_bytes = 0
         self._subscriptions: list[Subscription] | None = None
+        self._are_wanted: bool | None = None
         self._revision = 0
         cluster.subscribe_configs(self._configs_changed)
 
@@ -126,8 +127,11 @@ class ClientMetrics:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether there is a subscription."""
-        return bool(self._known())
+        """Whether there is a subscription. Who asks may be anybody: no pattern is compiled for that."""
+        if self._are_wanted is None:
+            kinds = (resource.type for resource in self._cluster.configs)
+            self._are_wanted = ResourceType.CLIENT_METRICS in kinds
+        return self._are_wanted
 
     def latest(self) -> Iterator[tuple[Labels, Pushed]]:
         """What clients have sent last, and who they are."""
@@ -282,7 +286,7 @@ class ClientMetrics:
 
     def _configs_changed(self, resource: ConfigResource) -> None:
         if resource.type is ResourceType.CLIENT_METRICS:
-            self._subscriptions = None
+            self._subscriptions = self._are_wanted = None
             self._revision += 1
 
     def _asked(self, instance_id: UUID, labels: Labels) -> Asked:

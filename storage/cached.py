@@ -23,8 +23,9 @@ Result = TypeVar("Result")
 LOOK_BYTES = 128 * 1024
 """What Linux reads ahead at once, if it is not told otherwise."""
 
+NOT_KNOWN_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""What a call says that a system or a file system does not have."""
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
-_NOT_KNOWN_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _must_not_wait: ContextVar[bool] = ContextVar("must_not_wait", default=False)
 
 
@@ -139,7 +140,7 @@ def read_cached(file: OpenFile, position: int, size: int) -> bytearray | None:
     except BlockingIOError:
         raise NotCached(file, position, size) from None
     except OSError as error:
-        if error.errno in _NOT_KNOWN_THERE:
+        if error.errno in NOT_KNOWN_THERE:
             return None
         raise
     del buffer[done:]

@@ -26,7 +26,7 @@ from typing import Protocol
 
 import filelock
 
-from .cached import NotCached, absent_part, must_not_wait, read_cached
+from .cached import NOT_KNOWN_THERE, NotCached, absent_part, must_not_wait, read_cached
 from .errors import StorageError, WriteRefusedError
 
 Buffer = bytes | bytearray | memoryview
@@ -207,7 +207,7 @@ def _posix_allocate(fd: int, size: int) -> None:
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:
-        if error.errno not in _NOT_KNOWN_THERE:
+        if error.errno not in NOT_KNOWN_THERE:
             raise
         _write_zeros(fd, size)
 
@@ -246,7 +246,6 @@ _ZEROS = 1024 * 1024
 
 _OWN_FILE, _OWN_FOLDER = 0o600, 0o700
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_NOT_KNOWN_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 

@@ -7,6 +7,7 @@ until it has caught up, then `finish`, and then lets the two folders change thei
 
 from __future__ import annotations
 
+from .cached import Reading, waiting
 from .checkpoints import Offsets
 from .errors import StorageError
 from .files import Files
@@ -46,8 +47,10 @@ class FutureLog:
         """How many offsets the copy is behind."""
         return self.source.log_end_offset - (self.log.log_end_offset if self._begun else 0)
 
-    def copy(self, bytes_max: int, *, now_ms: int) -> bool:
+    def copy(self, bytes_max: int, reading: Reading = waiting, *, now_ms: int) -> bool:
         """Copy up to about `bytes_max` bytes; returns whether the copy has caught up.
+
+        Parameters: `reading` is how the source is read, before anything is written.
 
         Raises:
             KafkaError: what is read is damaged.
@@ -59,25 +62,16 @@ class FutureLog:
             self._begun = False  # retention was quicker
         self._next = max(self._next, start)
         if self._next < end:
-            found = source.read(self._next, bytes_max, limit=end)
+            found = reading(source.read, self._next, bytes_max, limit=end)
+            records = found.records
+            batches = records if isinstance(records, bytes) else reading(records.read)
             self._begin_at(found.first_offset, now_ms)
-            if found.size:
-                records = found.records
-                batches = records if isinstance(records, bytes) else records.read()
+            if batches:
                 self.log.append_replicated(memoryview(batches), now_ms=now_ms)
             self._next = found.next_offset
         else:
             self._begin_at(end, now_ms)
         return self._next >= source.log_end_offset
-
-    def look_ahead(self, bytes_max: int) -> None:
-        """Read what `copy` is going to read, and nothing else. Raises KafkaError as it does."""
-        source = self.source
-        offset = max(self._next, source.log_start_offset)
-        if offset < source.log_end_offset:
-            records = source.read(offset, bytes_max, limit=source.log_end_offset).records
-            if not isinstance(records, bytes):
-                records.read()
 
     def begin_again(self) -> None:
         """Copy everything anew: the source was cut, and the copy may have what is gone."""

@@ -17,18 +17,19 @@ PAGE = 4096
 
 
 class ColdDisk:
-    """Stands between this process and its files: what was in them at `forget` is not in memory before
-    a call has read it.
+    """Stands between this process and its files: what is in those of a folder now is not in memory
+    before a call has read it.
 
     `waits` are the calls of the thread that made this, the one of the event loop, that would have
     waited for a disk; `loads` counts those of other threads.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.waits: list[str] = []
         self.loads = 0
         self._loop = threading.get_ident()
-        self._sizes: dict[int, int] = {}
+        found = [path.stat() for path in folder.rglob("*") if path.is_file()]
+        self._sizes = {each.st_ino: each.st_size for each in found}
         self._present: set[tuple[int, int]] = set()
         self._preadv, self._pread = os.preadv, os.pread
         self._read, self._sendfile = os.read, os.sendfile
@@ -38,12 +39,6 @@ class ColdDisk:
         monkeypatch.setattr(os, "read", self.read)
         monkeypatch.setattr(os, "sendfile", self.sendfile)
         monkeypatch.setattr(files, "_pread", self.pread)
-
-    def forget(self, folder: Path) -> None:
-        """Have nothing in memory of what is in the files of a folder now."""
-        found = [path.stat() for path in folder.rglob("*") if path.is_file()]
-        self._sizes = {each.st_ino: each.st_size for each in found}
-        self._present.clear()
 
     def preadv(self, fd: int, buffers: Sequence[Any], position: int, flags: int = 0) -> int:
         size = sum(map(len, buffers))

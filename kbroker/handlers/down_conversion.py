@@ -7,6 +7,7 @@ from functools import partial
 from kbroker.protocol.message_sets import MessageSet, from_batches
 from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.heavy_work import HeavyWork
+from kbroker.storage.cached import Reading
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
 from kbroker.storage.segment import Slice
@@ -50,10 +51,8 @@ class DownConversion:
             self._bytes_left -= len(converted.data)
             if converted.data:
                 return converted.data
-            offset, limit = found.next_offset, log.high_watermark
-            found = await self._disk_reads.read(
-                lambda reading: reading(log.read, offset, max_bytes, limit=limit)  # noqa: B023
-            )
+            read = partial(_read_on, log, found.next_offset, max_bytes)
+            found = await self._disk_reads.read(read)
         return b""
 
     def _from_batches(
@@ -66,3 +65,7 @@ class DownConversion:
             max_bytes=max_bytes,
             max_content=self._content_left,
         )
+
+
+def _read_on(log: Log, offset: int, max_bytes: int, reading: Reading) -> Slice:
+    return reading(log.read, offset, max_bytes, limit=log.high_watermark)

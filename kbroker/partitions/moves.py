@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from functools import partial
 
 import trio
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.slices import Slices
+from kbroker.storage.cached import Reading
 from kbroker.storage.errors import StorageError
 from kbroker.storage.future import FutureLog
 
@@ -82,14 +84,16 @@ class ReplicaMoves:
         """Copy, then swap, unless somebody gives the move up meanwhile."""
         slices = Slices()
         while self._is_wanted(future):
-            await self._partitions.disk_reads.read(
-                lambda reading: reading(future.look_ahead, COPY_BYTES)
-            )
-            if future.copy(COPY_BYTES, now_ms=self._partitions.clock.log_ms()):
+            if await self._partitions.disk_reads.read(partial(self._copy_some, future)):
                 future.log.synced(await self._partitions.in_thread(future.log.sync))
                 if self._is_wanted(future) and await self._swap(future):
                     return
             await slices.pause()
+
+    def _copy_some(self, future: FutureLog, reading: Reading) -> bool:
+        """Whether the copy has caught up; it may be given up while its source is loaded."""
+        now_ms = self._partitions.clock.log_ms()
+        return self._is_wanted(future) and future.copy(COPY_BYTES, reading, now_ms=now_ms)
 
     def _is_wanted(self, future: FutureLog) -> bool:
         source = future.source

@@ -36,34 +36,23 @@ class DiskReads:
         async with self._places:
             await self._in_thread(absent.load)
 
-    def again(
-        self, absent: NotCached, read: Callable[[Reading], Result]
-    ) -> Generator[Wanted, None, Result]:
-        """`read` by `only_cached` once more, as often as it takes, after that has raised `absent`.
-
-        It waits for the disk where what was loaded is gone again at once.
-        """
-        while True:
-            yield partial(self.load, absent)
-            try:
-                return read(only_cached)
-            except NotCached as another:
-                # Who keeps it would keep its frames, and what is open in them.
-                found = another.with_traceback(None)
-            if absent.has_loaded(found):
-                return read(waiting)
-            absent = found
-
     def in_pieces(self, read: Callable[[Reading], Result]) -> Generator[Wanted, None, Result]:
-        """What `read` returns, without waiting for a disk in the event loop.
+        """What `read` returns, without waiting for a disk in the event loop, except where what was
+        loaded is gone again at once.
 
         Parameters: `read` is given how it has to read from files, and may be called several times.
         """
-        try:
-            return read(only_cached)
-        except NotCached as another:
-            absent = another.with_traceback(None)
-        return (yield from self.again(absent, read))
+        loaded: NotCached | None = None
+        while True:
+            try:
+                return read(only_cached)
+            except NotCached as absent:
+                # Who keeps it would keep its frames, and what is open in them.
+                missing = absent.with_traceback(None)
+            if loaded is not None and loaded.has_loaded(missing):
+                return read(waiting)
+            yield partial(self.load, missing)
+            loaded = missing
 
     async def read(self, read: Callable[[Reading], Result]) -> Result:
         """As `in_pieces`, for who may wait."""

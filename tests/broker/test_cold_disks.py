@@ -11,12 +11,16 @@ from typing import Any, TypeAlias
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker.broker import Broker
 from kbroker.cluster import OFFSETS_TOPIC
 from kbroker.protocol.message_sets import read_messages
 from kbroker.protocol.records import Record, read_records
+from kbroker.runtime.disk_reads import DiskReads
 from kbroker.storage import cached
+from kbroker.storage.cached import Reading
+from kbroker.storage.future import FutureLog
 
 from ..brokers import started
 from ..cold_disk import ColdDisk
@@ -145,14 +149,12 @@ async def test_the_event_loop_does_not_wait(
     async with started(folder) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, kind)
         if not restarted:
-            disk = ColdDisk(monkeypatch)
-            disk.forget(folder)
+            disk = ColdDisk(monkeypatch, folder)
             await ask(broker, wire, topic, values)
     if restarted:
         async with started(folder) as broker, connected(broker.endpoint) as wire:
             broker.node.partitions.named_hosted("t", 0)  # it is opened
-            disk = ColdDisk(monkeypatch)
-            disk.forget(folder)
+            disk = ColdDisk(monkeypatch, folder)
             await ask(broker, wire, topic, values)
     assert disk.waits == []
     assert disk.loads > 0
@@ -166,8 +168,7 @@ async def test_nor_with_tls(kind: str, tmp_path: Path, monkeypatch: pytest.Monke
         encrypted(broker.endpoint, authority.context()) as wire,
     ):
         topic, values = await fill(wire, kind)
-        disk = ColdDisk(monkeypatch)
-        disk.forget(folder)
+        disk = ColdDisk(monkeypatch, folder)
         assert await read_all(wire, topic, len(values)) == values
     assert disk.waits == []
     assert disk.loads > 0
@@ -181,8 +182,7 @@ async def test_nor_for_a_coordinator_that_is_loaded(
         await create_topic(wire, "t")
         for offset in range(100):
             await commit(wire, "g", "t", offset)
-        disk = ColdDisk(monkeypatch)
-        disk.forget(folder)
+        disk = ColdDisk(monkeypatch, folder)
         groups = broker.node.groups
         ((index, _),) = groups._shards.items()
         del groups._shards[index]
@@ -199,13 +199,42 @@ async def test_nor_for_a_replica_that_moves(
     folders = [tmp_path / "one", tmp_path / "two"]
     async with started(folders) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
-        disk = ColdDisk(monkeypatch)
-        disk.forget(tmp_path)
+        disk = ColdDisk(monkeypatch, tmp_path)
         assert await move(wire, folders[1], ("t", [0])) == [0]
         await moved(wire, ("t", 0), folders[1])
         assert await read_all(wire, topic, len(values)) == values
     assert disk.waits == []
     assert disk.loads > 0
+
+
+async def test_a_move_that_is_given_up_while_its_source_is_loaded_copies_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    async with started(folders) as broker, connected(broker.endpoint) as wire:
+        await fill(wire, "large")
+        partitions = broker.node.partitions
+        load, copied = DiskReads.load, []
+        given_up = trio.Event()
+
+        async def give_up(self: DiskReads, absent: cached.NotCached) -> None:
+            await load(self, absent)
+            partitions.logs.drop_future(("t", 0))
+            given_up.set()
+
+        def copy(self: Any, bytes_max: int, reading: Reading, *, now_ms: int) -> bool:
+            if given_up.is_set():
+                copied.append(bytes_max)
+            return bool(reading(self.source.read, 0, bytes_max, limit=1))
+
+        monkeypatch.setattr(DiskReads, "load", give_up)
+        monkeypatch.setattr(FutureLog, "copy", copy)
+        ColdDisk(monkeypatch, tmp_path)
+        await move(wire, folders[1], ("t", [0]))
+        with trio.fail_after(20):
+            await given_up.wait()
+        await trio.testing.wait_all_tasks_blocked()
+    assert copied == []
 
 
 async def test_what_is_gone_again_at_once_is_waited_for(
@@ -248,8 +277,7 @@ async def test_what_was_read_does_not_stay_open(
     folder = tmp_path / "data"
     async with started(folder) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
-        disk = ColdDisk(monkeypatch)
-        disk.forget(folder)
+        disk = ColdDisk(monkeypatch, folder)
         gc.disable()
         try:
             for ask in (fetch_from_the_beginning, fetch_somewhere, look_for_a_time):

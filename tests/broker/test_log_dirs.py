@@ -504,7 +504,7 @@ async def test_a_copy_that_fails_is_given_up(
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
 
-    def refuse(self: Any, bytes_max: int, *, now_ms: int) -> bool:
+    def refuse(self: Any, bytes_max: int, reading: Any, *, now_ms: int) -> bool:
         raise StorageError("the disk is full")
 
     monkeypatch.setattr("kbroker.storage.future.FutureLog.copy", refuse)

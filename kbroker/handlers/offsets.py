@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
-from types import CoroutineType
 from typing import Any, TypeAlias, TypeVar
 
 from kbroker.coordination.admission import Writer
@@ -114,7 +113,7 @@ async def _commit_in_steps(
     for step in steps_of(request, topics):
         await ctx.turn.pause()
         outcome = commit(step) if fits else refuse(step, INVALID_SIZE)
-        outcomes.append(await outcome if type(outcome) is CoroutineType else outcome)
+        outcomes.append(await outcome if isinstance(outcome, Awaitable) else outcome)
     rows: list[Any] = []
     async for outcome in ctx.turn.each(outcomes):
         answer = await outcome_of(outcome)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
-from types import CoroutineType
 from typing import Any, NamedTuple
 
 import trio
@@ -143,7 +142,7 @@ class FaultyConnection(Connection):
     async def _ordered_work(self, asking: Asking) -> Any:
         """Call the handler; what it returns is the answer, or stands for it."""
         result = asking.api.handler(self._context(asking.header, asking.rows), asking.request)
-        return await result if isinstance(result, CoroutineType) else result
+        return await result if isawaitable(result) else result
 
     def _names_too_little(self, header: RequestHeader, request: FetchRequest) -> bool:
         """A fetch of a session does not name its partitions (KIP-227), and a rule has to know them.

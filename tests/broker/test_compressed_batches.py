@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.handlers.produce import (
+from kbroker.handlers.produce_work import (
     COSTLY_AT_ONCE_MAX,
     LIGHT_COMPRESSED_BYTES_MAX,
     LIGHT_DECOMPRESSED_BYTES_MAX,

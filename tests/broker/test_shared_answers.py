@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 import trio
 
 from kbroker.broker import open_broker
@@ -44,16 +45,15 @@ class Making:
         return Encoded(RESPONSE, 9, b"%d" % number)
 
     async def ask(self, key: str = "all") -> bytes:
-        told = self.answers.told(key, self.make, LongWork(TurnQueue()))
+        told = self.answers.told(key, self.make, Turn(TurnQueue()))
         return (told if isinstance(told, Encoded) else await told).body
 
 
-class LongWork(Turn):
-    """A turn that is always over."""
-
-    @property
-    def is_over(self) -> bool:
-        return True
+@pytest.fixture
+def making(monkeypatch: pytest.MonkeyPatch) -> Making:
+    """Answers for which every turn is too short."""
+    monkeypatch.setattr("kbroker.runtime.slices.TURN_SECONDS", -1)
+    return Making()
 
 
 async def ask_at_once(making: Making, clients: int) -> list[bytes]:
@@ -68,8 +68,7 @@ async def ask_at_once(making: Making, clients: int) -> list[bytes]:
     return heard
 
 
-async def test_it_is_made_once_until_something_changes() -> None:
-    making = Making()
+async def test_it_is_made_once_until_something_changes(making: Making) -> None:
     assert [await making.ask() for _ in range(3)] == [b"1"] * 3
     making.changes += 1
     assert [await making.ask() for _ in range(3)] == [b"2"] * 3
@@ -77,14 +76,12 @@ async def test_it_is_made_once_until_something_changes() -> None:
     assert making.made == 3
 
 
-async def test_who_asks_while_it_is_made_waits_for_it() -> None:
-    making = Making()
+async def test_who_asks_while_it_is_made_waits_for_it(making: Making) -> None:
     assert await ask_at_once(making, 10) == [b"1"] * 10
     assert making.begun == 1
 
 
-async def test_what_changes_meanwhile_is_told_to_who_asks_later() -> None:
-    making = Making()
+async def test_what_changes_meanwhile_is_told_to_who_asks_later(making: Making) -> None:
     heard: list[bytes] = []
 
     async def ask() -> None:
@@ -105,8 +102,7 @@ async def test_what_changes_meanwhile_is_told_to_who_asks_later() -> None:
     assert making.begun == 2
 
 
-async def test_where_all_changes_all_the_time_nobody_waits_for_ever() -> None:
-    making = Making()
+async def test_where_all_changes_all_the_time_nobody_waits_for_ever(making: Making) -> None:
 
     def change() -> None:
         making.changes += 1
@@ -119,8 +115,7 @@ async def test_where_all_changes_all_the_time_nobody_waits_for_ever() -> None:
     assert making.begun <= 3
 
 
-async def test_who_gives_up_making_it_leaves_it_to_others() -> None:
-    making = Making()
+async def test_who_gives_up_making_it_leaves_it_to_others(making: Making) -> None:
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
 
@@ -136,8 +131,7 @@ async def test_who_gives_up_making_it_leaves_it_to_others() -> None:
     assert await making.ask() == b"2"
 
 
-async def test_few_are_kept() -> None:
-    making = Making()
+async def test_few_are_kept(making: Making) -> None:
     for number in range(10 * ANSWERS_MAX):
         await making.ask(str(number))
     assert len(making.answers._made) == ANSWERS_MAX

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,11 +50,11 @@ KEYS = 1 << 20
 
 
 def put(
-    log: Log, *pairs: tuple[bytes, bytes | None], timestamp: int = NOW, **fields: int
+    log: Log, *pairs: tuple[bytes, bytes | None], timestamp: int = NOW, **fields: Any
 ) -> BatchHeader:
     """Append one batch with these keys and values."""
     listed = [Record(key, value, timestamp + i) for i, (key, value) in enumerate(pairs)]
-    data = encode_batch(listed, **fields)  # type: ignore[arg-type]
+    data = encode_batch(listed, **fields)
     header = read_header(data)
     log.append(memoryview(data), header, leader_epoch=0, now_ms=NOW)
     return header
@@ -361,7 +362,7 @@ class TestProducers:
     ) -> None:
         """Coordinators write so, thousands of transactions in one epoch."""
         for number in range(4):
-            put(log, (b"a", b"%d" % number), producer_id=7, producer_epoch=0, transactional=1)
+            put(log, (b"a", b"%d" % number), producer_id=7, producer_epoch=0, transactional=True)
             mark(log, 7, is_commit=True)
         put(log, (b"a", b"last"))
         for days in range(3):
@@ -476,7 +477,14 @@ class TestTransactions:
         self, files: Files, manager: LogManager, log: Log
     ) -> None:
         fill(log, 30)
-        put(log, (b"0", b"open"), producer_id=1, producer_epoch=0, base_sequence=0, transactional=1)
+        put(
+            log,
+            (b"0", b"open"),
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
         first_open = log.log_end_offset - 1
         fill(log, 30)
         before = [record for record in records(log) if record.offset >= first_open]

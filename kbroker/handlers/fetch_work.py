@@ -1,0 +1,604 @@
+"""What is done for a Fetch request: partitions are read, and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import partial
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+import trio
+
+from kbroker.cluster import Topic
+from kbroker.cluster.topics import find_topic
+from kbroker.node.fetch_sessions import FetchPlan, Target, TargetKey
+from kbroker.node.metering import Toll
+from kbroker.node.meters import NO_TOPIC
+from kbroker.node.node import Node
+from kbroker.partitions.replica import Replica
+from kbroker.partitions.waiters import FetchWait, Waiting
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.schema import ZERO_UUID
+from kbroker.runtime.slices import Wanted
+from kbroker.security.acls import CLUSTER, AclOperation
+from kbroker.storage.cached import Reading
+from kbroker.storage.errors import StorageError
+from kbroker.storage.lookups import aborted_transactions
+from kbroker.storage.segment import Slice
+
+from .context import Context
+from .current_leader import TELLING, tell_leaders
+from .down_conversion import CONTENT_BYTES_MAX, DownConversion
+from .followers import fetching_follower
+
+FIRST_VERSION_OF_BATCHES = 4
+FIRST_VERSION_OF_MAGIC_1 = 2
+FIRST_VERSION_WITH_MAX_BYTES = 3
+FIRST_VERSION_WITH_LEADERS = 16
+"""Whose answers say who leads instead (KIP-951)."""
+FIRST_VERSION_AT_FOLLOWERS = 11
+READ_COMMITTED = 1
+NOT_READ = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Errors with which Kafka answers an empty list of aborted transactions, and no null."""
+NO_REPLICA = -1
+"""The replica id of a client."""
+NOTHING = Slice(b"", -1, -1, 0)
+ROWS_AT_ONCE = 64
+"""Partitions, of which most are idle, between two looks whether the turn is over."""
+READS_AT_ONCE = 8
+"""As `ROWS_AT_ONCE`, of those that are read."""
+
+Answer: TypeAlias = FetchResponse | Waiting[FetchResponse]
+
+
+class _Row(NamedTuple):
+    """What one partition answers. `replica` is None where the partition was not found."""
+
+    target: Target
+    name: str
+    response: FetchResponse.Partition
+    found: Slice
+    replica: Replica | None
+    log_end: int = -1
+    """Where the log ended when it was read."""
+
+    @property
+    def size(self) -> int:
+        return self.found.size
+
+    def is_still_true(self, *, to_log_end: bool) -> bool:
+        """Whether reading again would find the same."""
+        replica, answer = self.replica, self.response
+        if replica is None or replica.closed or answer.error_code:
+            return False
+        log = replica.log
+        return (
+            log.high_watermark == answer.high_watermark
+            and log.last_stable_offset == answer.last_stable_offset
+            and log.log_start_offset == answer.log_start_offset
+            and self.target.was_read_as(replica)
+            and (not to_log_end or log.log_end_offset == self.target.fetch_offset)
+        )
+
+    def has_changed(self, *, to_log_end: bool) -> bool:
+        """Whether somebody who waits for a change would have heard of one since it was read."""
+        replica, answer = self.replica, self.response
+        if replica is None:
+            return False
+        log = replica.log
+        return (
+            replica.closed
+            or not self.target.was_read_as(replica)
+            or log.high_watermark != answer.high_watermark
+            or log.last_stable_offset != answer.last_stable_offset
+            or log.log_start_offset != answer.log_start_offset
+            or (to_log_end and log.log_end_offset != self.log_end)
+        )
+
+    def must_not_wait(self) -> bool:
+        """An error, or advice what to do: there is nothing to wait for."""
+        answer = self.response
+        return bool(
+            answer.error_code
+            or answer.diverging_epoch
+            or answer.preferred_read_replica != NO_REPLICA
+        )
+
+    def is_news_for_follower(self, *, in_session: bool) -> bool:
+        """Whether the high watermark or the log start moved since a follower was told.
+
+        Without a session, only its own word says what it knows of that (KIP-1166).
+        """
+        answer, target = self.response, self.target
+        if not in_session:
+            return answer.high_watermark > target.high_watermark
+        return (
+            answer.high_watermark != target.told_high_watermark
+            or answer.log_start_offset != target.told_log_start_offset
+        )
+
+
+def _size_of(rows: list[_Row]) -> int:
+    return sum(row.size for row in rows)
+
+
+class FetchWork:
+    """One Fetch request: what to read, reading it, and waiting for more."""
+
+    __slots__ = (
+        "_arrived",
+        "_empty",
+        "_idle",
+        "_may_follow",
+        "by_id",
+        "committed_only",
+        "ctx",
+        "deadline",
+        "follower",
+        "max_bytes",
+        "min_bytes",
+        "node",
+        "plan",
+        "request",
+        "version",
+    )
+
+    plan: FetchPlan
+
+    def __init__(self, ctx: Context, request: FetchRequest) -> None:
+        self.ctx = ctx
+        self.node: Node = ctx.node
+        self.request = request
+        self.version = ctx.version
+        self.by_id = ctx.version >= 13
+        self.committed_only = request.isolation_level == READ_COMMITTED
+        self.max_bytes = min(request.max_bytes, ctx.node.config.fetch_max_bytes)
+        if ctx.version < FIRST_VERSION_OF_BATCHES:
+            self.max_bytes = min(self.max_bytes, CONTENT_BYTES_MAX)
+        self.min_bytes = request.min_bytes
+        self.deadline = trio.current_time() + request.max_wait_ms / 1000
+        self.follower = fetching_follower(request)
+        self._may_follow = self.follower is not None and ctx.allows(
+            AclOperation.CLUSTER_ACTION, CLUSTER
+        )
+        if ctx.toll is not None:
+            self._obey_quota(ctx.toll)
+        self._arrived = False
+        """What the request says of a follower was taken note of: it says nothing new later."""
+        self._idle: list[tuple[Target, Replica]] = []
+        self._empty: dict[TargetKey, _Row] = {}
+
+    def _obey_quota(self, toll: Toll) -> None:
+        """A client does not wait for more than it can get, nor for as much: what fits may be less."""
+        if self._may_follow:
+            toll.exempt()
+            return
+        bytes_max = toll.fetch_bytes_max()
+        if bytes_max is not None and bytes_max < self.max_bytes:
+            self.max_bytes = int(bytes_max)
+            if self.min_bytes > self.max_bytes:
+                self.min_bytes = 1
+
+    def begin(self) -> Generator[Wanted, None, Answer]:
+        """Read, and answer unless there is something to wait for."""
+        try:
+            yield from self._open_plan()
+        except KafkaError as error:
+            return FetchResponse(error_code=error.code)
+        if self.version < FIRST_VERSION_OF_BATCHES:
+            return Waiting(self.park_converting)
+        rows = yield from self._read_all()
+        if self._is_enough(rows):
+            return (yield from self._respond(rows))
+        return Waiting(self.park)
+
+    def _open_plan(self) -> Generator[None, None, None]:
+        """Of a partition that is named several times, the last row counts, as in Kafka."""
+        request = self.request
+        targets: dict[TargetKey, Target] = {}
+        rows = 0
+        for topic in request.topics:
+            topic_key = topic.topic_id if self.by_id else topic.topic
+            for row in topic.partitions:
+                key = topic_key, row.partition
+                targets[key] = Target(
+                    key,
+                    row.fetch_offset,
+                    row.partition_max_bytes,
+                    row.current_leader_epoch,
+                    row.last_fetched_epoch,
+                    row.log_start_offset,
+                    row.high_watermark,
+                )
+                rows += 1
+                if not rows % ROWS_AT_ONCE:
+                    yield
+        forgotten: list[TargetKey] = [
+            (topic.topic_id if self.by_id else topic.topic, index)
+            for topic in request.forgotten_topics_data
+            for index in topic.partitions
+        ]
+        self.plan = self.node.fetch_sessions.plan(
+            request.session_id,
+            request.session_epoch,
+            list(targets.values()),
+            forgotten,
+            by_topic_id=self.by_id,
+            of_follower=self.follower is not None,
+            user=self.ctx.peer,
+            now_ms=self.node.clock.coordinator_ms(),
+        )
+
+    # -- reading
+
+    def _read_all(self) -> Generator[Wanted, None, list[_Row]]:
+        """Read every partition of the plan within the byte limits (KIP-74).
+
+        The first partition that has records gives at least one batch, whatever its size; clients
+        older than that rule do not change the order of partitions, so for them each one does.
+        There is no row for an idle partition that an incremental answer would leave out.
+        """
+        left = self.max_bytes
+        anything = False
+        every_one = self.version < FIRST_VERSION_WITH_MAX_BYTES
+        rows = []
+        to_log_end = self.follower is not None
+        self._idle.clear()
+        for count, target in enumerate(self.plan.targets, 1):
+            if not count % ROWS_AT_ONCE:
+                yield None
+            idle = target.idle_replica(to_log_end=to_log_end) if self.plan.incremental else None
+            if idle is not None and self._is_idle(target, idle):
+                self._idle.append((target, idle))
+                continue
+            row = self._empty.get(target.key)
+            if row is None or not row.is_still_true(to_log_end=to_log_end):
+                at_least_one = not anything or (every_one and left > 0)
+                most = min(left, target.max_bytes)
+                read = partial(self._read, target, most, at_least_one)
+                row = yield from self.node.partitions.disk_reads.in_pieces(read)
+                if not row.size:
+                    self._empty[target.key] = row
+            left -= row.size
+            anything = anything or row.size > 0
+            rows.append(row)
+            if not len(rows) % READS_AT_ONCE:
+                yield None
+        self._arrived = True
+        return rows
+
+    def _is_idle(self, target: Target, replica: Replica) -> bool:
+        """Whether there is nothing new in a partition, also by what a follower says of itself."""
+        if self.follower is None:
+            return True
+        if not self.follower.is_registered(self.node.cluster):
+            return False
+        self._note_follower(target, replica)
+        return replica.log.high_watermark == target.told_high_watermark
+
+    def _note_follower(self, target: Target, replica: Replica) -> None:
+        if self.follower is not None and not self._arrived:
+            self.follower.has_fetched(self.node, target, replica)
+
+    def _read(self, target: Target, max_bytes: int, at_least_one: bool, reading: Reading) -> _Row:
+        key, index = target.key
+        name = key if isinstance(key, str) else ""
+        replica = None
+        target.was_read(None)
+        try:
+            replica = self._replica(self._topic(target), index)
+            return self._read_replica(target, name, replica, max_bytes, at_least_one, reading)
+        except KafkaError as error:
+            if isinstance(error, StorageError) and replica is not None and not replica.closed:
+                self.node.partitions.report_storage_error(replica.topic, index, error)
+            return self._refused(target, name, error, replica)
+
+    def _replica(self, topic: Topic, index: int) -> Replica:
+        """The replica that serves whoever asks: any that can be read up to its high watermark."""
+        if self.by_id:
+            self._check_may_read(topic.name)
+        if self.follower is not None:
+            self.follower.check_registered(self.node.cluster)
+            replica = self.node.partitions.replica(topic, index)
+            replica.check_is_replica(self.follower.node_id)
+            return replica
+        if self.version < FIRST_VERSION_AT_FOLLOWERS:
+            return self.node.partitions.replica(topic, index)
+        return self.node.partitions.hosted(topic, index)
+
+    def _check_may_read(self, name: str) -> None:
+        if self.follower is None:
+            self.ctx.require_topic(AclOperation.READ, name)
+        elif not self._may_follow:
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    def _refused(
+        self, target: Target, name: str, error: KafkaError, replica: Replica | None
+    ) -> _Row:
+        refusal = FetchResponse.Partition(
+            partition_index=target.key[1],
+            error_code=error.code,
+            high_watermark=-1,
+            aborted_transactions=[] if self.committed_only or error.code in NOT_READ else None,
+            records=b"",
+        )
+        return _Row(target, name, refusal, NOTHING, replica)
+
+    def _topic(self, target: Target) -> Topic:
+        """The topic of a target. One that went after it was first found is missed by its name."""
+        cluster, key = self.node.cluster, target.key[0]
+        if isinstance(key, str):
+            self._check_may_read(key)  # who may not know whether there is such a topic is not told
+            return find_topic(cluster, key, ZERO_UUID, by_id=False)
+        known = target.topic_name
+        if known is not None and key not in cluster.topics_by_id:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID
+                if known in cluster.topics
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        topic = find_topic(cluster, "", key, by_id=True)
+        target.topic_name = topic.name
+        return topic
+
+    def _read_replica(
+        self,
+        target: Target,
+        name: str,
+        replica: Replica,
+        max_bytes: int,
+        at_least_one: bool,
+        reading: Reading,
+    ) -> _Row:
+        replica.check_epoch(target.current_leader_epoch)
+        diverged = replica.diverging_epoch(target.last_fetched_epoch, target.fetch_offset)
+        if diverged is not None:
+            epoch, end_offset = diverged
+            response = self._marks(replica)
+            response.diverging_epoch = FetchResponse.EpochEnd(epoch=epoch, end_offset=end_offset)
+            return _Row(target, name, response, NOTHING, replica)
+        target.was_read(replica)
+        nearer = self._nearer(target, replica)
+        if nearer != NO_REPLICA:
+            response = self._marks(replica)
+            response.preferred_read_replica = nearer
+            return _Row(target, name, response, NOTHING, replica)
+        found = self._found(target, replica, max_bytes, at_least_one, reading)
+        self._note_follower(target, replica)
+        response = self._marks(replica)
+        response.records = found.records
+        if self.committed_only and found.size:
+            response.aborted_transactions = [
+                FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=offset)
+                for producer_id, offset in reading(
+                    aborted_transactions, replica.log, found.first_offset, found.next_offset
+                )
+            ]
+        return _Row(target, name, response, found, replica, replica.log.log_end_offset)
+
+    def _marks(self, replica: Replica) -> FetchResponse.Partition:
+        """The row of a partition, without records."""
+        log = replica.log
+        return FetchResponse.Partition(
+            partition_index=replica.index,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=[] if self.committed_only else None,
+            records=b"",
+        )
+
+    def _nearer(self, target: Target, replica: Replica) -> int:
+        """The node of a replica in the consumer's rack that it should read from; -1 for this one."""
+        rack = self.request.rack_id
+        if not rack or self.follower is not None or not self.node.config.reads_by_rack:
+            return NO_REPLICA
+        return self.node.partitions.nearer_replica(replica, rack, target.fetch_offset)
+
+    def _found(
+        self,
+        target: Target,
+        replica: Replica,
+        max_bytes: int,
+        at_least_one: bool,
+        reading: Reading,
+    ) -> Slice:
+        if self.follower is not None:
+            return self.follower.read(
+                self.node, target, replica, max(max_bytes, 0), at_least_one, reading
+            )
+        log = replica.log
+        limit = log.last_stable_offset if self.committed_only else log.high_watermark
+        if target.fetch_offset > log.log_end_offset and not replica.is_leader:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return reading(
+            log.read,
+            target.fetch_offset,
+            max(max_bytes, 0),
+            limit=limit,
+            at_least_one=at_least_one,
+        )
+
+    def _is_enough(self, rows: list[_Row]) -> bool:
+        """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
+        if self.request.max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
+            return True
+        if _size_of(rows) >= self.min_bytes:
+            return True
+        return any(row.must_not_wait() for row in rows)
+
+    def _has_news(self, rows: list[_Row]) -> bool:
+        """Whether there is something to tell a follower even if there are no records."""
+        in_session = self.plan.session is not None
+        return self.follower is not None and any(
+            row.is_news_for_follower(in_session=in_session) for row in rows
+        )
+
+    # -- waiting
+
+    async def park(self) -> FetchResponse:
+        """Wait for more bytes, a change of the answer, or the deadline; then read again."""
+        while True:
+            # The first time as well: earlier answers may have kept this one waiting for its turn.
+            rows, paused = await self._read_in_turns()
+            if self._is_enough(rows) or trio.current_time() >= self.deadline:
+                return await self.ctx.turn.finish(self._respond(rows))
+            await self._wait_for_change(rows, paused=paused)
+
+    async def _read_in_turns(self) -> tuple[list[_Row], bool]:
+        """Read all; returns also whether others had their turn meanwhile, and may have written."""
+        turn, reading = self.ctx.turn, self._read_all()
+        turn.begin()  # what was waited for is not counted
+        paused = False
+        while True:
+            try:
+                wanted = next(reading)
+            except StopIteration as end:
+                return end.value, paused
+            if wanted is not None or turn.is_over:
+                paused = True
+                await turn.give_way(wanted)
+
+    async def park_converting(self) -> FetchResponse:
+        """As `park`, for a client that reads message sets.
+
+        What is there may come to nothing for it (control batches); then it waits for more.
+        """
+        while True:
+            rows, paused = await self._read_in_turns()
+            over = trio.current_time() >= self.deadline
+            if over or self._is_enough(rows):
+                converted = await self._down_convert(rows)
+                came_to_nothing = _size_of(rows) and not _size_of(converted)
+                if over or not came_to_nothing or self._is_enough(converted):
+                    return await self.ctx.turn.finish(self._respond(converted))
+                paused = True
+            await self._wait_for_change(rows, paused=paused)
+
+    async def _down_convert(self, rows: list[_Row]) -> list[_Row]:
+        magic = 0 if self.version < FIRST_VERSION_OF_MAGIC_1 else 1
+        disk_reads = self.node.partitions.disk_reads
+        conversion = DownConversion(self.node.heavy_work, disk_reads, magic, self.max_bytes)
+        return [
+            await self._down_convert_row(conversion, row) async for row in self.ctx.turn.each(rows)
+        ]
+
+    async def _down_convert_row(self, conversion: DownConversion, row: _Row) -> _Row:
+        target, found, replica = row.target, row.found, row.replica
+        if replica is None or not found.size:
+            return row
+        try:
+            data = await conversion.convert(
+                replica.log, found, target.fetch_offset, target.max_bytes
+            )
+        except KafkaError as error:
+            return self._refused(target, row.name, error, replica)
+        row.response.records = data
+        return row._replace(found=found._replace(records=data, size=len(data)))
+
+    async def _wait_for_change(self, rows: list[_Row], *, paused: bool) -> None:
+        """Wait until reading again may find something else.
+
+        Parameters: `paused` says that some of that may have happened since `rows` were read.
+        """
+        wait = FetchWait(self.min_bytes - _size_of(rows), self.deadline)
+        if self._has_news(rows):
+            wait.hurry()
+        replicas = [row.replica for row in rows if row.replica is not None]
+        replicas += [replica for _, replica in self._idle]
+        of_follower = self.follower is not None
+        for replica in replicas:
+            replica.park(wait, of_follower=of_follower)
+        try:
+            if not paused or not await self._anything_changed(rows):
+                await wait.wait()
+        finally:
+            self.deadline = wait.deadline
+            for replica in replicas:
+                replica.unpark(wait)
+
+    async def _anything_changed(self, rows: list[_Row]) -> bool:
+        """Whether something happened between the reading of a partition and the waiting for it."""
+        to_log_end = self.follower is not None
+        async for row in self.ctx.turn.each(rows):
+            if row.has_changed(to_log_end=to_log_end):
+                return True
+        async for target, _ in self.ctx.turn.each(self._idle):
+            if target.idle_replica(to_log_end=to_log_end) is None:
+                return True
+        return False
+
+    # -- answering
+
+    def _respond(self, rows: list[_Row]) -> Generator[Wanted, None, FetchResponse]:
+        toll = self.ctx.toll
+        if toll is not None and not toll.takes_records(_size_of(rows)):
+            return self._without_records()
+        session = self.plan.session
+        response = FetchResponse(session_id=self.plan.session_id)
+        refused: list[tuple[str | UUID, int, FetchResponse.Partition]] = []
+        of_client = self.follower is None
+        last: tuple[str | UUID, str] | None = None
+        for count, row in enumerate(rows, 1):
+            if not count % ROWS_AT_ONCE:
+                yield None
+            if session is not None:
+                if not self._must_tell(row):
+                    continue
+                if row.size:
+                    session.move_back(row.target.key)
+            key, index = row.target.key
+            if last != (key, row.name):
+                last = key, row.name
+                topic = FetchResponse.Topic(topic=row.name)
+                if not isinstance(key, str):
+                    topic.topic_id = key
+                response.responses.append(topic)
+            topic.partitions.append(row.response)
+            code = row.response.error_code
+            if code:
+                self.node.meters.refuses(ApiKey.FETCH, self._name_of(row), code)
+                if code in TELLING:
+                    refused.append((key, index, row.response))
+            elif of_client and row.replica is not None:
+                row.replica.reads += 1
+                row.replica.read_bytes += row.size
+        if refused and self.version >= FIRST_VERSION_WITH_LEADERS:
+            tell_leaders(self.ctx, response, refused)
+        return response
+
+    def _name_of(self, row: _Row) -> str:
+        """The topic of a row; no name where there is none."""
+        if row.replica is not None:
+            return row.replica.topic.name
+        cluster, key = self.node.cluster, row.target.key[0]
+        found = cluster.topics.get(key) if isinstance(key, str) else cluster.topics_by_id.get(key)
+        return NO_TOPIC if found is None else found.name
+
+    def _without_records(self) -> FetchResponse:
+        """The answer to who is above a quota: it asks again, from where it was (KIP-219).
+
+        Who has named all its partitions is told of none of them, and names them again; so there is
+        no session yet.
+        """
+        if not self.plan.incremental:
+            self.node.fetch_sessions.forget(self.plan)
+        return FetchResponse(session_id=self.plan.session_id)
+
+    def _must_tell(self, row: _Row) -> bool:
+        answer = row.response
+        told = row.target.must_tell(
+            answer.error_code or int(row.must_not_wait()),
+            row.size,
+            answer.high_watermark,
+            answer.log_start_offset,
+        )
+        return told or not self.plan.incremental

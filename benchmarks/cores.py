@@ -103,12 +103,14 @@ class Bundle:
         return self.ask()
 
 
-def pipelined(options: argparse.Namespace, durabilities: Sequence[bool]) -> Iterator[Record]:
-    """How many requests are answered, in turns."""
+def pipelined(
+    options: argparse.Namespace, durabilities: Sequence[bool], kinds: Mapping[str, type[Broker]]
+) -> Iterator[Record]:
+    """How many requests are answered, in turns, by brokers of each kind."""
     for durable in durabilities:
         for repeat in range(options.repeat):
             for name in options.brokers:
-                kind = BROKERS[name]
+                kind = kinds[name]
                 broker = kind(options.folder / f"{name}-cores", durable=durable)
                 try:
                     sample = _measure(broker, SECONDS * options.scale)
@@ -166,7 +168,7 @@ def _check(broker: Broker, topic: str, count: int) -> None:
 def main() -> None:
     parser = arguments(PROGRAM, __doc__, BROKERS)
     options = parser.parse_args()
-    others = pipelined(options, options.durable)
+    others = pipelined(options, options.durable, BROKERS)
     options.durable = []  # there is no other row
     report = run(options, BROKERS, None, others)
     text = document(report, TITLE, INTRODUCTION, OUR_HEADINGS, [One.name])

@@ -66,7 +66,7 @@ def copy_of_the_project(to: Path) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for area in AREAS:
         shutil.copytree(ROOT / area, to / area, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, to / name)
     return to
 

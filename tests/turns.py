@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +22,9 @@ import trio
 
 from .processors import stolen_seconds
 
-OF_BROKER = ("kbroker.", "hypercorn.")
-"""How the names of its tasks begin; the last ones answer by HTTP."""
+OF_BROKER = re.compile(r"(<bound method \S+ of <)?(kbroker|hypercorn)\.")
+"""How the names of its tasks begin, also where they are methods of compiled classes; the last ones
+answer by HTTP."""
 
 TURN_SECONDS_MAX = 0.1
 """The longest that others may wait for one step of a task; much more than a turn is meant to be."""
@@ -90,7 +92,7 @@ class LongestStep(trio.abc.Instrument):
         self._time.begin()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if not task.name.startswith(OF_BROKER):
+        if not OF_BROKER.match(task.name):
             return
         self.steps += 1
         if took := self._time.longer_than(self.seconds * self._slowness):

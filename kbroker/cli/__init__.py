@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import click
 
 from kbroker import __version__
@@ -87,7 +89,11 @@ class Kbroker(LazyGroup):
     metavar="KEY=VALUE",
     help="For commands that speak to a cluster: set brokers or client.id.",
 )
-@click.version_option(__version__, prog_name="kbroker", message="%(prog)s %(version)s")
+@click.version_option(
+    __version__ + (", compiled" if find_spec("kbroker.compiled__mypyc") else ""),
+    prog_name="kbroker",
+    message="%(prog)s %(version)s",
+)
 @click.pass_context
 def main(context: click.Context, settings: tuple[str, ...]) -> None:
     """A Kafka broker that needs no JVM and no Docker."""

@@ -1,0 +1,58 @@
+"""kbroker with compiled modules beside the same without: `python -m benchmarks.compiled --write`.
+
+Both are this checkout; `tests/compiled/making.py` makes the compiled one.
+"""
+
+from __future__ import annotations
+
+from tests.compiled.making import CompileError, make
+
+from .__main__ import HEADINGS, arguments, document, run, write_section
+from .brokers import ROOT, Kafka, Kbroker
+from .cores import pipelined
+
+PROGRAM = "benchmarks.compiled"
+ROWS = (
+    *("ping", "pipelined", "rate", "transactions", "bulk", "java", "connections"),
+    *("partitions 1", "partitions 100", "readers"),
+)
+TITLE = "## Compiled"
+INTRODUCTION = """\
+Made by `python -m benchmarks.compiled`: modules that handle each request compiled by mypyc ([performance.md](performance.md)),
+beside the same source as it is, and Apache Kafka.
+"""
+FOLDER = ROOT / ".work" / "compiled"
+
+
+class Compiled(Kbroker):
+    """The compiled copy."""
+
+    root = FOLDER
+
+
+class Interpreted(Kbroker):
+    """This checkout."""
+
+    name = "interpreted"
+
+
+BROKERS = {"compiled": Compiled, "interpreted": Interpreted, "kafka": Kafka}
+
+
+def main() -> None:
+    parser = arguments(PROGRAM, __doc__, BROKERS)
+    options = parser.parse_args()
+    options.rows = options.rows or ROWS
+    try:
+        make(FOLDER)
+    except CompileError as error:
+        parser.exit(1, f"benchmarks: {error}\n")
+    report = run(options, BROKERS, None, pipelined(options, options.durable, BROKERS))
+    text = document(report, TITLE, INTRODUCTION, HEADINGS, [Interpreted.name, Kafka.name])
+    print(text)
+    if options.write:
+        write_section(text, PROGRAM)
+
+
+if __name__ == "__main__":
+    main()

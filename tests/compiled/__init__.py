@@ -1,0 +1,1 @@
+"""kbroker with compiled modules (docs/performance.md): the same tests, and what only it has."""

@@ -1,0 +1,69 @@
+"""A copy of this project whose hot modules are compiled in their places, for tests and benchmarks.
+
+It is used like a clone: who runs Python in it imports its `kbroker`.
+Usage: python -m tests.compiled.making FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = "compiled__mypyc"
+"""What the compiled modules have in common stands in a module of this name."""
+ENVIRONMENTS = (".venv", ".work")
+"""What was installed for this checkout is for its copy, too."""
+LAST_WORDS = 4000
+
+
+class CompileError(Exception):
+    """The compiler's last words."""
+
+
+def make(folder: Path) -> Path:
+    """Copy the files that git knows, as they are now, and compile what `setup.py` names.
+
+    Raises CompileError.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name in _known():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    for name in ENVIRONMENTS:
+        if (ROOT / name).exists():
+            (folder / name).symlink_to(ROOT / name)
+    ended = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--inplace"],
+        cwd=folder,
+        env=os.environ | {"KBROKER_COMPILE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if ended.returncode or not [*folder.glob(f"kbroker/{LIBRARY}.*")]:
+        raise CompileError(ended.stdout[-LAST_WORDS:])
+    return folder
+
+
+def _known() -> list[str]:
+    """What git knows of and is there, and what it would add."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.check_output(command, cwd=ROOT, text=True).split("\0")
+    return [name for name in names if name and os.path.lexists(ROOT / name)]
+
+
+def main() -> None:
+    try:
+        print(make(Path(sys.argv[1]).resolve()))
+    except CompileError as error:
+        sys.exit(f"{error}\nIt takes a C compiler and Python's headers (Debian: gcc, python3-dev).")
+
+
+if __name__ == "__main__":
+    main()

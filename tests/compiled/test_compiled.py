@@ -1,0 +1,74 @@
+"""kbroker with compiled modules: what each request goes through is tested with them, too.
+
+All other tests are run with them by `make soak PART=compiled`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from . import runs
+from .making import make
+
+TESTS = (
+    "tests/broker/test_arrivals.py",
+    "tests/broker/test_connection.py",
+    "tests/broker/test_fetch.py",
+    "tests/broker/test_ordered_work.py",
+    "tests/broker/test_produce.py",
+    "tests/protocol/test_framing.py",
+    "tests/protocol/test_records.py",
+    "tests/replication/test_racks.py",
+    "tests/storage/test_log.py",
+    "tests/storage/test_producer_state.py",
+    "tests/storage/test_segment.py",
+    "tests/testing/test_local.py",
+)
+
+
+HAS_COMPILER = (
+    shutil.which("cc") is not None and Path(sysconfig.get_path("include"), "Python.h").exists()
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_COMPILER, reason="it takes a C compiler and Python's headers"),
+]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("compiled"))
+
+
+def test_tests_pass_with_compiled_modules(copy: Path) -> None:
+    outcome = runs.run(copy, *TESTS)
+    assert outcome.passed > 500
+    assert outcome.skipped < outcome.passed / 20
+
+
+def test_the_command_line_says_that_it_is_compiled(copy: Path) -> None:
+    def version(folder: Path) -> str:
+        command = [sys.executable, "-m", "kbroker", "--version"]
+        return subprocess.check_output(command, cwd=folder, text=True).strip()
+
+    assert version(copy) == f"{version(Path(__file__).parents[2])}, compiled"
+
+
+def test_what_is_edited_is_not_compiled(copy: Path) -> None:
+    command = [sys.executable, "setup.py", "editable_wheel"]
+    ended = subprocess.run(
+        command,
+        cwd=copy,
+        env={"KBROKER_COMPILE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode
+    assert "install without --editable" in ended.stderr

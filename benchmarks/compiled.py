@@ -8,18 +8,19 @@ from __future__ import annotations
 from tests.compiled.making import CompileError, make
 
 from .__main__ import HEADINGS, arguments, document, run, write_section
-from .brokers import ROOT, Kafka, Kbroker
+from .brokers import ROOT, Kafka, Kbroker, Kfake
 from .cores import pipelined
+from .table import PEERS
 
 PROGRAM = "benchmarks.compiled"
 ROWS = (
-    *("ping", "pipelined", "rate", "transactions", "bulk", "java", "connections"),
+    *("ping", "pipelined", "rate", "transactions", "bulk", "connections"),
     *("partitions 1", "partitions 100", "readers"),
 )
 TITLE = "## Compiled"
 INTRODUCTION = """\
-Made by `python -m benchmarks.compiled`: modules that handle each request compiled by mypyc ([performance.md](performance.md)),
-beside the same source as it is, and Apache Kafka.
+Made by `python -m benchmarks.compiled`: kbroker with the modules that see each request compiled by mypyc
+([performance.md](performance.md)), beside the same source as it is ("interpreted"), Apache Kafka and kfake, as above.
 """
 FOLDER = ROOT / ".work" / "compiled"
 
@@ -36,7 +37,7 @@ class Interpreted(Kbroker):
     name = "interpreted"
 
 
-BROKERS = {"compiled": Compiled, "interpreted": Interpreted, "kafka": Kafka}
+BROKERS = {"compiled": Compiled, "interpreted": Interpreted, "kafka": Kafka, "kfake": Kfake}
 
 
 def main() -> None:
@@ -48,7 +49,7 @@ def main() -> None:
     except CompileError as error:
         parser.exit(1, f"benchmarks: {error}\n")
     report = run(options, BROKERS, None, pipelined(options, options.durable, BROKERS))
-    text = document(report, TITLE, INTRODUCTION, HEADINGS, [Interpreted.name, Kafka.name])
+    text = document(report, TITLE, INTRODUCTION, HEADINGS, [Interpreted.name, *PEERS])
     print(text)
     if options.write:
         write_section(text, PROGRAM)

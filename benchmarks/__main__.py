@@ -107,14 +107,22 @@ def run(
             build_kfake()
             facts["kfake"] = _kfake_version()
         chosen = {name: kinds[name] for name in options.brokers}
-        samples = [*_contests(options, chosen, settings), *others]
+        report: dict[str, Any] = {"about": facts, "samples": []}
+        try:
+            report["samples"] += _contests(options, chosen, settings)
+            report["samples"] += others
+        finally:
+            _keep(report)
     except BenchmarkFailed as error:
         sys.exit(f"benchmarks: {error}")
-    report = {"about": facts, "samples": samples}
+    return report
+
+
+def _keep(report: Mapping[str, Any]) -> None:
+    """What was measured is kept, also where a broker failed later."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps(report, indent=1))
-    return report
 
 
 def _contests(

@@ -9,14 +9,10 @@ from tests.compiled.making import CompileError, make
 
 from .__main__ import HEADINGS, arguments, document, run, write_section
 from .brokers import ROOT, Kafka, Kbroker, Kfake
-from .cores import pipelined
 from .table import PEERS
 
 PROGRAM = "benchmarks.compiled"
-ROWS = (
-    *("ping", "pipelined", "rate", "transactions", "bulk", "connections"),
-    *("partitions 1", "partitions 100", "readers"),
-)
+ROWS = ("ping", "pipelined", "rate", "transactions", "connections")
 TITLE = "## Compiled"
 INTRODUCTION = """\
 Made by `python -m benchmarks.compiled`: kbroker with the modules that see each request compiled by mypyc
@@ -48,7 +44,7 @@ def main() -> None:
         make(FOLDER)
     except CompileError as error:
         parser.exit(1, f"benchmarks: {error}\n")
-    report = run(options, BROKERS, None, pipelined(options, options.durable, BROKERS))
+    report = run(options, BROKERS)
     text = document(report, TITLE, INTRODUCTION, HEADINGS, [Interpreted.name, *PEERS])
     print(text)
     if options.write:

@@ -103,14 +103,12 @@ class Bundle:
         return self.ask()
 
 
-def pipelined(
-    options: argparse.Namespace, durabilities: Sequence[bool], kinds: Mapping[str, type[Broker]]
-) -> Iterator[Record]:
-    """How many requests are answered, in turns, by brokers of each kind."""
+def pipelined(options: argparse.Namespace, durabilities: Sequence[bool]) -> Iterator[Record]:
+    """How many requests are answered, in turns."""
     for durable in durabilities:
         for repeat in range(options.repeat):
             for name in options.brokers:
-                kind = kinds[name]
+                kind = BROKERS[name]
                 broker = kind(options.folder / f"{name}-cores", durable=durable)
                 try:
                     sample = _measure(broker, SECONDS * options.scale)
@@ -168,7 +166,7 @@ def _check(broker: Broker, topic: str, count: int) -> None:
 def main() -> None:
     parser = arguments(PROGRAM, __doc__, BROKERS)
     options = parser.parse_args()
-    others = pipelined(options, options.durable, BROKERS)
+    others = pipelined(options, options.durable)
     options.durable = []  # there is no other row
     report = run(options, BROKERS, None, others)
     text = document(report, TITLE, INTRODUCTION, OUR_HEADINGS, [One.name])

@@ -14,6 +14,7 @@ import tomllib
 from contextlib import chdir
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 
@@ -48,9 +49,18 @@ COMPILED = {
 """Modules by the room of `kbroker` that they are in."""
 
 
+def project() -> dict[str, Any]:
+    return tomllib.loads(Path("pyproject.toml").read_text())
+
+
+def needed() -> list[str]:
+    """What has to be there to compile: the types of what kbroker uses are what the compiler goes by."""
+    return [COMPILER, *project()["project"]["dependencies"]]
+
+
 def copy_as_installed(folder: Path) -> None:
     """Copy all packages to where they stand when they are installed: some lie beside `kbroker` here."""
-    said = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["setuptools"]
+    said = project()["tool"]["setuptools"]
     for package in said["packages"]:
         place = package.replace(".", "/")
         target = folder / place
@@ -69,7 +79,7 @@ def extensions() -> list[Extension]:
     paths = [f"kbroker/{room}/{name}.py" for room, names in COMPILED.items() for name in names]
     with chdir(folder):
         return mypycify(
-            ["--ignore-missing-imports", "--follow-imports=silent", *paths],
+            ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", *paths],
             group_name="kbroker.compiled",
             target_dir=str(BUILD / "c"),
         )
@@ -80,7 +90,7 @@ if os.environ.get(VARIABLE) != "1":
 elif EDITABLE in sys.argv:
     sys.exit(f"{VARIABLE}=1 would hide what is edited: install without --editable, or unset it")
 elif BUILDING.isdisjoint(sys.argv):
-    setup(setup_requires=[COMPILER])  # pip asks first what a build needs, and brings it
+    setup(setup_requires=needed())  # pip asks first what a build needs, and brings it
 elif find_spec("mypyc") is None:
     sys.exit(f"{VARIABLE}=1 needs mypy: pip install '{COMPILER}'")
 else:

@@ -12,7 +12,11 @@ from ..machine import LOCAL, Machine
 from ..replication.cluster import NODES, SETTINGS, TOPICS, Cluster
 from .commands import WAIT_SECONDS, kbroker
 
-SESSION = ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms=500")
+SESSION_SECONDS = 2
+SESSION = (
+    f"broker.session.timeout.ms={1000 * SESSION_SECONDS}",
+    "broker.heartbeat.interval.ms=500",
+)
 
 
 class EtcdCluster(Cluster):
@@ -119,7 +123,9 @@ class EtcdCluster(Cluster):
             self._nodes[node].start()
 
     def lose_folder(self, node: int) -> None:
+        """A disk is replaced when its node is missed; before, docs/replication.md has what may happen."""
         super().lose_folder(node)
+        time.sleep(SESSION_SECONDS)
         lost = self._settings[-1]
         for server in self._nodes.values():
             server._settings = (*SETTINGS, *self._extra_settings, lost)

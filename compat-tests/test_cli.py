@@ -544,7 +544,8 @@ def test_clients_go_on_after_adopt(apache: Broker, folder: Path, confluent: Star
                 assert row is before or epoch > 0
         assert after == before
         producer("produce", topic="moved", records=records[:50], idempotent=True)
-        eventually(lambda: member("state", member="me")["count"], lambda n: n >= 150, "records", 30)
+        # Should it have to join anew, the group waits for the session of who it was.
+        eventually(lambda: member("state", member="me")["count"], lambda n: n >= 150, "records", 60)
         values = [row["value"] for row in member("rows", member="me")]
         assert sorted(values) == sorted([row["value"] for row in records + records[:50]])
         rows = {

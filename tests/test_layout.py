@@ -265,6 +265,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+def test_the_wheel_is_for_every_python_and_machine(wheel: Path) -> None:
+    """Where nobody asks for compiled modules."""
+    assert wheel.name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.slow
 def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
     modules = {str(import_path(source)) for source in sources()}

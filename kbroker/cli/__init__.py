@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import click
 
 from kbroker import __version__
@@ -81,6 +79,18 @@ class Kbroker(LazyGroup):
             raise
 
 
+def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    """Looked for only when it is asked: all other commands would wait for that, too."""
+    if is_asked:
+        from importlib.util import find_spec
+
+        from .output import say
+
+        is_compiled = find_spec("kbroker.compiled__mypyc") is not None
+        say(f"kbroker {__version__}{', compiled' if is_compiled else ''}")
+        context.exit()
+
+
 @click.group(cls=Kbroker, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-X",
@@ -89,10 +99,13 @@ class Kbroker(LazyGroup):
     metavar="KEY=VALUE",
     help="For commands that speak to a cluster: set brokers or client.id.",
 )
-@click.version_option(
-    __version__ + (", compiled" if find_spec("kbroker.compiled__mypyc") else ""),
-    prog_name="kbroker",
-    message="%(prog)s %(version)s",
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version and exit.",
 )
 @click.pass_context
 def main(context: click.Context, settings: tuple[str, ...]) -> None:

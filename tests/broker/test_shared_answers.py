@@ -103,7 +103,6 @@ async def test_what_changes_meanwhile_is_told_to_who_asks_later(making: Making) 
 
 
 async def test_where_all_changes_all_the_time_nobody_waits_for_ever(making: Making) -> None:
-
     def change() -> None:
         making.changes += 1
 

@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from ..repository import ROOT, copy_repository
+
 LIBRARY = "compiled__mypyc"
 """What the compiled modules have in common stands in a module of this name."""
 ENVIRONMENTS = (".venv", ".work")
@@ -25,15 +26,13 @@ class CompileError(Exception):
 
 
 def make(folder: Path) -> Path:
-    """Copy the files that git knows, as they are now, and compile what `setup.py` names.
+    """Copy the repository, and compile what `setup.py` names.
 
     Raises CompileError.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name in _known():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    copy_repository(folder)
     for name in ENVIRONMENTS:
         if (ROOT / name).exists():
             (folder / name).symlink_to(ROOT / name)
@@ -49,13 +48,6 @@ def make(folder: Path) -> Path:
     if ended.returncode or not [*folder.glob(f"kbroker/{LIBRARY}.*")]:
         raise CompileError(ended.stdout[-LAST_WORDS:])
     return folder
-
-
-def _known() -> list[str]:
-    """What git knows of and is there, and what it would add."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.check_output(command, cwd=ROOT, text=True).split("\0")
-    return [name for name in names if name and os.path.lexists(ROOT / name)]
 
 
 def main() -> None:

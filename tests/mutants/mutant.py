@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..repository import ROOT, copy_repository
+
 PATCHES = Path(__file__).parent
 HEADER = re.compile(r"(?P<name>\S+): (?P<breaks>.+)\nCaught by: (?P<harness>\S+)\n")
 IS_SLOW = re.compile(r"were too few until")
@@ -80,16 +80,9 @@ def mutants() -> list[Mutant]:
 
 @contextmanager
 def copy_of_the_repository() -> Iterator[Path]:
-    """Copy the files that git knows, as they are now."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    """A copy that goes at the end."""
     with TemporaryDirectory(prefix="mutant-") as folder:
-        for name in filter(None, listed.stdout.split("\0")):
-            source, target = ROOT / name, Path(folder) / name
-            if source.is_symlink() or source.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, target, follow_symlinks=False)
+        copy_repository(Path(folder))
         yield Path(folder)
 
 

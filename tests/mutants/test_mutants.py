@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ..repository import ROOT
 from . import mutant
 from .mutant import (
     IS_SLOW,
-    ROOT,
     Failed,
     Mutant,
     UselessMutant,

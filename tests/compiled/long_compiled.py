@@ -11,14 +11,14 @@ from ..repository import ROOT
 from . import runs
 from .making import make
 
-NOT_OF_A_COPY = "--ignore=tests/mutants"
-"""They ask git about their own checkout."""
+NOT_OF_A_COPY = ("--ignore=tests/mutants", "--ignore=tests/compiled")
+"""They ask git about their own checkout, or make a copy of it."""
 
 
 def test_all_unit_tests_pass_with_compiled_modules() -> None:
     folder = make(ROOT / ".work" / "compiled")
     outcome = runs.run(
-        folder, "-m", "not spark", "-n", "3", "--dist=loadfile", "-rs", NOT_OF_A_COPY, "tests"
+        folder, "-m", "not spark", "-n", "3", "--dist=loadfile", "-rs", *NOT_OF_A_COPY, "tests"
     )
     left_out = [line for line in outcome.said.splitlines() if line.startswith("SKIPPED")]
     print("", *left_out, sep="\n")
@@ -33,5 +33,5 @@ def test_pip_builds_a_wheel_with_compiled_modules(
     own, install = made(tmp_path, found_python(minor))
     monkeypatch.setenv("KBROKER_COMPILE", "1")
     done(*install, ROOT)
-    assert "compiled" in done(own, "-P", "-m", "kbroker", "--version")
+    assert "compiled" in done(own, "-I", "-m", "kbroker", "--version")
     print(f"\nfigures: Python 3.{minor}: {smoked(own, tmp_path, 'base')}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import suppress
 from functools import partial
 
@@ -32,6 +33,7 @@ class Cleaner:
         self._partitions = partitions
         self._upkeep = upkeep
         self._again = trio.Event()
+        self._backoff_seconds = math.inf  # until `run` looks again and again
         self._one_at_a_time = trio.Lock()
         files = partitions.logs.files
         # Another process sees the files of the operating system and no others.
@@ -41,12 +43,17 @@ class Cleaner:
 
     async def run(self) -> None:
         """Look for work again and again, until cancelled."""
-        while True:
-            self._again = trio.Event()
-            backoff_seconds = self._partitions.config.log_cleaner_backoff_ms / 1000
-            with trio.move_on_after(max(backoff_seconds, BACKOFF_SECONDS_MIN)):
-                await self._again.wait()
-            await self.clean_all()
+        try:
+            while True:
+                self._again = trio.Event()
+                backoff_seconds = self._partitions.config.log_cleaner_backoff_ms / 1000
+                self._backoff_seconds = max(backoff_seconds, BACKOFF_SECONDS_MIN)
+                with trio.move_on_after(self._backoff_seconds):
+                    await self._again.wait()
+                await self.clean_all()
+        finally:
+            self._backoff_seconds = math.inf
+            await self._compactor.rest(self._backoff_seconds)
 
     def look_again(self) -> None:
         """Look for work now: settings have changed."""
@@ -60,7 +67,7 @@ class Cleaner:
                 while cleaned := await self._clean_due():
                     runs += cleaned
             finally:
-                await self._compactor.rest()
+                await self._compactor.rest(self._backoff_seconds)
         return runs
 
     async def _clean_due(self) -> int:

@@ -4,38 +4,27 @@ Compaction is pure Python over every record of a topic, so it holds the interpre
 thread it would take turns of five milliseconds away from every client. It knows nothing but the
 paths of files that do not change any more, so another process can do it on another core. In memory
 there is no other process to ask; then it takes thin slices of the event loop.
-
-The process runs `main`. It reads tasks from its standard input and writes what came
-of each to its standard output, both as pickles behind their length, and it ends when its parent does.
-It rests as often as it works, because the broker and its clients need the same processors and the
-same disk. A low priority instead would make them wait longer: it may be held up in the middle of a
-write, with the locks of the file system.
 """
 
 from __future__ import annotations
 
-import gc
-import os
+import math
 import pickle
-import struct
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from subprocess import PIPE
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import trio
 
 from kbroker.runtime.slices import Slices
 from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
 from kbroker.storage.errors import CorruptLogError, StorageError
-from kbroker.storage.files import Files, OsFiles
+from kbroker.storage.files import Files
 
-TURN_SECONDS = 0.0005
-REST = 1
-"""How many times as long as it worked the process leaves processor and disk to others."""
-_LENGTH = struct.Struct(">I")
+from .compaction_process import LENGTH, Failure, program
+
+KEPT_SECONDS = 60
+"""How long the process stays without work."""
 
 
 class CompactionFailed(Exception):
@@ -56,8 +45,8 @@ class Compactor(Protocol):
         """Write the new segments of a task. Raises CompactionFailed; nothing is left then."""
         ...
 
-    async def rest(self) -> None:
-        """No further task comes soon."""
+    async def rest(self, seconds: float) -> None:
+        """The next task comes in so many seconds at the earliest."""
         ...
 
 
@@ -81,20 +70,17 @@ class InlineCompactor:
             raise CompactionFailed(str(error)) from None
         return run.result
 
-    async def rest(self) -> None:
+    async def rest(self, seconds: float) -> None:
         pass
 
 
-class _Failure(NamedTuple):
-    message: str
-    is_damage: bool
-
-
 class ProcessCompactor:
-    """Runs compactions in a process, which is there while there is work for it."""
+    """Runs compactions in a process, which is there while there is work for it, and somewhat longer:
+    to start it takes two tenths of a second of a processor, at the expense of others."""
 
     def __init__(self) -> None:
         self._process: trio.Process | None = None
+        self._worked = -math.inf
 
     async def compact(self, task: CompactionTask) -> Compacted:
         try:
@@ -105,14 +91,15 @@ class ProcessCompactor:
             if isinstance(error, OSError | trio.BrokenResourceError | EOFError):
                 raise CompactionFailed(f"the compaction process ended: {error!r}") from None
             raise
-        if isinstance(reply, _Failure):
+        self._worked = trio.current_time()
+        if isinstance(reply, Failure):
             raise CompactionFailed(reply.message, is_damage=reply.is_damage)
         return reply
 
-    async def _ask(self, task: CompactionTask) -> Compacted | _Failure:
+    async def _ask(self, task: CompactionTask) -> Compacted | Failure:
         if self._process is None:
             self._process = await trio.lowlevel.open_process(
-                [sys.executable, "-c", _program()],
+                [sys.executable, "-c", program()],
                 stdin=PIPE,
                 stdout=PIPE,
                 start_new_session=True,  # a Ctrl-C in the terminal is for the broker alone
@@ -121,13 +108,14 @@ class ProcessCompactor:
         assert process.stdin is not None
         assert process.stdout is not None
         data = pickle.dumps(task)
-        await process.stdin.send_all(_LENGTH.pack(len(data)) + data)
-        (size,) = _LENGTH.unpack(await _receive(process.stdout, _LENGTH.size))
-        reply: Compacted | _Failure = pickle.loads(await _receive(process.stdout, size))
+        await process.stdin.send_all(LENGTH.pack(len(data)) + data)
+        (size,) = LENGTH.unpack(await _receive(process.stdout, LENGTH.size))
+        reply: Compacted | Failure = pickle.loads(await _receive(process.stdout, size))
         return reply
 
-    async def rest(self) -> None:
-        await self._end()
+    async def rest(self, seconds: float) -> None:
+        if trio.current_time() + seconds - self._worked > KEPT_SECONDS:
+            await self._end()
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -140,14 +128,6 @@ class ProcessCompactor:
                         await stream.aclose()
 
 
-def _program() -> str:
-    """What the process runs, with modules from where this process has them: it may be embedded.
-
-    Not `-m`, because pickles name the module where a class is from.
-    """
-    return f"import sys; sys.path[:] = {sys.path!r}; from kbroker.partitions.compactor import main; main()"
-
-
 async def _receive(stream: trio.abc.ReceiveStream, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
@@ -156,45 +136,3 @@ async def _receive(stream: trio.abc.ReceiveStream, size: int) -> bytes:
             raise EOFError("no answer")
         data += chunk
     return bytes(data)
-
-
-# -- the process
-
-
-def main() -> None:
-    """Do tasks until standard input or the parent ends."""
-    parent = os.getppid()
-    gc.disable()  # nothing here makes cycles
-
-    def look() -> None:
-        if os.getppid() != parent:
-            os._exit(1)  # nobody waits for the result any more
-
-    tasks, answers = sys.stdin.buffer, sys.stdout.buffer
-    while head := tasks.read(_LENGTH.size):
-        task = pickle.loads(tasks.read(_LENGTH.unpack(head)[0]))
-        data = pickle.dumps(_run(task, look))
-        try:
-            answers.write(_LENGTH.pack(len(data)) + data)
-            answers.flush()
-        except BrokenPipeError:
-            os._exit(1)  # nobody waits for it
-
-
-def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | _Failure:
-    run = Compaction(OsFiles(), task)
-    try:
-        began = time.perf_counter()
-        for _ in run.steps():
-            worked = time.perf_counter() - began
-            if worked > TURN_SECONDS:
-                look()
-                time.sleep(worked * REST)
-                began = time.perf_counter()
-        return run.result
-    except (StorageError, FileNotFoundError) as error:
-        with suppress(StorageError):
-            run.discard()
-        is_damage = isinstance(error, CorruptLogError)
-        message = error.message if isinstance(error, StorageError) else None
-        return _Failure(message or str(error), is_damage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -13,8 +14,8 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.partitions.cleaner import Cleaner
-from kbroker.partitions.compactor import _LENGTH, CompactionFailed, ProcessCompactor, _program
+from kbroker.partitions.compaction_process import LENGTH, program
+from kbroker.partitions.compactor import KEPT_SECONDS, CompactionFailed, ProcessCompactor
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
@@ -261,7 +262,7 @@ class TestTheProcess:
         for _ in range(2):
             with pytest.raises(CompactionFailed, match="No such file"):
                 await compactor.compact(some_task(tmp_path))
-        await compactor.rest()
+        await compactor.rest(math.inf)
         assert leftovers(tmp_path) == []
 
     async def test_a_process_that_is_killed(self, tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ class TestTheProcess:
             await compactor.compact(some_task(tmp_path))
         with pytest.raises(CompactionFailed, match="No such file"):
             await compactor.compact(some_task(tmp_path))
-        await compactor.rest()
+        await compactor.rest(math.inf)
 
     async def test_it_ends_with_whoever_waits_for_it(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
@@ -293,7 +294,7 @@ class TestTheProcess:
         """Its broker was killed a moment ago: no traceback in the terminal."""
         task = pickle.dumps(some_task(tmp_path))
         process = subprocess.Popen(
-            [sys.executable, "-c", _program()],
+            [sys.executable, "-c", program()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -301,20 +302,46 @@ class TestTheProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.close()
-        process.stdin.write(_LENGTH.pack(len(task)) + task)
+        process.stdin.write(LENGTH.pack(len(task)) + task)
         _, printed = process.communicate(timeout=PROCESS_SECONDS)
         assert printed == b""
         assert process.returncode == 1
 
-    async def test_it_does_not_stay_without_work(self, tmp_path: Path) -> None:
+    async def test_it_stays_for_the_next_run_and_ends_with_the_broker(self, tmp_path: Path) -> None:
+        """A start takes 0.2 s of a processor, and with updates all the time a run follows the other."""
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+            topic = await create_topic(wire, "t", configs=COMPACTED)
+            compactor = broker.node.cleaner._compactor
+            assert isinstance(compactor, ProcessCompactor)
+            await update(wire, topic, 0, 60)
+            assert await broker.node.cleaner.clean_all() > 0
+            process = compactor._process
+            assert process is not None
+            await update(wire, topic, 60, 120)
+            assert await broker.node.cleaner.clean_all() > 0
+            assert compactor._process is process
+        assert process.returncode == -signal.SIGKILL
+
+    async def test_it_does_not_stay_where_nobody_looks_for_work(self, tmp_path: Path) -> None:
+        async with (
+            started(tmp_path, log_cleaner_enable=False) as broker,
+            connected(broker.endpoint) as wire,
+        ):
             topic = await create_topic(wire, "t", configs=COMPACTED)
             await update(wire, topic, 0, 60)
             assert await broker.node.cleaner.clean_all() > 0
             compactor = broker.node.cleaner._compactor
             assert isinstance(compactor, ProcessCompactor)
             assert compactor._process is None
-            assert isinstance(broker.node.cleaner, Cleaner)
+
+    async def test_it_does_not_stay_without_work(self, tmp_path: Path) -> None:
+        compactor = ProcessCompactor()
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        await compactor.rest(KEPT_SECONDS / 2)
+        assert compactor._process is not None
+        await compactor.rest(KEPT_SECONDS + 1)
+        assert compactor._process is None
 
 
 async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCaptureFixture) -> None:

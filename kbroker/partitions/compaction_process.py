@@ -1,0 +1,84 @@
+"""The process in which compactions run: `compactor` starts it and says what there is to do.
+
+It reads tasks from its standard input and writes what came of each to its standard output, both as
+pickles behind their length, and it ends when its parent does. It rests as often as it works, because
+the broker and its clients need the same processors and the same disk. A low priority instead would
+make them wait longer: it may be held up in the middle of a write, with the locks of the file system.
+
+It starts with as few modules as it can, because its start has no rests.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import struct
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
+from kbroker.storage.errors import CorruptLogError, StorageError
+from kbroker.storage.files import OsFiles
+
+TURN_SECONDS = 0.0005
+REST = 1
+"""How many times as long as it worked the process leaves processor and disk to others."""
+LENGTH = struct.Struct(">I")
+
+
+class Failure(NamedTuple):
+    """A compaction came to nothing; `is_damage`: because bytes of the log are not what was written."""
+
+    message: str
+    is_damage: bool
+
+
+def program() -> str:
+    """What the process runs, with modules from where this process has them: it may be embedded.
+
+    Not `-m`, because pickles name the module where a class is from.
+    """
+    return f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
+
+
+def main() -> None:
+    """Do tasks until standard input or the parent ends."""
+    parent = os.getppid()
+    gc.disable()  # nothing here makes cycles
+
+    def look() -> None:
+        if os.getppid() != parent:
+            os._exit(1)  # nobody waits for the result any more
+
+    tasks, answers = sys.stdin.buffer, sys.stdout.buffer
+    while head := tasks.read(LENGTH.size):
+        task = pickle.loads(tasks.read(LENGTH.unpack(head)[0]))
+        data = pickle.dumps(_run(task, look))
+        try:
+            answers.write(LENGTH.pack(len(data)) + data)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(1)  # nobody waits for it
+
+
+def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | Failure:
+    run = Compaction(OsFiles(), task)
+    try:
+        began = time.perf_counter()
+        for _ in run.steps():
+            worked = time.perf_counter() - began
+            if worked > TURN_SECONDS:
+                look()
+                time.sleep(worked * REST)
+                began = time.perf_counter()
+        return run.result
+    except (StorageError, FileNotFoundError) as error:
+        with suppress(StorageError):
+            run.discard()
+        is_damage = isinstance(error, CorruptLogError)
+        message = error.message if isinstance(error, StorageError) else None
+        return Failure(message or str(error), is_damage)

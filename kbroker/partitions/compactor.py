@@ -76,7 +76,7 @@ class InlineCompactor:
 
 class ProcessCompactor:
     """Runs compactions in a process, which is there while there is work for it, and somewhat longer:
-    to start it takes two tenths of a second of a processor, at the expense of others."""
+    to start it takes a tenth of a second of a processor, at the expense of others."""
 
     def __init__(self) -> None:
         self._process: trio.Process | None = None

@@ -308,7 +308,7 @@ class TestTheProcess:
         assert process.returncode == 1
 
     async def test_it_stays_for_the_next_run_and_ends_with_the_broker(self, tmp_path: Path) -> None:
-        """A start takes 0.2 s of a processor, and with updates all the time a run follows the other."""
+        """With updates all the time a run follows the other, and each start would be felt by others."""
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "t", configs=COMPACTED)
             compactor = broker.node.cleaner._compactor

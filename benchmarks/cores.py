@@ -7,7 +7,6 @@ next to nothing, and has to, because it takes the same two cores.
 from __future__ import annotations
 
 import argparse
-import socket
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from .__main__ import OUR_HEADINGS, arguments, document, run, write_section
 from .brokers import BenchmarkFailed, Broker, Kbroker, cpu_seconds_of
 from .clusters import Supervised
+from .lines import connect
 from .python_client import timed
 from .rows import Sample
 from .turns import Record, recorded
@@ -69,8 +69,7 @@ class Bundle:
         self._frames = frame * AT_ONCE
         self._size = 0
         self._left = 0
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connect(("127.0.0.1", port), WAIT_SECONDS)
         self._buffer = bytearray(RECEIVE_BYTES)
         self._measure(frame)
 

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import struct
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,57 +33,18 @@ from uuid import UUID
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.group_metadata import write_assignment, write_subscription
-from kbroker.protocol.headers import decode_response, encode_request
 
 from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker
-from .wire_client import Asking
+from .classic import LONG_MS, ClassicMember, join_once, until_coordinated
+from .lines import SETTLE_SECONDS, Line
 
 CONNECTIONS = 4
 PARTITIONS_OF_OFFSETS = "1"
-SETTLE_SECONDS = 120
-LONG_MS = 300_000
 STEADY_SWEEPS = 5
 BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 TOPIC = "shared"
 TOPIC_OF_ONE = "alone"
 """Of one partition."""
-
-
-class Line:
-    """A connection on which requests are sent before the answers to others have come."""
-
-    def __init__(self, broker: Broker, client_id: str = "benchmark") -> None:
-        self._client_id = client_id
-        host, port = "127.0.0.1", broker.ports[0]
-        self._asking = Asking((host, port), lambda: None, lambda answer: None)
-        self.socket = self._asking.socket
-        self.socket.settimeout(SETTLE_SECONDS)
-        self._sent = 0
-
-    def send(self, requests: Iterable[tuple[ApiKey, int, Any]]) -> None:
-        parts = []
-        for key, version, message in requests:
-            self._sent += 1
-            parts += encode_request(key, version, self._sent, self._client_id, message)
-        self.socket.sendall(b"".join(map(bytes, parts)))
-
-    def answer(self, key: ApiKey, version: int) -> Any:
-        (size,) = struct.unpack(">i", self._receive(4))
-        return decode_response(messages.response_class(key), self._receive(size), version)[1]
-
-    def ask(self, key: ApiKey, version: int, message: Any) -> Any:
-        self.send([(key, version, message)])
-        return self.answer(key, version)
-
-    def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            more = self.socket.recv(size - len(data))
-            if not more:
-                raise BenchmarkFailed("the broker has closed a connection of the benchmark")
-            data += more
-        return bytes(data)
 
 
 @dataclass
@@ -201,60 +161,18 @@ class NewGroup:
 
 def join_classic(broker: Broker, name: str, count: int) -> None:
     """Members of a new classic group join and sync until all are of one generation."""
-    lines = [Line(broker, f"classic-{number}") for number in range(count)]
-    ids = [""] * count
-    generations = [0] * count
+    members = [
+        ClassicMember(Line(broker, f"classic-{number}"), name, TOPIC) for number in range(count)
+    ]
     deadline = time.monotonic() + SETTLE_SECONDS
-    wants = set(range(count))
-    while wants:
+    is_together = False
+    while not is_together:
         if time.monotonic() > deadline:
             raise BenchmarkFailed(f"{count} members of the classic protocol do not come together")
-        _join_once(lines, name, ids, generations, wants)
-        newest = max(generations)
-        wants = {each for each in range(count) if generations[each] != newest}
-        if wants:
-            wants = set(range(count))
-    for line in lines:
-        line.socket.close()
-
-
-def _join_once(
-    lines: Sequence[Line], name: str, ids: list[str], generations: list[int], wants: set[int]
-) -> None:
-    join, sync = ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP
-    said = messages.request_class(join).Protocol(name="range", metadata=write_subscription([TOPIC]))
-    for number in wants:
-        message = messages.request_class(join)(
-            group_id=name,
-            session_timeout_ms=LONG_MS,
-            rebalance_timeout_ms=LONG_MS,
-            member_id=ids[number],
-            protocol_type="consumer",
-            protocols=[said],
-        )
-        lines[number].send([(join, 5, message)])
-    answers = {number: lines[number].answer(join, 5) for number in wants}
-    is_known = {number for number, answer in answers.items() if not answer.error_code}
-    for number, answer in answers.items():
-        ids[number] = answer.member_id
-        generations[number] = answer.generation_id if number in is_known else 0
-    for number in is_known:
-        shares = [
-            messages.request_class(sync).Assignment(
-                member_id=row.member_id, assignment=write_assignment([(TOPIC, index)])
-            )
-            for index, row in enumerate(answers[number].members)
-        ]
-        message = messages.request_class(sync)(
-            group_id=name,
-            generation_id=generations[number],
-            member_id=ids[number],
-            assignments=shares,
-        )
-        lines[number].send([(sync, 3, message)])
-    for number in is_known:
-        if lines[number].answer(sync, 3).error_code:
-            generations[number] = 0
+        join_once(members)
+        is_together = len({member.generation for member in members}) == 1
+    for member in members:
+        member.line.close()
 
 
 def prepare(broker: Broker, partitions: int) -> None:
@@ -270,14 +188,9 @@ def prepare(broker: Broker, partitions: int) -> None:
     for made in answer.topics:
         if made.error_code:
             raise BenchmarkFailed(f"{broker.name}: no topic: {made.error_message}")
-    find = messages.request_class(ApiKey.FIND_COORDINATOR)(coordinator_keys=["any"])
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while line.ask(ApiKey.FIND_COORDINATOR, 4, find).coordinators[0].error_code:
-        if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"{broker.name} has no coordinator of groups")
-        time.sleep(0.1)
+    until_coordinated(line)
     time.sleep(1)
-    line.socket.close()
+    line.close()
 
 
 def one_round(
@@ -306,7 +219,7 @@ def one_round(
             many.sweep()
     many.leave(len(many.members))
     for line in lines:
-        line.socket.close()
+        line.close()
     with watched(broker, [classic], costs["classic join"]):
         join_classic(broker, f"classic-{number}", classic)
     return {name: found[0] for name, found in costs.items()}

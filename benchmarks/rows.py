@@ -17,6 +17,8 @@ TRANSACTING = (1, 8)
 CONNECTIONS = (1, 10, 100, 1000)
 PARTITIONS = (1, 100, 1000, 10_000)
 READERS = (1, 10, 100)
+GROUPS = (1, 10, 100)
+"""Of one reader each."""
 FAN_OUT_BYTES = 1_000_000_000
 """How much all readers of a log get together; one alone gets a tenth."""
 BUSY_RECORD_BYTES = 100
@@ -103,6 +105,9 @@ def _rows() -> dict[str, Row]:
     for count in READERS:
         title = f"one log, {_counted(count, 'reader')}"
         rows[f"readers {count}"] = Row(title, "MB/s", True, "s/GB")
+    for count in GROUPS:
+        title = f"one log, {_counted(count, 'group')}, a commit after each fetch"
+        rows[f"groups {count}"] = Row(title, "MB/s", True, "s/GB")
     title = "1,000 records/s while 1,000 partitions are deleted, send to ack: p99"
     rows["deletion"] = Row(title, "ms", False)
     rows["cold read"] = Row("5 GB read from the disk, beside 1,000 records/s", "MB/s", True)

@@ -22,6 +22,7 @@ from .python_client import PythonClient
 from .rows import (
     CODECS,
     CONNECTIONS,
+    GROUPS,
     PARTITIONS,
     READERS,
     RESTARTED_BYTES,
@@ -238,6 +239,7 @@ PLAN: Mapping[str, Run] = {
     **_crowds("connections", WireClient.connections, CONNECTIONS),
     **_crowds("partitions", WireClient.partitions, PARTITIONS),
     **_crowds("readers", WireClient.readers, READERS),
+    **_crowds("groups", WireClient.groups, GROUPS),
     "deletion": lambda client: WireClient(client).deletion(),
     "cold": lambda client: WireClient(client).cold(),
     "spark": lambda client: SparkClient(client).read(),

@@ -1,4 +1,4 @@
-"""Rows of many connections, partitions and readers: frames that are encoded beforehand, over plain
+"""Rows of many connections, partitions, readers and groups: frames that are encoded beforehand, over plain
 sockets, so that the load costs next to nothing and is the same for all.
 """
 
@@ -10,22 +10,30 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.framing import FrameReader
-from kbroker.protocol.headers import decode_response
 from kbroker.protocol.records import iter_headers
 from tests.wire import Topic, batch, fetch_request, frame, produce_request
 
 from .brokers import BenchmarkFailed, RowRefused
+from .classic import (
+    OFFSET_COMMIT_VERSION,
+    OFFSET_FETCH_VERSION,
+    ClassicMember,
+    alone,
+    check,
+    committed_offset,
+)
+from .lines import connect, decoded
 from .python_client import PythonClient, timed
-from .rows import COLD_BYTES, FAN_OUT_BYTES, Sample
+from .rows import COLD_BYTES, FAN_OUT_BYTES, SIZES, Sample
 
 PRODUCE_VERSION, FETCH_VERSION = 9, 11
 SENDING = 10
@@ -46,6 +54,31 @@ Following: TypeAlias = Callable[[], bytes | bytearray | None]
 Answered: TypeAlias = Callable[[memoryview], None]
 Handlers: TypeAlias = tuple[Following, Answered]
 """What a connection sends next, None at the end, and what is done with each answer."""
+Steps: TypeAlias = Generator[bytes | bytearray, memoryview, None]
+"""Requests of a connection, each of which may depend on the answer to the one before."""
+
+
+@dataclass
+class Log:
+    """A partition from which many read."""
+
+    topic: str
+    end: int
+    """The offset after its last record."""
+    answered: int = 0
+    """How many bytes of batches all who read got together."""
+
+
+class OffsetFrame:
+    """An encoded request with a place for an offset: it was encoded with _SENTINEL."""
+
+    def __init__(self, encoded: bytes) -> None:
+        self._frame = bytearray(encoded)
+        self._place = encoded.index(struct.pack(">q", _SENTINEL))
+
+    def at(self, offset: int) -> bytearray:
+        struct.pack_into(">q", self._frame, self._place, offset)
+        return self._frame
 
 
 class Stream(Protocol):
@@ -67,8 +100,7 @@ class Asking:
         self._following = following
         self._answered = answered
         self._frames = FrameReader(ANSWER_BYTES_MAX)
-        self.socket = socket.create_connection(address, timeout=WAIT_SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connect(address, WAIT_SECONDS)
 
     def ask(self) -> bool:
         """Send the next request; False when there is none."""
@@ -120,12 +152,21 @@ class WireClient:
 
     def readers(self, count: int) -> Iterator[Sample]:
         """Connections that all read the same partition from its beginning."""
-        size = int(self._client.scale * FAN_OUT_BYTES / max(count, 10))
-        topic = self._client.fill(f"readers-{count}", size)
-        with timed(self._broker) as watch:
-            taken = self._read_all(topic, size, count)
-        cpu = watch.cpu_seconds / (taken / 1e9)
-        yield Sample(f"readers {count}", taken / watch.seconds / 1e6, cpu)
+        log = self._fan_out_log("readers", count)
+        yield self._fan_out(f"readers {count}", log, [read(log) for _ in range(count)])
+
+    def groups(self, count: int) -> Iterator[Sample]:
+        """The same, but each is the member of a group of its own, and commits what it was given."""
+        log = self._fan_out_log("groups", count)
+        names = [f"{log.topic}-{number}" for number in range(count)]
+        with alone(self._broker, names, log.topic) as members:
+            reading = [read_and_commit(log, member) for member in members]
+            yield self._fan_out(f"groups {count}", log, reading)
+            for member in members:
+                if (committed := member.committed()) != log.end:
+                    reason = f"{member.group} has committed {committed}, not {log.end}"
+                    raise BenchmarkFailed(f"{self._broker.name}: {reason}")
+        self._client.delete_topics([log.topic])
 
     def deletion(self) -> Iterator[Sample]:
         """Records at a steady rate while topics of many partitions are deleted."""
@@ -139,18 +180,18 @@ class WireClient:
     def cold(self) -> Iterator[Sample]:
         """A reader of a long log that is on the disk only, beside records at a steady rate."""
         size = int(self._client.scale * COLD_BYTES)
-        topic = self._client.fill("cold", size)
+        log = self._fill("cold", size)
         _forget(str(self._broker.folder))
         seconds: list[float] = []
 
-        def read() -> None:
+        def read_all() -> None:
             began = time.perf_counter()
-            self._read_all(topic, size, 1)
+            self._run([read(log)])
             seconds.append(time.perf_counter() - began)
 
-        yield from self._client.beside("cold", threading.Thread(target=read))
+        yield from self._client.beside("cold", threading.Thread(target=read_all))
         yield Sample("cold read", size / seconds[0] / 1e6)
-        self._client.delete_topics([topic])
+        self._client.delete_topics([log.topic])
 
     # -- the parts
 
@@ -162,10 +203,8 @@ class WireClient:
         left: Iterator[bytes] = iter(())
         answers: list[bytes] = []
 
-        def sender() -> Handlers:
-            return lambda: next(left, None), lambda answer: answers.append(bytes(answer))
-
-        with self._connected(connections, sender) as streams:
+        sender = (lambda: next(left, None)), (lambda answer: answers.append(bytes(answer)))
+        with self._connected([sender] * connections) as streams:
             ends_at = time.monotonic() + WAIT_SECONDS
             while not answers or _NOT_YET & {*map(_error_of, answers)}:
                 if time.monotonic() > ends_at:
@@ -180,37 +219,28 @@ class WireClient:
             raise RowRefused(f"{self._broker.name} refuses a record with error {error}")
         yield Sample(row, total / watch.seconds / 1e3, watch.cpu_seconds / total * 1e6)
 
-    def _read_all(self, topic: str, size: int, readers: int) -> int:
-        """Read a partition with `size` bytes of values; returns how many bytes were answered."""
-        taken = 0
+    def _fill(self, name: str, size: int) -> Log:
+        each = SIZES["10 kB"]
+        return Log(self._client.fill(name, size, each), size // each)
 
-        def reader() -> Handlers:
-            asked = bytearray(_fetch_frame(topic))
-            place = asked.index(struct.pack(">q", _SENTINEL))
-            offset, got = 0, 0
+    def _fan_out_log(self, name: str, readers: int) -> Log:
+        size = int(self._client.scale * FAN_OUT_BYTES / max(readers, 10))
+        return self._fill(f"{name}-{readers}", size)
 
-            def following() -> bytearray | None:
-                if got >= size:
-                    return None
-                struct.pack_into(">q", asked, place, offset)
-                return asked
+    def _fan_out(self, row: str, log: Log, readers: Iterable[Steps]) -> Sample:
+        with timed(self._broker) as watch:
+            self._run(readers)
+        cpu = watch.cpu_seconds / (log.answered / 1e9)
+        return Sample(row, log.answered / watch.seconds / 1e6, cpu)
 
-            def keep(answer: memoryview) -> None:
-                nonlocal offset, got, taken
-                last, length = _last_offset(answer)
-                if not length:
-                    raise BenchmarkFailed(f"{self._broker.name} has less of {topic} than was sent")
-                offset, got, taken = last + 1, got + length, taken + length
-
-            return following, keep
-
-        with self._connected(readers, reader) as streams:
+    def _run(self, readers: Iterable[Steps]) -> None:
+        """Let each ask over a connection of its own, side by side, to its end."""
+        with self._connected([_handlers(steps) for steps in readers]) as streams:
             until_answered(streams)
-        return taken
 
     @contextmanager
-    def _connected(self, count: int, make: Callable[[], Handlers]) -> Iterator[list[Asking]]:
-        streams = [Asking(self._address, *make()) for _ in range(count)]
+    def _connected(self, handlers: Sequence[Handlers]) -> Iterator[list[Asking]]:
+        streams = [Asking(self._address, *each) for each in handlers]
         try:
             yield streams
         finally:
@@ -233,6 +263,53 @@ def until_answered(streams: Sequence[Stream]) -> None:
                     selector.unregister(key.fileobj)
 
 
+def read(log: Log) -> Steps:
+    """Read a partition from its beginning to its end."""
+    fetch = _fetch_frame(log.topic)
+    offset = 0
+    while offset < log.end:
+        offset = _keep(log, (yield fetch.at(offset)))
+
+
+def read_and_commit(log: Log, member: ClassicMember) -> Steps:
+    """The same from where the member's group is, and commit after each answer."""
+    fetch, commit = _fetch_frame(log.topic), _commit_frame(member)
+    key, version = ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION
+    answer = yield frame(key, version, member.offset_fetch(), CLIENT_ID)
+    offset = max(committed_offset(decoded(key, version, answer)), 0)
+    while offset < log.end:
+        offset = _keep(log, (yield fetch.at(offset)))
+        _check_commit((yield commit.at(offset)))
+
+
+def _handlers(steps: Steps) -> Handlers:
+    upcoming = next(steps, None)
+
+    def answered(answer: memoryview) -> None:
+        nonlocal upcoming
+        try:
+            upcoming = steps.send(answer)
+        except StopIteration:
+            upcoming = None
+
+    return lambda: upcoming, answered
+
+
+def _keep(log: Log, answer: memoryview) -> int:
+    """Count what was answered, and return the offset that comes next."""
+    last, size = _last_offset(answer)
+    if not size:
+        raise BenchmarkFailed(f"there is less of {log.topic} than was sent")
+    log.answered += size
+    return last + 1
+
+
+def _check_commit(answer: memoryview) -> None:
+    response = decoded(ApiKey.OFFSET_COMMIT, OFFSET_COMMIT_VERSION, answer)
+    ((row,),) = (topic.partitions for topic in response.topics)
+    check(row.error_code, "to commit")
+
+
 def produce_frame(topic: str, partition: int) -> bytes:
     message = produce_request(Topic(topic), batch([bytes(RECORD_BYTES)]), partition=partition)
     return frame(ApiKey.PRODUCE, PRODUCE_VERSION, message, CLIENT_ID)
@@ -240,13 +317,12 @@ def produce_frame(topic: str, partition: int) -> bytes:
 
 def _error_of(answer: bytes) -> int:
     """What a broker said of the one partition of a Produce request."""
-    cls = messages.response_class(ApiKey.PRODUCE)
-    response: Any = decode_response(cls, answer, PRODUCE_VERSION)[1]
+    response = decoded(ApiKey.PRODUCE, PRODUCE_VERSION, answer)
     ((row,),) = (topic.partition_responses for topic in response.responses)
     return int(row.error_code)
 
 
-def _fetch_frame(topic: str) -> bytes:
+def _fetch_frame(topic: str) -> OffsetFrame:
     message = fetch_request(
         Topic(topic),
         _SENTINEL,
@@ -254,16 +330,19 @@ def _fetch_frame(topic: str) -> bytes:
         max_bytes=FETCH_BYTES,
         partition_max_bytes=FETCH_BYTES,
     )
-    return frame(ApiKey.FETCH, FETCH_VERSION, message, CLIENT_ID)
+    return OffsetFrame(frame(ApiKey.FETCH, FETCH_VERSION, message, CLIENT_ID))
+
+
+def _commit_frame(member: ClassicMember) -> OffsetFrame:
+    message = member.offset_commit(_SENTINEL)
+    return OffsetFrame(frame(ApiKey.OFFSET_COMMIT, OFFSET_COMMIT_VERSION, message, CLIENT_ID))
 
 
 def _last_offset(answer: memoryview) -> tuple[int, int]:
     """The last offset of the batches in an answer, and how many bytes those are, whole ones only."""
-    cls = messages.response_class(ApiKey.FETCH)
-    response: Any = decode_response(cls, answer, FETCH_VERSION)[1]
+    response = decoded(ApiKey.FETCH, FETCH_VERSION, answer)
     ((row,),) = (topic.partitions for topic in response.responses)
-    if row.error_code:
-        raise BenchmarkFailed(f"a fetch was refused with error {row.error_code}")
+    check(row.error_code, "to fetch")
     headers = [header for _, header in iter_headers(row.records or b"")]
     return max((each.last_offset for each in headers), default=-1), sum(
         each.size for each in headers

@@ -1,0 +1,171 @@
+"""Members of groups of the classic protocol, whose requests are ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import write_assignment, write_subscription
+from tests.wire import request
+
+from .brokers import BenchmarkFailed, Broker
+from .lines import SETTLE_SECONDS, Line
+
+FIND_VERSION, JOIN_VERSION, SYNC_VERSION, LEAVE_VERSION = 4, 5, 3, 3
+OFFSET_FETCH_VERSION, OFFSET_COMMIT_VERSION = 7, 8
+LONG_MS = 300_000
+PAUSE_SECONDS = 0.1
+_AGAIN = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MEMBER_ID_REQUIRED,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+}
+"""After these a member joins once more."""
+
+
+@dataclass
+class ClassicMember:
+    """A member whose requests go over `line`, which others may use too."""
+
+    line: Line
+    group: str
+    topic: str
+    id: str = ""
+    generation: int = 0
+    """0 while it is not in sync."""
+
+    def offset_fetch(self) -> Any:
+        """A request for what the group has committed of the topic's first partition."""
+        row = messages.request_class(ApiKey.OFFSET_FETCH).Topic(
+            name=self.topic, partition_indexes=[0]
+        )
+        return request(ApiKey.OFFSET_FETCH, group_id=self.group, topics=[row])
+
+    def offset_commit(self, offset: int) -> Any:
+        """A request to commit an offset of the topic's first partition."""
+        cls = messages.request_class(ApiKey.OFFSET_COMMIT)
+        row = cls.Partition(partition_index=0, committed_offset=offset)
+        return cls(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.id,
+            topics=[cls.Topic(name=self.topic, partitions=[row])],
+        )
+
+    def committed(self) -> int:
+        """What the group has committed of the topic's first partition, -1 for nothing."""
+        key, version = ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION
+        return committed_offset(self.line.ask(key, version, self.offset_fetch()))
+
+    def join(self) -> Any:
+        """A request to join."""
+        cls = messages.request_class(ApiKey.JOIN_GROUP)
+        return cls(
+            group_id=self.group,
+            session_timeout_ms=LONG_MS,
+            rebalance_timeout_ms=LONG_MS,
+            member_id=self.id,
+            protocol_type="consumer",
+            protocols=[cls.Protocol(name="range", metadata=write_subscription([self.topic]))],
+        )
+
+    def sync(self, members: Sequence[Any]) -> Any:
+        """A request to sync, after an answer with these members: none but for a leader."""
+        cls = messages.request_class(ApiKey.SYNC_GROUP)
+        shares = [
+            cls.Assignment(
+                member_id=row.member_id, assignment=write_assignment([(self.topic, index)])
+            )
+            for index, row in enumerate(members)
+        ]
+        return cls(
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.id,
+            assignments=shares,
+        )
+
+    def leave(self) -> None:
+        """Leave the group. Raises BenchmarkFailed."""
+        key = ApiKey.LEAVE_GROUP
+        row = messages.request_class(key).Member(member_id=self.id)
+        message = request(key, group_id=self.group, members=[row])
+        check(self.line.ask(key, LEAVE_VERSION, message).error_code, f"{self.group}: to leave")
+        self.generation = 0
+
+
+@contextmanager
+def alone(broker: Broker, groups: Sequence[str], topic: str) -> Iterator[list[ClassicMember]]:
+    """The only members of these groups, all in sync. They leave at the end."""
+    with closing(Line(broker)) as line:
+        until_coordinated(line)
+        members = [ClassicMember(line, group, topic) for group in groups]
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while waiting := [member for member in members if not member.generation]:
+            if time.monotonic() > deadline:
+                raise BenchmarkFailed(f"{broker.name}: {len(waiting)} groups do not begin")
+            join_once(waiting)
+            time.sleep(PAUSE_SECONDS)
+        yield members
+        for member in members:
+            member.leave()
+
+
+def join_once(members: Sequence[ClassicMember]) -> None:
+    """All of them join, then those that are let in sync; a leader gives each member a partition.
+
+    Who was refused, but may come again, has generation 0. Raises BenchmarkFailed.
+    """
+    for member in members:
+        member.line.send([(ApiKey.JOIN_GROUP, JOIN_VERSION, member.join())])
+    rows = []
+    for member in members:
+        answer = member.line.answer(ApiKey.JOIN_GROUP, JOIN_VERSION)
+        member.id = answer.member_id
+        member.generation = answer.generation_id if _is_in(member, answer) else 0
+        rows.append(answer.members)
+    joined = [(each, found) for each, found in zip(members, rows, strict=True) if each.generation]
+    for member, found in joined:
+        member.line.send([(ApiKey.SYNC_GROUP, SYNC_VERSION, member.sync(found))])
+    for member, _ in joined:
+        if not _is_in(member, member.line.answer(ApiKey.SYNC_GROUP, SYNC_VERSION)):
+            member.generation = 0
+
+
+def until_coordinated(line: Line) -> None:
+    """Wait until a broker coordinates groups: it makes the topic in which they are kept."""
+    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["any"])
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while line.ask(ApiKey.FIND_COORDINATOR, FIND_VERSION, find).coordinators[0].error_code:
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed("a broker has no coordinator of groups")
+        time.sleep(PAUSE_SECONDS)
+
+
+def committed_offset(answer: Any) -> int:
+    """The offset in an answer for one partition, -1 for none. Raises BenchmarkFailed."""
+    check(answer.error_code, "to ask for a committed offset")
+    ((row,),) = (topic.partitions for topic in answer.topics)
+    check(row.error_code, "to ask for a committed offset")
+    return int(row.committed_offset)
+
+
+def check(error: int, what: str) -> None:
+    """Raises BenchmarkFailed where a broker refused `what`."""
+    if error:
+        raise BenchmarkFailed(f"{what} failed: {ErrorCode(error).name}")
+
+
+def _is_in(member: ClassicMember, answer: Any) -> bool:
+    if answer.error_code in _AGAIN:
+        return False
+    check(answer.error_code, f"{member.group}: to join")
+    return True

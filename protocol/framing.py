@@ -22,6 +22,8 @@ LAZY_SIZE = 4 * 1024 * 1024
 """Above this size the buffer takes memory page by page, as bytes arrive: four bytes from anybody
 must not cost the 100 MiB that they announce."""
 
+_NOTHING = memoryview(b"")
+
 
 class FrameError(ValueError):
     """The stream does not consist of frames, or one is larger than allowed."""
@@ -37,9 +39,11 @@ class FrameReader:
       limit: Largest frame in bytes.
     """
 
+    __slots__ = ("_bad_length", "_chunk", "_filled", "_large", "_position", "limit")
+
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._chunk = memoryview(b"")
+        self._chunk = _NOTHING
         self._position = 0
         self._large: memoryview | None = None
         self._filled = 0
@@ -90,6 +94,7 @@ class FrameReader:
 
         Raises:
           FrameError: a length is not positive or above the limit; the stream is then of no use.
+          MemoryError: there is none for a large frame.
         """
         if self._large is not None and self._filled == len(self._large):
             frame, self._large = self._large, None
@@ -110,7 +115,8 @@ class FrameReader:
             yield self._chunk[start : start + size]
         if self._position:
             # What is left is little; the large chunk that it is a part of need not stay.
-            self._chunk = memoryview(bytes(self._chunk[self._position :]))
+            rest = bytes(self._chunk[self._position :])
+            self._chunk = memoryview(rest) if rest else _NOTHING
             self._position = 0
 
     def hint(self) -> str:
@@ -122,8 +128,16 @@ class FrameReader:
         return ""
 
     def _begin_large(self, start: int, size: int) -> None:
-        self._large = memoryview(bytearray(size) if size <= LAZY_SIZE else mmap.mmap(-1, size))
+        self._large = memoryview(bytearray(size) if size <= LAZY_SIZE else _pages(size))
         self._filled = len(self._chunk) - start
         self._large[: self._filled] = self._chunk[start:]
-        self._chunk = memoryview(b"")
+        self._chunk = _NOTHING
         self._position = 0
+
+
+def _pages(size: int) -> mmap.mmap:
+    """Memory that is taken page by page. Raises MemoryError."""
+    try:
+        return mmap.mmap(-1, size)
+    except OSError as error:  # it would say that the peer has gone
+        raise MemoryError(str(error)) from None

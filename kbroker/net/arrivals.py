@@ -15,6 +15,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import outcome
@@ -23,6 +24,9 @@ import trio
 Step: TypeAlias = Callable[[], bool]
 """Does something without waiting; True when whoever waits for what comes is to go on. What it raises, they
 raise."""
+
+GoOn: TypeAlias = Callable[[outcome.Outcome[None]], None]
+"""Is told that one of the steps has returned True, or what it has raised."""
 
 TURN_SECONDS = 0.001
 """How long clients are served one after the other before they are answered, and the event loop has its
@@ -41,7 +45,7 @@ class _Waiting(NamedTuple):
     descriptor: int
     take: Step
     answer: Step
-    task: trio.lowlevel.Task
+    go_on: GoOn
 
 
 class Arrivals:
@@ -92,7 +96,7 @@ class Arrivals:
         # What was done may have ended its own connection.
         if self._waiting.get(waiting.descriptor) is waiting:
             del self._waiting[waiting.descriptor]
-            trio.lowlevel.reschedule(waiting.task, result)
+            waiting.go_on(result)
         del result  # an error knows this frame, and together they would be a circle of objects
 
     def _forget(self, descriptor: int) -> None:
@@ -102,16 +106,13 @@ class Arrivals:
 
     async def until(self, connected: socket.socket, take: Step, answer: Step) -> None:
         """Call `take` each time that something has come by a socket, and then `answer`, until one of them
-        returns True.
+        returns True, or somebody calls `let_go`.
 
         Raises trio.ClosedResourceError when `leave` is called meanwhile.
         """
         descriptor = connected.fileno()
-        if descriptor not in self._watched:
-            self._epoll.register(descriptor, select.EPOLLIN)
-            self._watched.add(descriptor)
         task = trio.lowlevel.current_task()
-        self._waiting[descriptor] = _Waiting(descriptor, take, answer, task)
+        self.watch(connected, take, answer, partial(trio.lowlevel.reschedule, task))
 
         def give_up(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
             del self._waiting[descriptor]
@@ -119,14 +120,31 @@ class Arrivals:
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
 
+    def watch(self, connected: socket.socket, take: Step, answer: Step, go_on: GoOn) -> None:
+        """As `until` without a task that waits: `go_on` is told what that would return or raise."""
+        descriptor = connected.fileno()
+        if descriptor not in self._watched:
+            self._epoll.register(descriptor, select.EPOLLIN)
+            self._watched.add(descriptor)
+        self._waiting[descriptor] = _Waiting(descriptor, take, answer, go_on)
+
+    def let_go(self, connected: socket.socket) -> bool:
+        """Have who waits for a socket go on at once; whether somebody did."""
+        return self._end_waiting(connected.fileno(), outcome.Value(None))
+
     def leave(self, connected: socket.socket) -> None:
         """Watch a socket no more; call this before it is closed."""
         descriptor = connected.fileno()
         self._forget(descriptor)
+        closed = trio.ClosedResourceError("the connection was closed here")
+        self._end_waiting(descriptor, outcome.Error(closed))
+
+    def _end_waiting(self, descriptor: int, result: outcome.Outcome[None]) -> bool:
         waiting = self._waiting.pop(descriptor, None)
-        if waiting is not None:
-            closed = trio.ClosedResourceError("the connection was closed here")
-            trio.lowlevel.reschedule(waiting.task, outcome.Error(closed))
+        if waiting is None:
+            return False
+        waiting.go_on(result)
+        return True
 
     def close(self) -> None:
         """Give its descriptor back."""

@@ -11,6 +11,11 @@ to do, the reader sends answers that are ready itself, and whoever gives the ans
 in the queue, as the one who has synced its records does, sends that: the writer is not woken for each.
 No lock is needed: between two waits a task is alone.
 
+A connection that has nothing to wait for but its client *rests*: it has no tasks, which take four times
+as much memory as the rest of it. What comes is taken by the same plain call; the tasks begin when there is
+something to wait for, and end when there was nothing for some time. So thousands that are only held open
+cost little.
+
 What was read is finished: when the client goes, the requests that are here already are still carried
 out, in order, and their answers dropped; only what just asks for an answer is left out. One client
 does not hold up the others: the reader lets them have their turn after some milliseconds, in large
@@ -26,6 +31,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
+import outcome
 import trio
 
 from kbroker.handlers.api_versions import refuse_version
@@ -92,6 +98,9 @@ SMALL_ROWS = 1000
 ROW_BYTES = 128
 """What each row of an answer takes that is still to come, or is not encoded yet, about."""
 
+REST_SECONDS = 2.0
+"""A connection whose tasks had nothing to do for so long rests."""
+
 LIGHT_BYTES = 1024
 """A Produce request of this size costs little."""
 LIGHT_MAX = 16
@@ -118,6 +127,54 @@ which is a guess until it is encoded, what it takes of quotas, and when its requ
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Connection:
     """Serves one accepted socket until it closes; see the module's text for the two tasks."""
+
+    __slots__ = (
+        "_aborted",
+        "_activity",
+        "_apis",
+        "_appending",
+        "_asked",
+        "_begun",
+        "_came",
+        "_came_at",
+        "_claim",
+        "_failure",
+        "_fewer_replies",
+        "_frame_bytes_max",
+        "_frames",
+        "_gone",
+        "_has_writer",
+        "_is_closing",
+        "_is_to_rest",
+        "_login",
+        "_meters",
+        "_more_replies",
+        "_muted_until",
+        "_node",
+        "_parked",
+        "_pause",
+        "_queued_bytes",
+        "_quotas",
+        "_reading",
+        "_refusal",
+        "_replies",
+        "_tasks",
+        "_toll",
+        "_traced",
+        "_transport",
+        "_turn",
+        "_unsent",
+        "_unsent_bytes_max",
+        "_wake",
+        "_work",
+        "_working",
+        "_writer_idle",
+        "active_at",
+        "opened_at",
+        "peer",
+        "requests",
+        "rests",
+    )
 
     def __init__(
         self,
@@ -160,12 +217,14 @@ class Connection:
         self._has_writer = False
         """The second task is there; most of those who come and go never need it."""
         self._writer_idle = True
-        self._more_replies = trio.Event()
-        self._pause = trio.CancelScope()
-        """Around the idle writer: it ends at the deadline of the first answer."""
+        self._more_replies: trio.Event | None = None
+        """What the writer waits for that has nothing to do."""
+        self._pause: trio.CancelScope | None = None
+        """Around that: it ends at the deadline of the first answer."""
         self._failure: Exception | None = None
         """What went wrong with an answer that somebody else sent."""
-        self._fewer_replies = trio.Event()
+        self._fewer_replies: trio.Event | None = None
+        """What the reader waits for while too many answers are not taken."""
         self._reading = True
         """Something more may come."""
         self._gone = False
@@ -185,28 +244,94 @@ class Connection:
             self._frames.limit = node.config.login_bytes_max
         self._frame_bytes_max = frame_bytes_max
         self._traced = wire_logger.isEnabledFor(logging.DEBUG)
-        self._tasks: trio.Nursery
-        """Around all that is done, from `serve` on."""
+        self._tasks: trio.Nursery | None = None
+        """Around all that is done by `serve`."""
         self._work = trio.CancelScope()
         """Around all that the reader does; a shield while it is to come to its end."""
+        self._wake: Callable[[Connection], None] | None = None
+        """Whom to tell when a rest is over."""
+        self.rests = False
+        """What comes is taken without a task."""
+        self._is_to_rest = False
+        """The tasks are to end without the connection."""
+        self._is_closing = False
+        """The connection is to end, if need be as soon as it is served."""
+        self._came: outcome.Outcome[None] | None = None
+        """What ended the last rest."""
 
-    async def serve(self) -> None:
-        """Answer requests until either side closes. Never raises on bad input.
+    def rest(self, wake: Callable[[Connection], None]) -> bool:
+        """Take what comes without a task until one is needed: then `wake` is told, and has `serve` called.
 
-        Raises OutOfMemory when memory runs out again and again.
+        Returns False where that cannot be, and `serve` has to be called now.
         """
+        self._wake = wake
+        return self._lie_down()
+
+    async def serve(self) -> bool:
+        """Answer requests until either side closes, or it rests again. Never raises on bad input.
+
+        Returns whether it rests; only who has had it `rest` before hears True. Raises OutOfMemory when
+        memory runs out again and again.
+        """
+        rests = False
         try:
-            async with trio.open_nursery() as self._tasks:
+            async with trio.open_nursery() as tasks:
+                self._begin_tasks(tasks)
                 await self._read_all()
-                self._finish_reading()
+                if not self._is_to_rest:
+                    self._finish_reading()
+                elif self._has_writer:
+                    self._wake_writer()
+            rests = self._is_to_rest and not self._is_closing and self._lie_down()
         except BaseExceptionGroup as group:
             self._end_by(group)
         finally:
-            self._claim.end()
-            self._abandon_replies()
-            self.peer.leave()
-            self._tell_of_end()
-            self._transport.close()
+            if not rests:
+                self.end()
+        return rests
+
+    def _begin_tasks(self, tasks: trio.Nursery) -> None:
+        """Go on with what was left to the tasks before they began."""
+        self._tasks = tasks
+        if self._has_writer:
+            tasks.start_soon(self._write_all)
+        if self._is_closing:
+            tasks.cancel_scope.cancel()
+
+    def rest_if_idle(self, now: float) -> None:
+        """Let the tasks end if they had nothing to do for some time."""
+        if (
+            self._wake is not None
+            and now - self.active_at > REST_SECONDS
+            and self._writer_idle
+            and not (self.rests or self.owes_answers)
+        ):
+            self._is_to_rest = self._transport.let_go()
+
+    def _lie_down(self) -> bool:
+        """Rest, without what the tasks needed. False where that cannot be."""
+        self._tasks = self._more_replies = self._fewer_replies = self._pause = None
+        self._has_writer = self._is_to_rest = False
+        self._writer_idle = True
+        self._work = trio.CancelScope()
+        self.rests = self._transport.watch(self._take, self._answer_all, self._go_on)
+        return self.rests
+
+    def _go_on(self, came: outcome.Outcome[None]) -> None:
+        """The rest is over."""
+        if self.rests and self._wake is not None:
+            self.rests = False
+            self._came = came
+            self._wake(self)
+
+    def end(self) -> None:
+        """The connection has ended, or nobody serves it any more while it rests."""
+        self.rests = False
+        self._claim.end()
+        self._abandon_replies()
+        self.peer.leave()
+        self._tell_of_end()
+        self._transport.close()
 
     def _end_by(self, group: BaseExceptionGroup) -> None:
         """Say why the connection ends. Raises what is nobody's error, as when the node stops.
@@ -249,7 +374,11 @@ class Connection:
 
     def close(self) -> None:
         """End the connection; parked answers are dropped, work that was begun is finished."""
-        self._tasks.cancel_scope.cancel()
+        self._is_closing = True
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+        elif self.rests:
+            self._transport.let_go()
 
     def abort(self) -> None:
         """End the connection at once, whatever it does; what was read and not begun never is."""
@@ -302,17 +431,31 @@ class Connection:
     async def _read_all(self) -> None:
         try:
             with self._work:
-                while self._reading and not self._gone:
-                    await self._take_until_something_waits()
+                self._hear_what_came()
+                while True:
                     if self._begun is not None or self._muted_until is not None:
                         await self._handle_all()
                         self._send_or_hand_over()
                     if self._owes_too_much:
                         await self._wait_until_answers_are_taken()
+                    if not self._reading or self._gone or self._is_to_rest:
+                        return
+                    await self._take_until_something_waits()
         except (Refused, FrameError, DecodeError) as error:
             self._log_refusal(error)
         finally:
             self._working = False
+
+    def _hear_what_came(self) -> None:
+        """Raise what was raised while the connection rested."""
+        came, self._came = self._came, None
+        try:
+            if came is not None:
+                came.unwrap()
+        except trio.ClosedResourceError:  # by who has found nobody there
+            self._gone = True
+        finally:
+            del came  # an error knows this frame, and together they would be a circle of objects
 
     async def _take_until_something_waits(self) -> None:
         """Take what comes, until something has to be waited for, or somebody has closed."""
@@ -684,7 +827,8 @@ class Connection:
         return False
 
     def _pause_until(self, deadline: float) -> None:
-        if self._pause.deadline != deadline:  # to set it costs twenty times as much
+        # To set it costs twenty times as much.
+        if self._pause is not None and self._pause.deadline != deadline:
             self._pause.deadline = deadline
 
     def _send_first(self) -> None:
@@ -698,13 +842,17 @@ class Connection:
 
     def _wake_writer(self) -> None:
         self._writer_idle = False
-        self._more_replies.set()
+        if self._more_replies is not None:
+            self._more_replies.set()
         self._have_writer()
 
     def _have_writer(self) -> None:
         if not self._has_writer:
             self._has_writer = True
-            self._tasks.start_soon(self._write_all)
+            if self._tasks is not None:
+                self._tasks.start_soon(self._write_all)
+            elif self.rests:
+                self._transport.let_go()
 
     def _finish_reading(self) -> None:
         """Nothing more comes in: answers that are ready still go out, parked ones are dropped."""
@@ -786,7 +934,7 @@ class Connection:
 
     async def _write_all(self) -> None:
         try:
-            while (self._reading or self.owes_answers) and not self._gone:
+            while (self._reading or self.owes_answers) and not (self._gone or self._is_to_rest):
                 if self._unsent:
                     await self._transport.writable()
                     self._unsent = self._transport.send_now(self._unsent)
@@ -798,16 +946,17 @@ class Connection:
                 self._answers_were_taken()
         except OSError as error:
             self._peer_has_gone(error)
-        if not self._gone:
+        if not (self._gone or self._is_to_rest):
             self.close()
 
     async def _idle(self) -> None:
         """Wait for the reader to hand over, at most until the first answer has to be given."""
         self._writer_idle = True
         self._more_replies = trio.Event()
-        with trio.CancelScope() as self._pause:
-            self._waits_for_first()
-            await self._more_replies.wait()
+        if self._failure is None:
+            with trio.CancelScope() as self._pause:
+                self._waits_for_first()
+                await self._more_replies.wait()
         self._writer_idle = False
         if self._failure is not None:
             raise self._failure
@@ -817,7 +966,11 @@ class Connection:
 
     def _answers_were_taken(self) -> None:
         self.active_at = trio.current_time()
-        self._fewer_replies.set()
+        self._let_reader_go_on()
+
+    def _let_reader_go_on(self) -> None:
+        if self._fewer_replies is not None:
+            self._fewer_replies.set()
 
     async def _resolve_first(self) -> None:
         """Wait until the first answer is ready, and encode what takes longer than a turn.
@@ -919,7 +1072,7 @@ class Connection:
         logger.debug("connection from %s ended: %s", self.peer.host, error)
         self._gone = True
         self._abandon_replies()
-        self._fewer_replies.set()
+        self._let_reader_go_on()
         self._transport.close()
 
     def _abandon_replies(self) -> None:

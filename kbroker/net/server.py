@@ -241,7 +241,9 @@ class Server:
         self._open = 0
         self._per_host: Counter[str] = Counter()
         self._connections_max = max(shares().connections // nodes, 1)
-        self._serving: trio.Nursery | None = None
+        self._tasks: trio.Nursery | None = None
+        """In which clients are served."""
+        self._is_accepting = False
         self._context = copy_context()
         self._next_accept: dict[str, float] = {}
         """By listener, and of all of them."""
@@ -273,7 +275,8 @@ class Server:
         """Accept until `stop_accepting`; serve until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                self._serving, self._context = nursery, copy_context()
+                self._tasks, self._context = nursery, copy_context()
+                self._is_accepting = True
                 task_status.started()
                 nursery.start_soon(self._reap)
                 if self._arrivals is not None:
@@ -284,17 +287,21 @@ class Server:
                             accepting.start_soon(self._accept_all, listener, each, nursery)
                 close_all(self._sockets)
         finally:
+            for connection in tuple(self.connections):
+                if connection.rests:
+                    connection.end()
+                    self._forget(connection)
             if self._arrivals is not None:
                 self._arrivals.close()
 
     @property
     def is_accepting(self) -> bool:
         """Whether clients can connect."""
-        return self._serving is not None
+        return self._is_accepting
 
     def stop_accepting(self) -> None:
         """Close the door; connections that are open stay open."""
-        self._serving = None
+        self._is_accepting = False
         self._accepting.cancel()
 
     def insider(self, local: Endpoint, name: str | None = None) -> trio.SocketStream:
@@ -303,24 +310,26 @@ class Server:
         Parameters: `local` is what it counts as having dialled, `name` the listener by which it counts as
         having come in (None: the first one). Raises OSError when nobody is served.
         """
-        if self._serving is None:
+        if not self._is_accepting or self._tasks is None:
             raise ConnectionRefusedError(f"nobody is served at {local}")
         ours, theirs = socket.socketpair()
         listener = next(each for each, _ in self._sockets if name in (None, each.name))
         peer = Peer(LOOPBACK[0], local, listener.name, listener.advertised)
         peer.client = INSIDER
         # In the server's own context, whoever calls: its log lines go where those of all clients go.
-        self._context.run(self._serving.start_soon, self._serve_insider, peer, theirs)
+        self._context.run(self._tasks.start_soon, self._serve_insider, peer, theirs)
         return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
     async def _serve_insider(self, peer: Peer, connected: socket.socket) -> None:
         async def transport() -> Transport:
             return PlainTransport(connected, self._arrivals, self._node.partitions.disk_reads)
 
+        is_served = False
         try:
-            await self.serve(peer, transport)
+            is_served = await self.serve(peer, transport)
         finally:
-            connected.close()
+            if not is_served:
+                connected.close()
 
     async def drain(self) -> None:
         """Wait until no client is owed an answer."""
@@ -335,7 +344,7 @@ class Server:
 
     def reset_connections(self) -> None:
         """End all connections as a process that is killed does: what is not sent yet never is."""
-        self._serving = None
+        self._is_accepting = False
         for connection in tuple(self.connections):
             connection.reset()
 
@@ -362,13 +371,15 @@ class Server:
     async def _serve(
         self, listener: Listener, connected: socket.socket, host: str, port: int
     ) -> None:
+        is_served = False
         try:
             local = Endpoint(*connected.getsockname()[:2])
             login = None if listener.gate is None else listener.gate.login()
             peer = Peer(host, local, listener.name, listener.advertised, login, port)
-            await self.serve(peer, partial(self._transport, listener, connected, peer))
+            is_served = await self.serve(peer, partial(self._transport, listener, connected, peer))
         finally:
-            connected.close()
+            if not is_served:
+                connected.close()
 
     async def _transport(
         self, listener: Listener, connected: socket.socket, peer: Peer
@@ -412,46 +423,74 @@ class Server:
         if self._node.troubles.is_news(message):
             logger.info("%s", message)
 
-    async def serve(self, peer: Peer, transport: Callable[[], Awaitable[Transport | None]]) -> None:
-        """Serve one client until its connection ends, if it may come in at all.
+    async def serve(self, peer: Peer, transport: Callable[[], Awaitable[Transport | None]]) -> bool:
+        """Serve one client, if it may come in at all, until its connection ends or rests.
 
         `transport` makes what its bytes come through, None if that cannot be; a client that may not
-        come in needs none.
+        come in needs none. Returns whether it came in: the connection then closes what was made.
         """
         if not self._admit(peer.host):
-            return
+            return False
         # From here on it counts, also while it waits for its turn.
         self._open += 1
         self._per_host[peer.host] += 1
+        connection = None
         try:
-            self._warn_of_misleading(peer)
-            turn = self._turn(peer.listener)
-            if turn > trio.current_time():
-                await trio.sleep_until(turn)
-            if self._quotas.of_addresses is not None and await self._turned_away(peer.host):
-                return
-            opened = await transport()
-            if opened is not None:
-                await self._serve_admitted(opened, peer)
+            connection = await self._let_in(peer, transport)
         finally:
-            self._open -= 1
-            self._per_host[peer.host] -= 1
-            if not self._per_host[peer.host]:
-                del self._per_host[peer.host]
+            if connection is None:
+                self._leaves(peer.host)
+        if connection is None:
+            return False
+        if not connection.rest(self._carry_on_soon):
+            await self._carry_on(connection)
+        return True
 
-    async def _serve_admitted(self, transport: Transport, peer: Peer) -> None:
+    async def _let_in(
+        self, peer: Peer, transport: Callable[[], Awaitable[Transport | None]]
+    ) -> Connection | None:
+        """The connection of a client that has room, when it is its turn; None if it does not get so far."""
+        self._warn_of_misleading(peer)
+        turn = self._turn(peer.listener)
+        if turn > trio.current_time():
+            await trio.sleep_until(turn)
+        if self._quotas.of_addresses is not None and await self._turned_away(peer.host):
+            return None
+        opened = await transport()
+        if opened is None:
+            return None
         connection = self._connection_class(
             self._node,
             self._apis,
-            transport,
+            opened,
             peer,
             frame_bytes_max=self._node.config.request_max_bytes,
         )
         self.connections.add(connection)
+        return connection
+
+    def _carry_on_soon(self, connection: Connection) -> None:
+        """A connection has rested, and needs a task now."""
+        assert self._tasks is not None
+        self._tasks.start_soon(self._carry_on, connection)
+
+    async def _carry_on(self, connection: Connection) -> None:
+        rests = False
         try:
-            await connection.serve()
+            rests = await connection.serve()
         finally:
-            self.connections.discard(connection)
+            if not rests:
+                self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._leaves(connection.peer.host)
+
+    def _leaves(self, host: str) -> None:
+        self._open -= 1
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
 
     def _admit(self, host: str) -> bool:
         config = self._node.config
@@ -518,7 +557,8 @@ class Server:
         return True
 
     async def _reap(self) -> None:
-        """Close connections that are idle, or that never sent a whole first request."""
+        """Close connections that are idle for long, or that never sent a whole first request; others that
+        have nothing to do rest."""
         first_seconds = self._node.config.first_request_timeout_ms / 1000
         idle_ms = self._node.config.connections_max_idle_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
@@ -528,3 +568,5 @@ class Server:
             for connection in tuple(self.connections):
                 if connection.is_overdue(now, first_seconds, idle_seconds):
                     connection.close()
+                else:
+                    connection.rest_if_idle(now)

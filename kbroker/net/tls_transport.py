@@ -21,7 +21,7 @@ from kbroker.security.tls import ServerSide
 from kbroker.storage.cached import NotCached
 from kbroker.storage.files import FileRange
 
-from .arrivals import Step, nothing
+from .arrivals import GoOn, Step, nothing
 from .stored import StoredBytes
 from .transport import Transport, after, gather
 
@@ -151,6 +151,14 @@ class TlsTransport:
             if take() or answer():
                 return
         await self._plain.until(take, answer)
+
+    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
+        """As `until` without a task that waits; False where something is to be looked at now."""
+        return not self._has_some and self._plain.watch(take, answer, go_on)
+
+    def let_go(self) -> bool:
+        """Have who waits go on at once, as if a step had returned True; whether somebody did."""
+        return self._plain.let_go()
 
     def receive_now(self, size: int) -> bytes | None:
         """Return up to `size` bytes, none when the peer has closed; None when no whole TLS record of

@@ -16,7 +16,7 @@ from kbroker.runtime.disk_reads import DiskReads
 from kbroker.storage.cached import NotCached
 from kbroker.storage.files import FileRange
 
-from .arrivals import Arrivals, Step, nothing
+from .arrivals import Arrivals, GoOn, Step, nothing
 from .stored import FILE_TOO_SHORT, StoredBytes
 
 JOIN_BYTES = 64 * 1024
@@ -43,6 +43,17 @@ class Transport(Protocol):
 
         Yields before each call of `take`. Raises trio.ClosedResourceError when the connection is closed here.
         """
+        ...
+
+    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
+        """As `until` without a task that waits: `go_on` is told what that would return or raise.
+
+        Returns False where a task has to wait.
+        """
+        ...
+
+    def let_go(self) -> bool:
+        """Have who waits go on at once, as if a step had returned True; whether somebody did."""
         ...
 
     def receive_now(self, size: int) -> bytes | None:
@@ -119,6 +130,17 @@ class PlainTransport:
             await trio.lowlevel.wait_readable(self._socket)
             if take() or answer():
                 return
+
+    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
+        """As `until` without a task that waits; False where the system has no epoll."""
+        if self._arrivals is None:
+            return False
+        self._arrivals.watch(self._socket, take, answer, go_on)
+        return True
+
+    def let_go(self) -> bool:
+        """Have who waits go on at once, where the system has epoll; whether somebody did."""
+        return self._arrivals is not None and self._arrivals.let_go(self._socket)
 
     def receive_now(self, size: int) -> bytes | None:
         """Return up to `size` bytes, none when the peer has closed; None when nothing is there."""

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import random
 import struct
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +72,19 @@ def test_an_announced_frame_takes_no_memory_before_it_arrives() -> None:
     assert all(place is not None and len(place) == size - 5 for place in places)
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     assert resident_pages * 4096 < 2**30
+
+
+def test_a_frame_that_there_is_no_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system says so by an OSError, which of a connection means that the peer has gone."""
+
+    def refuse(_: int, size: int) -> NoReturn:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    reader = FrameReader(2 * LAZY_SIZE)
+    reader.feed(framed(bytes(LAZY_SIZE + 1))[:100])
+    with pytest.raises(MemoryError, match="Cannot allocate"):
+        list(reader)
 
 
 def test_a_very_large_frame_arrives_whole() -> None:

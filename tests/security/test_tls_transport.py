@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.net.arrivals import Step, nothing
+from kbroker.net.arrivals import GoOn, Step, nothing
 from kbroker.net.tls_transport import RECORD_BYTES, TlsTransport
 from kbroker.runtime.slices import Steps
 from kbroker.security.tls import server_context
@@ -41,6 +41,12 @@ class Line:
         await trio.lowlevel.checkpoint()
         while not self.coming or not (take() or answer()):
             await trio.lowlevel.checkpoint()
+
+    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
+        return False
+
+    def let_go(self) -> bool:
+        return False
 
     def receive_now(self, size: int) -> bytes | None:
         return self.coming.popleft() if self.coming else None

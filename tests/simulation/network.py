@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from kbroker.client.endpoint import Endpoint
-from kbroker.net.arrivals import Step, nothing
+from kbroker.net.arrivals import GoOn, Step, nothing
 from kbroker.storage.files import FileRange
 
 from .seeded import Events, Source
@@ -228,6 +228,12 @@ class MemoryTransport:
             await self._socket.readable()
             if take() or answer():
                 return
+
+    def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
+        return False
+
+    def let_go(self) -> bool:
+        return False
 
     def receive_now(self, size: int) -> bytes | None:
         return self._socket.receive_now(size)

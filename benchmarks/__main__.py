@@ -29,6 +29,7 @@ from .brokers import (
     commit,
     kafka_jars,
 )
+from .idle import idle_connections
 from .picture import draw
 from .table import PEERS, lines
 from .turns import Contest, Machine, Record
@@ -65,7 +66,7 @@ def main() -> None:
         if options.write:
             parser.error("--write is for Apache Kafka's figures, not with --against")
         sys.exit(run_against(options))
-    report = run(options, BROKERS)
+    report = run(options, BROKERS, others=idle_connections(options, BROKERS))
     text = document(report)
     print(text)
     if options.write:
@@ -80,7 +81,8 @@ def run_against(options: argparse.Namespace) -> int:
             before = kbroker_at(folder)
             options.brokers = ["kbroker", "before"]
             options.warm = min(options.warm, WARM_SECONDS_AGAINST)
-            report = run(options, {"kbroker": Kbroker, "before": before})
+            kinds: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "before": before}
+            report = run(options, kinds, others=idle_connections(options, kinds))
     except BenchmarkFailed as error:
         sys.exit(f"benchmarks: {error}")
     slower = slower_rows(report["samples"], before.name)

@@ -1,4 +1,4 @@
-"""Members of groups of the classic protocol, whose requests are ours."""
+"""Members of groups of the classic protocol, each alone in its group, whose requests are ours."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import write_assignment, write_subscription
-from tests.wire import request
+from kbroker.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 from .brokers import BenchmarkFailed, Broker
 from .lines import SETTLE_SECONDS, Line
@@ -42,22 +47,19 @@ class ClassicMember:
     generation: int = 0
     """0 while it is not in sync."""
 
-    def offset_fetch(self) -> Any:
+    def offset_fetch(self) -> OffsetFetchRequest:
         """A request for what the group has committed of the topic's first partition."""
-        row = messages.request_class(ApiKey.OFFSET_FETCH).Topic(
-            name=self.topic, partition_indexes=[0]
-        )
-        return request(ApiKey.OFFSET_FETCH, group_id=self.group, topics=[row])
+        row = OffsetFetchRequest.Topic(name=self.topic, partition_indexes=[0])
+        return OffsetFetchRequest(group_id=self.group, topics=[row])
 
-    def offset_commit(self, offset: int) -> Any:
+    def offset_commit(self, offset: int) -> OffsetCommitRequest:
         """A request to commit an offset of the topic's first partition."""
-        cls = messages.request_class(ApiKey.OFFSET_COMMIT)
-        row = cls.Partition(partition_index=0, committed_offset=offset)
-        return cls(
+        row = OffsetCommitRequest.Partition(partition_index=0, committed_offset=offset)
+        return OffsetCommitRequest(
             group_id=self.group,
             generation_id_or_member_epoch=self.generation,
             member_id=self.id,
-            topics=[cls.Topic(name=self.topic, partitions=[row])],
+            topics=[OffsetCommitRequest.Topic(name=self.topic, partitions=[row])],
         )
 
     def committed(self) -> int:
@@ -65,40 +67,36 @@ class ClassicMember:
         key, version = ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION
         return committed_offset(self.line.ask(key, version, self.offset_fetch()))
 
-    def join(self) -> Any:
+    def join(self) -> JoinGroupRequest:
         """A request to join."""
-        cls = messages.request_class(ApiKey.JOIN_GROUP)
-        return cls(
+        told = JoinGroupRequest.Protocol(name="range", metadata=write_subscription([self.topic]))
+        return JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=LONG_MS,
             rebalance_timeout_ms=LONG_MS,
             member_id=self.id,
             protocol_type="consumer",
-            protocols=[cls.Protocol(name="range", metadata=write_subscription([self.topic]))],
+            protocols=[told],
         )
 
-    def sync(self, members: Sequence[Any]) -> Any:
-        """A request to sync, after an answer with these members: none but for a leader."""
-        cls = messages.request_class(ApiKey.SYNC_GROUP)
-        shares = [
-            cls.Assignment(
-                member_id=row.member_id, assignment=write_assignment([(self.topic, index)])
-            )
-            for index, row in enumerate(members)
-        ]
-        return cls(
+    def sync(self) -> SyncGroupRequest:
+        """A request to sync, which gives the topic's first partition to the member itself."""
+        share = SyncGroupRequest.Assignment(
+            member_id=self.id, assignment=write_assignment([(self.topic, 0)])
+        )
+        return SyncGroupRequest(
             group_id=self.group,
             generation_id=self.generation,
             member_id=self.id,
-            assignments=shares,
+            assignments=[share],
         )
 
     def leave(self) -> None:
         """Leave the group. Raises BenchmarkFailed."""
-        key = ApiKey.LEAVE_GROUP
-        row = messages.request_class(key).Member(member_id=self.id)
-        message = request(key, group_id=self.group, members=[row])
-        check(self.line.ask(key, LEAVE_VERSION, message).error_code, f"{self.group}: to leave")
+        row = LeaveGroupRequest.Member(member_id=self.id)
+        message = LeaveGroupRequest(group_id=self.group, members=[row])
+        answer = self.line.ask(ApiKey.LEAVE_GROUP, LEAVE_VERSION, message)
+        check(answer.error_code, f"{self.group}: to leave")
         self.generation = 0
 
 
@@ -120,29 +118,27 @@ def alone(broker: Broker, groups: Sequence[str], topic: str) -> Iterator[list[Cl
 
 
 def join_once(members: Sequence[ClassicMember]) -> None:
-    """All of them join, then those that are let in sync; a leader gives each member a partition.
+    """All of them join, each a group of its own, then those that are let in sync.
 
     Who was refused, but may come again, has generation 0. Raises BenchmarkFailed.
     """
     for member in members:
         member.line.send([(ApiKey.JOIN_GROUP, JOIN_VERSION, member.join())])
-    rows = []
     for member in members:
         answer = member.line.answer(ApiKey.JOIN_GROUP, JOIN_VERSION)
         member.id = answer.member_id
         member.generation = answer.generation_id if _is_in(member, answer) else 0
-        rows.append(answer.members)
-    joined = [(each, found) for each, found in zip(members, rows, strict=True) if each.generation]
-    for member, found in joined:
-        member.line.send([(ApiKey.SYNC_GROUP, SYNC_VERSION, member.sync(found))])
-    for member, _ in joined:
+    joined = [member for member in members if member.generation]
+    for member in joined:
+        member.line.send([(ApiKey.SYNC_GROUP, SYNC_VERSION, member.sync())])
+    for member in joined:
         if not _is_in(member, member.line.answer(ApiKey.SYNC_GROUP, SYNC_VERSION)):
             member.generation = 0
 
 
 def until_coordinated(line: Line) -> None:
     """Wait until a broker coordinates groups: it makes the topic in which they are kept."""
-    find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["any"])
+    find = FindCoordinatorRequest(coordinator_keys=["any"])
     deadline = time.monotonic() + SETTLE_SECONDS
     while line.ask(ApiKey.FIND_COORDINATOR, FIND_VERSION, find).coordinators[0].error_code:
         if time.monotonic() > deadline:

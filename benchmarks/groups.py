@@ -7,9 +7,7 @@ a few connections as fast as they are answered, so that the load is the same for
 * all members join, and send heartbeats until each has its share (`join`);
 * they send heartbeats that change nothing (`heartbeat`);
 * one member leaves, another one joins, and heartbeats go on until all is stable (`rebalance`);
-* as many groups of one member as `--groups` says begin (`groups`), and live (`groups' heartbeat`);
-* as many members of the classic protocol as `--classic` says join a group of their own, each on a
-  connection of its own, until all have synced (`classic join`).
+* as many groups of one member as `--groups` says begin (`groups`), and live (`groups' heartbeat`).
 
 Medians of the rounds after the first ones (`--warm-up`), in which a JVM compiles. On a machine that has other
 work, what it takes by the clock says little: kbroker is one thread, which gets one share of the processors, and
@@ -35,7 +33,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
 from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker
-from .classic import LONG_MS, ClassicMember, join_once, until_coordinated
+from .classic import LONG_MS, until_coordinated
 from .lines import SETTLE_SECONDS, Line
 
 CONNECTIONS = 4
@@ -159,22 +157,6 @@ class NewGroup:
             self.sent[0] += 1
 
 
-def join_classic(broker: Broker, name: str, count: int) -> None:
-    """Members of a new classic group join and sync until all are of one generation."""
-    members = [
-        ClassicMember(Line(broker, f"classic-{number}"), name, TOPIC) for number in range(count)
-    ]
-    deadline = time.monotonic() + SETTLE_SECONDS
-    is_together = False
-    while not is_together:
-        if time.monotonic() > deadline:
-            raise BenchmarkFailed(f"{count} members of the classic protocol do not come together")
-        join_once(members)
-        is_together = len({member.generation for member in members}) == 1
-    for member in members:
-        member.line.close()
-
-
 def prepare(broker: Broker, partitions: int) -> None:
     """Make the topic, and the one in which groups are kept."""
     line = Line(broker)
@@ -193,9 +175,7 @@ def prepare(broker: Broker, partitions: int) -> None:
     line.close()
 
 
-def one_round(
-    broker: Broker, number: int, members: int, groups: int, classic: int
-) -> dict[str, Cost]:
+def one_round(broker: Broker, number: int, members: int, groups: int) -> dict[str, Cost]:
     """Everything once, in groups of its own."""
     lines = [Line(broker) for _ in range(CONNECTIONS)]
     group = NewGroup(lines, f"group-{number}", members)
@@ -220,14 +200,12 @@ def one_round(
     many.leave(len(many.members))
     for line in lines:
         line.close()
-    with watched(broker, [classic], costs["classic join"]):
-        join_classic(broker, f"classic-{number}", classic)
     return {name: found[0] for name, found in costs.items()}
 
 
 def report(rounds: dict[str, list[dict[str, Cost]]]) -> None:
     """Medians, kbroker beside Kafka."""
-    for what in ("join", "heartbeat", "rebalance", "groups", "groups' heartbeat", "classic join"):
+    for what in ("join", "heartbeat", "rebalance", "groups", "groups' heartbeat"):
         parts = []
         for name, found in rounds.items():
             costs = [each[what] for each in found]
@@ -251,7 +229,6 @@ def main() -> None:
     )
     parser.add_argument("--members", type=int, default=1000)
     parser.add_argument("--groups", type=int, default=2000, help="of one member each")
-    parser.add_argument("--classic", type=int, default=100, help="members of the classic group")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-up", type=int, default=3, help="rounds before those that count")
     parser.add_argument("--alone", action="store_true", help="without Apache Kafka")
@@ -267,9 +244,7 @@ def main() -> None:
             prepare(broker, arguments.members)
         for number in range(arguments.warm_up + arguments.rounds):
             for broker in brokers:
-                costs = one_round(
-                    broker, number, arguments.members, arguments.groups, arguments.classic
-                )
+                costs = one_round(broker, number, arguments.members, arguments.groups)
                 if number >= arguments.warm_up:
                     rounds[broker.name].append(costs)
         report(rounds)

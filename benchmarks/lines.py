@@ -27,7 +27,7 @@ class Line:
         self._sent = 0
 
     def send(self, requests: Iterable[tuple[ApiKey, int, Any]]) -> None:
-        parts = []
+        parts: list[Any] = []
         for key, version, message in requests:
             self._sent += 1
             parts += encode_request(key, version, self._sent, self._client_id, message)

@@ -12,6 +12,7 @@ from .table import OURS, PEERS, cell, matching, ratio
 PICTURED = (
     "start",
     "idle memory",
+    "idle connections",
     "create topic",
     "join",
     "join many",
@@ -34,6 +35,7 @@ PICTURED = (
     "connections 1000",
     "partitions 10000",
     "readers 10",
+    "groups 10",
     "cold read",
     "restart",
 )

@@ -68,6 +68,7 @@ def _rows() -> dict[str, Row]:
     rows = {
         "start": Row("start: exec to first Metadata", "s", False),
         "idle memory": Row("resident memory, idle", "MB", False),
+        "idle connections": Row("the same for each of 1,000 connections", "kB", False),
         "create topic": Row("create a topic", "ms", False),
         "join": Row("new group: subscribe to first record", "ms", False),
         "join many": Row(f"new group of {JOINING} members: until all have partitions", "s", False),

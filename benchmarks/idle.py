@@ -1,0 +1,54 @@
+"""What connections take that are only held open."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+
+from kbroker.protocol.api_keys import ApiKey
+from tests.wire import request
+
+from .brokers import Broker
+from .lines import Line
+from .rows import CONNECTIONS, Sample
+from .turns import Record, recorded
+
+ROW = "idle connections"
+FIRST = 200
+"""So many come before, for whom a broker loads what it needs once."""
+METADATA_VERSION = 1
+SETTLE_SECONDS = 2
+
+
+def idle_connections(
+    options: argparse.Namespace, kinds: Mapping[str, type[Broker]]
+) -> Iterator[Record]:
+    """Resident memory for each, of brokers that were just started; nothing of it is ever synced."""
+    if options.rows and not any(word in ROW for word in options.rows):
+        return
+    durable = options.durable[0]
+    for repeat in range(options.repeat):
+        for name in options.brokers:
+            broker = kinds[name](options.folder / f"{kinds[name].name}-idle", durable=durable)
+            try:
+                sample = Sample(ROW, _bytes_of_each(broker, max(CONNECTIONS)) / 1e3)
+            finally:
+                broker.stop()
+            yield recorded(sample, broker.name, durable, repeat)
+
+
+def _bytes_of_each(broker: Broker, count: int) -> float:
+    """How much more a broker has in memory for each connection that has asked once, and is silent."""
+    with ExitStack() as stack:
+
+        def connect(count: int) -> int:
+            for _ in range(count):
+                line = stack.enter_context(closing(Line(broker)))
+                line.ask(ApiKey.METADATA, METADATA_VERSION, request(ApiKey.METADATA, topics=[]))
+            time.sleep(SETTLE_SECONDS)
+            return broker.resident_bytes()
+
+        before = connect(FIRST)
+        return (connect(count) - before) / count

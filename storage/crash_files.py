@@ -340,7 +340,7 @@ class CrashFiles:
         self.announce("syncdir", path)
         folder.sync()
 
-    def at_once(self, calls: Calls) -> None:
+    def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
         # What may happen at the same time may happen in any order.
         one_by_one(random.Random(self.operations).sample(calls, len(calls)))
 

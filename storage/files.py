@@ -31,6 +31,8 @@ from .errors import StorageError, WriteRefusedError
 
 Buffer = bytes | bytearray | memoryview
 Calls = Sequence[Callable[[], None]]
+AtOnce = Callable[[Calls, int | None], None]
+"""As `Files.at_once`."""
 
 
 class Lock(Protocol):
@@ -173,8 +175,10 @@ class Files(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make the names in a folder survive a power cut. Blocks."""
 
-    def at_once(self, calls: Calls) -> None:
+    def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
         """Make calls that sync, in any order and perhaps several at a time; blocks.
+
+        Parameters: `threads_max` is how many at a time at most; None for as many as help.
 
         Raises what one of them raised; calls that had not begun by then are left out.
         """
@@ -259,7 +263,7 @@ def _reported(action: str, path: str) -> Iterator[None]:
         raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error
 
 
-def one_by_one(calls: Calls) -> None:
+def one_by_one(calls: Calls, threads_max: int | None = None) -> None:
     """Make calls in their order; raises what one of them raises."""
     for call in calls:
         call()
@@ -422,9 +426,7 @@ class OsFiles:
 
     durable = True
 
-    def __init__(
-        self, *, read_only: bool = False, at_once: Callable[[Calls], None] = one_by_one
-    ) -> None:
+    def __init__(self, *, read_only: bool = False, at_once: AtOnce = one_by_one) -> None:
         self._read_only = read_only
         self._at_once = at_once
 
@@ -518,8 +520,8 @@ class OsFiles:
             finally:
                 os.close(fd)
 
-    def at_once(self, calls: Calls) -> None:
-        self._at_once(calls)
+    def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
+        self._at_once(calls, threads_max)
 
     def lock(self, path: str) -> Lock:
         lock = filelock.FileLock(path, mode=_OWN_FILE)
@@ -793,7 +795,7 @@ class MemFiles:
     def sync_dir(self, path: str) -> None:
         pass
 
-    def at_once(self, calls: Calls) -> None:
+    def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
         one_by_one(calls)
 
     def lock(self, path: str) -> Lock:

@@ -61,6 +61,10 @@ _ROLLED_EVERY_MS = 1_000
 CHECKPOINT_EVERY_BYTES = 16 * 1024 * 1024
 LOGS_AT_ONCE = 16
 """How many logs a checkpoint makes durable at the same time."""
+SETTLING_THREADS = 2
+"""How many make durable what a crash left, while clients are served; as many as Kafka's
+num.recovery.threads.per.data.dir. With 16 of them the event loop waits for the interpreter in each of its
+calls of the system: 6 ms for an append that takes 0.8, and on a fast disk they are done no sooner."""
 
 _NO_ID = UUID(int=0)
 
@@ -365,7 +369,8 @@ class LogManager:
         Without it each log is synced when it is opened. Blocks; a worker thread may call it, while
         the owner opens logs. Raises StorageError.
         """
-        self._files.at_once([partial(self._settle_log, key) for key in tuple(self._unopened)])
+        calls = [partial(self._settle_log, key) for key in tuple(self._unopened)]
+        self._files.at_once(calls, SETTLING_THREADS)
         self._files.sync_dir(self.data_dir)
         self._durable = True
 

@@ -30,8 +30,10 @@ class InThread(Protocol):
         ...
 
 
-def at_once(calls: Calls) -> None:
+def at_once(calls: Calls, threads_max: int | None = None) -> None:
     """Make calls that block, several of them at once when they take long; any thread may ask.
+
+    Parameters: `threads_max` is how many threads at most, with that of the caller; None for as many as help.
 
     The caller's thread begins alone: a fast disk has synced one file or a few before another thread is
     awake. Returns when all calls are done. Raises what the first one raised that failed; those that
@@ -44,7 +46,8 @@ def at_once(calls: Calls) -> None:
     if not left:  # as in most passes: what follows costs more than a sync
         return
     failed: list[Exception] = []
-    helpers = max(min(len(left) - 1, HELPERS_MAX, shares().helpers), 0)
+    helpers_max = HELPERS_MAX if threads_max is None else threads_max - 1
+    helpers = max(min(len(left) - 1, helpers_max, shares().helpers), 0)
     ended = threading.Semaphore(0)
     for _ in range(helpers):
         trio.lowlevel.start_thread_soon(lambda: _make(left, failed), lambda _: ended.release())

@@ -71,3 +71,16 @@ def test_what_fails_is_told_and_nothing_is_begun_after_it(
     with pytest.raises(OSError, match="the disk is gone"):
         at_once(calls)
     assert made == []
+
+
+def test_no_more_threads_than_allowed_make_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", 0)
+    makers: set[int] = set()
+    both = threading.Barrier(2, timeout=WAIT_SECONDS)
+
+    def meet() -> None:
+        makers.add(threading.get_ident())
+        both.wait()
+
+    at_once([meet] * 100, 2)
+    assert len(makers) == 2

@@ -214,17 +214,8 @@ class Connection:
         self._queued_bytes = 0
         """Of the answers that stand in the queue."""
         self._unsent_bytes_max = node.config.connection_unsent_bytes_max
-        self._has_writer = False
-        """The second task is there; most of those who come and go never need it."""
-        self._writer_idle = True
-        self._more_replies: trio.Event | None = None
-        """What the writer waits for that has nothing to do."""
-        self._pause: trio.CancelScope | None = None
-        """Around that: it ends at the deadline of the first answer."""
         self._failure: Exception | None = None
         """What went wrong with an answer that somebody else sent."""
-        self._fewer_replies: trio.Event | None = None
-        """What the reader waits for while too many answers are not taken."""
         self._reading = True
         """Something more may come."""
         self._gone = False
@@ -244,20 +235,33 @@ class Connection:
             self._frames.limit = node.config.login_bytes_max
         self._frame_bytes_max = frame_bytes_max
         self._traced = wire_logger.isEnabledFor(logging.DEBUG)
-        self._tasks: trio.Nursery | None = None
-        """Around all that is done by `serve`."""
-        self._work = trio.CancelScope()
-        """Around all that the reader does; a shield while it is to come to its end."""
         self._wake: Callable[[Connection], None] | None = None
         """Whom to tell when a rest is over."""
         self.rests = False
         """What comes is taken without a task."""
-        self._is_to_rest = False
-        """The tasks are to end without the connection."""
         self._is_closing = False
         """The connection is to end, if need be as soon as it is served."""
         self._came: outcome.Outcome[None] | None = None
         """What ended the last rest."""
+        self._have_no_tasks()
+
+    def _have_no_tasks(self) -> None:
+        """As before the tasks begin, and after they have ended."""
+        self._tasks: trio.Nursery | None = None
+        """Around all that is done by `serve`."""
+        self._is_to_rest = False
+        """They are to end without the connection."""
+        self._work = trio.CancelScope()
+        """Around all that the reader does; a shield while it is to come to its end."""
+        self._fewer_replies: trio.Event | None = None
+        """What the reader waits for while too many answers are not taken."""
+        self._has_writer = False
+        """The second task is there; most of those who come and go never need it."""
+        self._writer_idle = True
+        self._more_replies: trio.Event | None = None
+        """What the writer waits for that has nothing to do."""
+        self._pause: trio.CancelScope | None = None
+        """Around that: it ends at the deadline of the first answer."""
 
     def rest(self, wake: Callable[[Connection], None]) -> bool:
         """Take what comes without a task until one is needed: then `wake` is told, and has `serve` called.
@@ -310,10 +314,7 @@ class Connection:
 
     def _lie_down(self) -> bool:
         """Rest, without what the tasks needed. False where that cannot be."""
-        self._tasks = self._more_replies = self._fewer_replies = self._pause = None
-        self._has_writer = self._is_to_rest = False
-        self._writer_idle = True
-        self._work = trio.CancelScope()
+        self._have_no_tasks()
         self.rests = self._transport.watch(self._take, self._answer_all, self._go_on)
         return self.rests
 

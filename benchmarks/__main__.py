@@ -54,7 +54,8 @@ where a hypervisor had taken more than 2 % of the processors away. A ratio above
 ahead, whatever the unit; those below are bold. CPU is the processor time of the broker's process; busy is
 how much of the time that is of one processor: near 100 % kbroker is the limit of a row, far below it the
 client is, or the disk where records are synced.
-kfake has a data folder, and `SyncWrites` where records are synced before the ack.
+kfake has a data folder, and `SyncWrites` where records are synced before the ack. What 1,000 connections take
+is how much more memory the process has with them, of which a JVM may have given back some meanwhile.
 """
 
 

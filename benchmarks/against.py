@@ -59,7 +59,8 @@ def slower_rows(samples: list[dict[str, Any]], before: str) -> list[Slower]:
             now, then = (
                 cell(matching(samples, name, broker, durable)) for broker in (OURS, before)
             )
-            if now and then and (value := ratio(row, now, then)) < 1 - TOLERATED:
+            value = ratio(row, now, then)
+            if now and then and value is not None and value < 1 - TOLERATED:
                 apart = now.high < then.low if row.more_is_better else now.low > then.high
                 found.append(Slower(row, durable, value, apart))
     return sorted(found, key=lambda one: one.ratio)

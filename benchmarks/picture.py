@@ -64,8 +64,8 @@ def dots(samples: list[dict[str, Any]]) -> Iterator[Dot]:
                 ours, theirs = (
                     cell(matching(samples, name, broker, durable)) for broker in (OURS, peer)
                 )
-                if ours and theirs:
-                    yield Dot(line, peer, durable, ratio(ROWS[name], ours, theirs))
+                if (times := ratio(ROWS[name], ours, theirs)) is not None:
+                    yield Dot(line, peer, durable, times)
 
 
 def draw(report: dict[str, Any], folder: Path) -> None:

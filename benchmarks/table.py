@@ -39,8 +39,11 @@ def lines(
             yield _line(row, cells)
 
 
-def ratio(row: Row, ours: Cell, peer: Cell) -> float:
-    """How many times better we are; above 1 is ahead, whatever the unit."""
+def ratio(row: Row, ours: Cell | None, peer: Cell | None) -> float | None:
+    """How many times better we are; above 1 is ahead, whatever the unit. None where one was not measured,
+    or has less than nothing."""
+    if ours is None or peer is None or min(ours.median, peer.median) <= 0:
+        return None
     return ours.median / peer.median if row.more_is_better else peer.median / ours.median
 
 
@@ -72,8 +75,7 @@ def _line(row: Row, cells: Sequence[Cell | None]) -> str:
     columns = [row.title, _cell(ours, row.unit)]
     for peer in cells[1:]:
         times = ""
-        if ours and peer:
-            value = ratio(row, ours, peer)
+        if (value := ratio(row, ours, peer)) is not None:
             times = f"{value:.2f}" if value >= 1 else f"**{value:.2f}**"
         columns += [_cell(peer, row.unit), times]
     cpu = ""

@@ -77,6 +77,8 @@ def test_the_picture_has_a_dot_for_each_ratio() -> None:
         *samples("kbroker", "pipelined", 30, durable=False),
         *samples("Kafka", "pipelined", 10, durable=False),
         *samples("kbroker", "start", 0.1),
+        *samples("kbroker", "idle connections", 3),
+        *samples("Kafka", "idle connections", -2),
     ]
     drawn = {(PICTURED[dot.line], dot.peer, dot.durable): dot.times for dot in dots(found)}
     assert drawn == {
@@ -84,3 +86,15 @@ def test_the_picture_has_a_dot_for_each_ratio() -> None:
         ("ping p50", "kfake", True): 0.5,
         ("pipelined", "Kafka", False): 3,
     }
+
+
+def test_who_has_less_than_nothing_has_no_ratio() -> None:
+    """As a JVM that gave back memory while connections came."""
+    found = [
+        *samples("kbroker", "idle connections", 3),
+        *samples("Kafka", "idle connections", -2),
+    ]
+    row = [*lines(found, True, ["Kafka"])][-1]
+    assert " kB | -2." in row.replace("|  |", "|")
+    assert "**" not in row
+    assert slower_rows(found, "Kafka") == []

@@ -42,6 +42,8 @@ Topic = DescribeShareGroupOffsetsResponse.Topic
 Partition = DescribeShareGroupOffsetsResponse.Partition
 Summaries = dict[SharePartition, ReadShareGroupStateSummaryResponse.Partition]
 
+_INT64_MAX = (1 << 63) - 1
+
 
 @handles(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1")
 async def describe_share_group_offsets(
@@ -190,7 +192,9 @@ def _row(
         row.error_code = end
         return row
     row.start_offset, row.leader_epoch = summary.start_offset, summary.leader_epoch
-    row.lag = end - summary.start_offset - summary.delivery_complete_count
+    lag = end - summary.start_offset - summary.delivery_complete_count
+    # Other brokers may write any state: what there is no room for in the answer is told as the most or least.
+    row.lag = max(-_INT64_MAX, min(lag, _INT64_MAX))
     return row
 
 

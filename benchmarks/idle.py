@@ -13,20 +13,20 @@ from tests.wire import request
 from .brokers import Broker
 from .lines import Line
 from .rows import CONNECTIONS, Sample
-from .turns import Record, recorded
+from .turns import Record, is_wanted, recorded
 
 ROW = "idle connections"
 FIRST = 200
 """So many come before, for whom a broker loads what it needs once."""
 METADATA_VERSION = 1
-SETTLE_SECONDS = 2
+QUIET_SECONDS = 2
 
 
 def idle_connections(
     options: argparse.Namespace, kinds: Mapping[str, type[Broker]]
 ) -> Iterator[Record]:
     """Resident memory for each, of brokers that were just started; nothing of it is ever synced."""
-    if options.rows and not any(word in ROW for word in options.rows):
+    if not is_wanted(ROW, options):
         return
     durable = options.durable[0]
     for repeat in range(options.repeat):
@@ -47,7 +47,7 @@ def _bytes_of_each(broker: Broker, count: int) -> float:
             for _ in range(count):
                 line = stack.enter_context(closing(Line(broker)))
                 line.ask(ApiKey.METADATA, METADATA_VERSION, request(ApiKey.METADATA, topics=[]))
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(QUIET_SECONDS)
             return broker.resident_bytes()
 
         before = connect(FIRST)

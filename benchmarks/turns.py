@@ -125,7 +125,7 @@ class Contest:
             say(f"{DURABILITY[self._durable]}, round {repeat + 1}")
         for name in self._kinds:
             yield from self._records(name, repeats[-1], partial(self._memory, name))
-            if self._is_wanted("restart"):
+            if is_wanted("restart", self._options):
                 yield from self._restarts(name, repeats)
 
     def stop(self) -> None:
@@ -190,11 +190,7 @@ class Contest:
         yield Sample("memory", self._brokers[name].resident_bytes() / 1e6)
 
     def _rows(self) -> list[str]:
-        return [*filter(self._is_wanted, PLAN)]
-
-    def _is_wanted(self, row: str) -> bool:
-        wanted = self._options.rows
-        return not wanted or any(word in row for word in wanted)
+        return [row for row in PLAN if is_wanted(row, self._options)]
 
     def _run(self, name: str, row: str) -> Iterable[Sample]:
         """One entry of the plan, with topics and groups that nobody has used."""
@@ -245,6 +241,11 @@ PLAN: Mapping[str, Run] = {
     "spark": lambda client: SparkClient(client).read(),
 }
 """What is run, in order; one entry may give several rows."""
+
+
+def is_wanted(row: str, options: argparse.Namespace) -> bool:
+    """Whether a row has one of the words of `--rows`, or all are wanted."""
+    return not options.rows or any(word in row for word in options.rows)
 
 
 def recorded(sample: Sample, broker: str, durable: bool, repeat: int) -> Record:

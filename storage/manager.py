@@ -64,7 +64,7 @@ LOGS_AT_ONCE = 16
 SETTLING_THREADS = 2
 """How many make durable what a crash left, while clients are served; as many as Kafka's
 num.recovery.threads.per.data.dir. With 16 of them the event loop waits for the interpreter in each of its
-calls of the system: 6 ms for an append that takes 0.8, and on a fast disk they are done no sooner."""
+calls of the system: 6 ms for an append that takes 0.8, and on a fast disk they are done hardly sooner."""
 
 _NO_ID = UUID(int=0)
 

@@ -286,7 +286,9 @@ class Connection:
                     self._finish_reading()
                 elif self._has_writer:
                     self._wake_writer()
-            rests = self._is_to_rest and not self._is_closing and self._lie_down()
+            if self._is_to_rest and not self._is_closing:
+                self._have_no_tasks()
+                rests = self._lie_down()
         except BaseExceptionGroup as group:
             self._end_by(group)
         finally:
@@ -313,8 +315,7 @@ class Connection:
             self._is_to_rest = self._transport.let_go()
 
     def _lie_down(self) -> bool:
-        """Rest, without what the tasks needed. False where that cannot be."""
-        self._have_no_tasks()
+        """Rest. False where that cannot be."""
         self.rests = self._transport.watch(self._take, self._answer_all, self._go_on)
         return self.rests
 

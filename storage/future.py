@@ -98,6 +98,7 @@ class FutureLog:
             log.first_dirty_offset = max(log.first_dirty_offset, 0)
         # A producer may send batches again whose records are gone; no copy tells of those.
         log.producers = source.producers
+        log.save()
         offsets = Offsets(
             log.log_start_offset,
             log.log_end_offset,

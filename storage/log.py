@@ -52,8 +52,8 @@ from .sync import AtomicWrite, SyncItem, sync_together
 SAVE_EVERY_BYTES = 16 * 1024 * 1024
 """After how many appended bytes indexes and producer state are saved within a segment."""
 
-UNSAVED_EPOCH_BYTES_MAX = 4096
-"""Up to this size a log with one epoch has no file of epochs: one read of a disk brings its batches."""
+SHORT_LOG_BYTES = 4096
+"""Up to this size a log needs no files beside its records: one read of a disk brings its batches."""
 
 RECALL_BYTES = 4 * 1024 * 1024
 """How far back the log is asked which batches a producer wrote, where a snapshot does not say: much
@@ -493,21 +493,34 @@ class Log:
         if self.appended_bytes - self._saved_bytes >= SAVE_EVERY_BYTES:
             self.save()
         epochs = self.epochs
-        if epochs.changed and self.segments.folder_exists and not self._batches_tell_the_epoch():
+        if epochs.changed and self.segments.folder_exists and not self._batches_tell_the_epoch:
             path = f"{self.folder}/{LEADER_EPOCHS}"
             self.pending.settle([AtomicWrite(self._files, path, epochs.to_bytes())])
             epochs.changed, epochs.has_file = False, True
         return self.pending.take()
 
+    @property
+    def _is_short(self) -> bool:
+        return len(self.segments) == 1 and self.segments.size <= SHORT_LOG_BYTES
+
+    @property
     def _batches_tell_the_epoch(self) -> bool:
         """Whether the only epoch is read from a few batches as quickly as from a file of its own.
 
         Thousands of partitions that have just got their first record would write and sync one each.
         """
+        return self._is_short and len(self.epochs) == 1 and not self.epochs.has_file
+
+    @property
+    def _batches_tell_all(self) -> bool:
+        """Whether it goes without indexes and a snapshot of its producers for the same reason.
+
+        There are none of an earlier state, and no batches before the log start to tell of producers.
+        """
         return (
-            len(self.epochs) == len(self.segments) == 1
-            and self.segments.size <= UNSAVED_EPOCH_BYTES_MAX
-            and not self.epochs.has_file
+            self._is_short
+            and self.pending.is_bare
+            and self.segments[0].base_offset == self.log_start_offset
         )
 
     def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
@@ -526,11 +539,12 @@ class Log:
     def close(self, *, clean: bool) -> bool:
         """Let go of all files; with `clean` everything is durable before.
 
-        Returns whether that is so. What it queues for the next checkpoint completes the indexes.
+        Returns whether that is so. What it queues for the next checkpoint completes the indexes; a
+        short log goes without.
         """
         sound = clean and self.offline is None
         if sound:
-            if self.active is not None and not self._intact:
+            if self.active is not None and not (self._intact or self._batches_tell_all):
                 self.pending.settle(self.active.seal())
                 self._save_producers()
             try:

@@ -60,7 +60,7 @@ CHECKPOINT_EVERY_MS = 5_000
 _ROLLED_EVERY_MS = 1_000
 CHECKPOINT_EVERY_BYTES = 16 * 1024 * 1024
 LOGS_AT_ONCE = 16
-"""How many logs a checkpoint makes durable at the same time."""
+"""How many logs a checkpoint makes durable at the same time, while others may want the guard."""
 SETTLING_THREADS = 2
 """How many make durable what a crash left, while clients are served; as many as Kafka's
 num.recovery.threads.per.data.dir. With 16 of them the event loop waits for the interpreter in each of its
@@ -100,10 +100,10 @@ class CheckpointJob:
         self._checkpoints = checkpoints
         self._logs = logs
 
-    def run(self) -> None:
+    def run(self, logs_at_once: int = LOGS_AT_ONCE) -> None:
         """Raises StorageError; the checkpoints are the old ones then, which are true still."""
         try:
-            self._settle()
+            self._settle(logs_at_once)
             self._checkpoints.update(self._offsets())
         except StorageError:
             # Perhaps the disk is full, and what waits here is the way out of that.
@@ -111,13 +111,13 @@ class CheckpointJob:
             raise
         self._remove(one_by_one=False)
 
-    def _settle(self) -> None:
+    def _settle(self, logs_at_once: int) -> None:
         """Settle what each log needs, in its order, and several logs at once.
 
-        So many that the guard is held for a moment only.
+        The guard is held until those have done their next thing.
         """
-        for start in range(0, len(self._logs), LOGS_AT_ONCE):
-            waiting = self._logs[start : start + LOGS_AT_ONCE]
+        for start in range(0, len(self._logs), logs_at_once):
+            waiting = self._logs[start : start + logs_at_once]
             while waiting := [each for each in waiting if each.before]:
                 with self._checkpoints.guard:
                     self._files.at_once([partial(_settle_first, each) for each in waiting])
@@ -662,7 +662,7 @@ class LogManager:
                 self._sync_all()
             sound = [log.close(clean=clean) for log in self._logs.values()]
             if clean:
-                self.checkpoint(now_ms).run()
+                self.checkpoint(now_ms).run(max(len(self._logs), 1))  # nobody else wants the guard
                 if all(sound) and (self.clean or not self._unopened):
                     marker = f"{self.data_dir}/{CLEAN_SHUTDOWN}"
                     self._files.write_atomic(marker, clean_marker())

@@ -14,9 +14,13 @@ from .sync import SyncItem, sync_in_order
 
 
 class Pending:
-    """The queues of one log. `durable`: its files survive a power cut once they are synced."""
+    """The queues of one log.
 
-    __slots__ = ("_dirty", "_doomed", "_durable", "_unsettled")
+    `durable`: its files survive a power cut once they are synced. `is_bare`: no checkpoint has ever
+    written anything beside the records.
+    """
+
+    __slots__ = ("_dirty", "_doomed", "_durable", "_unsettled", "is_bare")
 
     def __init__(self, *, durable: bool) -> None:
         self._durable = durable
@@ -25,6 +29,7 @@ class Pending:
         self._dirty: list[SyncItem] = []
         self._unsettled: list[SyncItem] = []
         self._doomed: list[Segment] = []
+        self.is_bare = True
 
     def must_sync(self, item: SyncItem) -> None:
         """Let the next sync pass make something durable."""
@@ -47,6 +52,7 @@ class Pending:
     def settle(self, items: Iterable[SyncItem]) -> None:
         """Let the next checkpoint do something, in this order, before it names more of the log."""
         self._unsettled += items
+        self.is_bare = self.is_bare and not self._unsettled
 
     def settle_now(self) -> None:
         """Do what waits for a checkpoint; blocks. Raises StorageError, and the rest waits on."""

@@ -136,6 +136,7 @@ def load_log(
     log.first_dirty_offset = known.first_dirty
     folder = _Folder(files, log.folder, log.segment_rules)
     folder.tidy(known.log_start)
+    log.pending.is_bare = folder.is_bare
     segments = [Segment.load(files, log.folder, base, log.segment_rules) for base in folder.bases]
     for segment in segments:
         segment.seen_ms = now_ms  # when its file was written nobody knows
@@ -205,6 +206,11 @@ class _Folder:
         self._numbered = [(name, *parsed) for name, parsed in numbered if parsed]
         self.bases = self._offsets(LOG)
         self.snapshots = self._offsets(SNAPSHOT)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether there are records of one segment, and nothing beside them."""
+        return len(self._numbered) == 1 and LEADER_EPOCHS not in self._names
 
     def _offsets(self, suffix: str) -> list[int]:
         return sorted(offset for _, offset, kind in self._numbered if kind == suffix)

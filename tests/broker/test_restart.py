@@ -366,11 +366,11 @@ async def test_a_stop_waits_for_a_checkpoint_that_runs(
     settle = CheckpointJob.run
     begun, at_once = threading.Event(), threading.Lock()
 
-    def slow_run(job: CheckpointJob) -> None:
+    def slow_run(job: CheckpointJob, *logs_at_once: int) -> None:
         assert at_once.acquire(blocking=False), "two checkpoints of one folder at once"
         begun.set()
         time.sleep(0.2)
-        settle(job)
+        settle(job, *logs_at_once)
         at_once.release()
 
     async with (

@@ -63,9 +63,13 @@ def manager(place: tuple[Files, str]) -> LogManager:
     return open_manager(*place)
 
 
-def test_after_clean_stops(manager: LogManager) -> None:
-    """Each snapshot hands on what it was told."""
-    sent = send(open_log(manager))
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_after_clean_stops(manager: LogManager, snapshots: bool) -> None:
+    """Each snapshot hands on what it was told; a short log goes without."""
+    log = open_log(manager)
+    sent = send(log)
+    if snapshots:
+        log.save()
     for sequence in (14, 16):
         manager = stopped(stopped(manager))
         sent |= send(open_log(manager), sequence, 1)
@@ -172,12 +176,13 @@ def parts_of(log: Log) -> Iterator[bytes]:
 
 def name_one_batch(files: Files, folder: str) -> None:
     """Let the snapshots of a folder be as Kafka, or kbroker in its youth, would have written them."""
-    for name in files.listdir(folder):
-        if name.endswith(".snapshot"):
-            data = files.read_bytes(f"{folder}/{name}")
-            body = data[6 : 10 + 46 * int.from_bytes(data[6:10], "big")]
-            crc = crc32c(body).to_bytes(4, "big")
-            files.write_atomic(f"{folder}/{name}", data[:2] + crc + body)
+    snapshots = [name for name in files.listdir(folder) if name.endswith(".snapshot")]
+    assert snapshots
+    for name in snapshots:
+        data = files.read_bytes(f"{folder}/{name}")
+        body = data[6 : 10 + 46 * int.from_bytes(data[6:10], "big")]
+        crc = crc32c(body).to_bytes(4, "big")
+        files.write_atomic(f"{folder}/{name}", data[:2] + crc + body)
 
 
 @pytest.mark.parametrize("segment_bytes", [300, 100_000])
@@ -206,6 +211,7 @@ def test_what_the_log_told_is_kept(manager: LogManager, monkeypatch: pytest.Monk
     """It is asked once: the next snapshot has it."""
     log = open_log(manager)
     sent = send(log)
+    log.save()
     manager = stopped(manager)
     name_one_batch(manager.files, log.folder)
     open_log(manager)
@@ -220,6 +226,7 @@ def test_a_long_log_is_asked_for_its_end_only(
     monkeypatch.setattr("kbroker.storage.log.RECALL_BYTES", 500)
     log = open_log(manager)
     send(log)
+    log.save()
     manager = stopped(manager)
     name_one_batch(manager.files, log.folder)
     producer = open_log(manager).producers.get(PRODUCER)
@@ -233,6 +240,7 @@ def test_batches_of_an_earlier_epoch_are_not_asked_for(manager: LogManager) -> N
     old = send(log)
     new = batch(b"x", producer_id=PRODUCER, epoch=1, sequence=0)
     log.append(*new, leader_epoch=0, now_ms=NOW)
+    log.save()
     manager = stopped(manager)
     name_one_batch(manager.files, log.folder)
     log = open_log(manager)

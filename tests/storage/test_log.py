@@ -352,6 +352,7 @@ class TestTransactions:
         self.write(log, 1, 0)
         self.end(log, 1, commit=False)
         commit(log)
+        log.save()
         manager.close()
         index = Path(log.folder) / "00000000000000000000.txnindex"
         index.write_bytes(index.read_bytes()[:-1])

@@ -17,6 +17,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -42,6 +43,7 @@ from kbroker.protocol.metadata_log import (
 )
 from kbroker.protocol.records import iter_headers, read_records
 from kbroker.runtime.threads import at_once
+from kbroker.storage.batches import BEGINNING, Position, walk_headers
 from kbroker.storage.checkpoints import (
     MetaProperties,
     OffsetCheckpoints,
@@ -49,6 +51,7 @@ from kbroker.storage.checkpoints import (
     partition_metadata_from_bytes,
 )
 from kbroker.storage.epochs import LeaderEpochs
+from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import (
     CLEAN_SHUTDOWN,
@@ -398,12 +401,22 @@ def _next_producer_id(folders: Iterable[Path], metadata: KafkaMetadata | None) -
     """An id above all that were given out."""
     if metadata is not None and metadata.next_producer_id:
         return metadata.next_producer_id
-    largest = -1
-    for folder in folders:
-        for path in folder.glob(f"*{SNAPSHOT}"):
-            states = ProducerStates.from_bytes(path.read_bytes(), 0)
-            largest = max([largest, *(producer_id for producer_id, _ in states or ())])
+    largest = max((each for folder in folders for each in _producer_ids(folder)), default=-1)
     return (largest // PRODUCER_ID_BLOCK + 2) * PRODUCER_ID_BLOCK if largest >= 0 else 0
+
+
+def _producer_ids(folder: Path) -> Iterator[int]:
+    """Those that its snapshots name, and those of the segments behind the newest one."""
+    snapshots = sorted(folder.glob(f"*{SNAPSHOT}"))
+    for path in snapshots:
+        states = ProducerStates.from_bytes(path.read_bytes(), 0)
+        yield from (producer_id for producer_id, _ in states or ())
+    for path in folder.glob(f"*{LOG}"):
+        if not snapshots or path.stem >= snapshots[-1].stem:
+            # What a crash has torn is cut at the first start.
+            with closing(OsFiles().open(path.as_posix())) as file, suppress(CorruptLogError):
+                for _, header in walk_headers(file, BEGINNING, Position(file.size)):
+                    yield header.producer_id
 
 
 def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) -> Iterator[str]:

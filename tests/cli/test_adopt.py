@@ -116,7 +116,9 @@ async def write(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("original") / "data"
-    trio.run(write, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kbroker.storage.log.SHORT_LOG_BYTES", -1)  # Kafka has all files for any log
+        trio.run(write, folder)
     (folder / "cluster.journal").unlink()
     (folder / "meta.properties").write_text(META.format(cluster=CLUSTER))
     return folder
@@ -268,8 +270,11 @@ def test_a_running_kafka_is_seen(kafka: Path, tmp_path: Path) -> None:
             os.waitpid(child, 0)
 
 
-def test_without_a_metadata_log(kafka: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_without_a_metadata_log(kafka: Path, tmp_path: Path, snapshots: bool) -> None:
     shutil.rmtree(kafka / "__cluster_metadata-0")
+    for path in kafka.glob("orders-*/*.log" if snapshots else "*/*.snapshot"):
+        path.write_bytes(b"") if snapshots else path.unlink()
     plan = adopt.plan([kafka], tmp_path / "new")
     assert (
         plan.left_out[-1]

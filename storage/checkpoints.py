@@ -218,6 +218,8 @@ class OffsetCheckpoints:
                 # was never compacted none in that of compaction.
                 if offsets.log_start:
                     self._log_starts.put(partition, offsets.log_start)
+                else:
+                    self._log_starts.drop(partition)
                 self._recovery_points.put(partition, offsets.recovery_point)
                 self._high_watermarks.put(partition, offsets.high_watermark)
                 if offsets.first_dirty >= 0:

@@ -91,13 +91,13 @@ class FutureLog:
         Raises StorageError; the source is not affected.
         """
         log, source = self.log, self.source
+        # A producer may send batches again whose records are gone; no copy tells of those.
+        log.producers = source.producers
         log.advance_high_watermark(source.high_watermark)
         if source.log_start_offset > log.log_start_offset:
             log.delete_records_before(source.log_start_offset)
         if source.first_dirty_offset >= 0:  # there may be gaps
             log.first_dirty_offset = max(log.first_dirty_offset, 0)
-        # A producer may send batches again whose records are gone; no copy tells of those.
-        log.producers = source.producers
         log.save()
         offsets = Offsets(
             log.log_start_offset,

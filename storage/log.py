@@ -441,6 +441,17 @@ class Log:
         self._changed[self] = None
         self.pending.settle(self.segments.save_snapshot(self.producers, self.log_end_offset))
 
+    def fence(self, producer_id: int) -> None:
+        """As `ProducerStates.fence`, and remember it."""
+        self.producers.fence(producer_id)
+        self._intact = False
+        if self.log_end_offset in self.segments.snapshots.offsets:
+            self._changed[self] = None
+            rewritten = self.segments.snapshots.rewrite(self.producers, self.log_end_offset)
+            self.pending.settle([rewritten])
+        else:
+            self.save()
+
     # -- safety
 
     def sync(self) -> int:
@@ -513,15 +524,20 @@ class Log:
 
     @property
     def _batches_tell_all(self) -> bool:
-        """Whether it goes without indexes and a snapshot of its producers for the same reason.
+        """Whether indexes and a snapshot of producers are not needed for the same reason.
 
-        There are none of an earlier state, and no batches before the log start to tell of producers.
+        None are there, and nothing has to be known of batches that are not part of the log any more.
         """
         return (
             self._is_short
             and self.pending.is_bare
+            and not self.segments.snapshots.offsets
             and self.segments[0].base_offset == self.log_start_offset
         )
+
+    def note_change(self) -> None:
+        """Let the next checkpoint say where the log stands."""
+        self._changed[self] = None
 
     def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
         """Take back what a checkpoint that failed did not come to."""
@@ -544,6 +560,7 @@ class Log:
         """
         sound = clean and self.offline is None
         if sound:
+            self._changed[self] = None  # the high watermark may have moved
             if self.active is not None and not (self._intact or self._batches_tell_all):
                 self.pending.settle(self.active.seal())
                 self._save_producers()
@@ -698,6 +715,8 @@ class Log:
         self.epochs.truncate_start(offset)
         self._check_order()
         self.segments.drop_before(offset)
+        if not self.segments.snapshots.offsets and self.segments[0].base_offset < offset:
+            self.save()  # nothing but the batches that are gone has told of their producers
         self._changed[self] = None
 
     def truncate_to(self, offset: int, *, now_ms: int) -> None:
@@ -753,8 +772,9 @@ class Log:
         """
         self.pending.settle_now()  # part of it is about what stays
         before = self.log_end_offset, self.synced_offset, self.high_watermark
-        first_dirty_offset = self.first_dirty_offset
+        log_start_offset, first_dirty_offset = self.log_start_offset, self.first_dirty_offset
         self.log_end_offset = offset
+        self.log_start_offset = min(log_start_offset, offset)
         self.synced_offset = min(self.synced_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.first_dirty_offset = min(first_dirty_offset, offset)
@@ -764,6 +784,7 @@ class Log:
                 self._lower_recovery_point(self)
             except StorageError:
                 self.log_end_offset, self.synced_offset, self.high_watermark = before
+                self.log_start_offset = log_start_offset
                 self.first_dirty_offset = first_dirty_offset
                 raise
         self.epochs.truncate_end(offset)

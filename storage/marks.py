@@ -14,7 +14,7 @@ from .checkpoints import OffsetCheckpoints, Offsets, clean_marker
 from .files import Files
 from .log import Log
 from .manager import LogManager
-from .naming import CLEAN_SHUTDOWN, LEADER_EPOCHS, SNAPSHOT, file_name, folder_name
+from .naming import CLEAN_SHUTDOWN, LEADER_EPOCHS, SNAPSHOT, TXN_INDEX, file_name, folder_name
 from .sync import write_ahead
 
 
@@ -50,6 +50,10 @@ def complete(files: Files, folder: str, manager: LogManager) -> None:
         files.write_atomic(f"{path}/{LEADER_EPOCHS}", log.epochs.to_bytes())
         producers = file_name(log.log_end_offset, SNAPSHOT)
         files.write_atomic(f"{path}/{producers}", log.producers.to_bytes())
+        for segment in log.segments:
+            if segment.aborted.in_memory and segment.aborted.entries:
+                data = b"".join(each.to_bytes() for each in segment.aborted.entries)
+                files.write_atomic(f"{path}/{file_name(segment.base_offset, TXN_INDEX)}", data)
     OffsetCheckpoints(files, folder).update(
         ((log.topic, log.partition), _offsets(log)) for log in stored
     )

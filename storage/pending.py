@@ -16,8 +16,8 @@ from .sync import SyncItem, sync_in_order
 class Pending:
     """The queues of one log.
 
-    `durable`: its files survive a power cut once they are synced. `is_bare`: no checkpoint has ever
-    written anything beside the records.
+    `durable`: its files survive a power cut once they are synced. `is_bare`: there are no indexes
+    beside the records, and no checkpoint has written anything there since the log was opened.
     """
 
     __slots__ = ("_dirty", "_doomed", "_durable", "_unsettled", "is_bare")

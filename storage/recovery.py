@@ -42,9 +42,11 @@ from .naming import (
     CORRUPT,
     LEADER_EPOCHS,
     LOG,
+    OFFSET_INDEX,
     REPLACES,
     SNAPSHOT,
     SWAP,
+    TIME_INDEX,
     file_name,
     parse_file_name,
 )
@@ -154,7 +156,7 @@ def load_log(
         )
         log.reload_producers(now_ms)
     if log.pending.wants_checkpoint or end != known.recovery_point:
-        log.synced(end)
+        log.note_change()
     return log
 
 
@@ -209,8 +211,8 @@ class _Folder:
 
     @property
     def is_bare(self) -> bool:
-        """Whether there are records of one segment, and nothing beside them."""
-        return len(self._numbered) == 1 and LEADER_EPOCHS not in self._names
+        """Whether there are no indexes beside the records."""
+        return not any(kind in (OFFSET_INDEX, TIME_INDEX) for _, _, kind in self._numbered)
 
     def _offsets(self, suffix: str) -> list[int]:
         return sorted(offset for _, offset, kind in self._numbered if kind == suffix)

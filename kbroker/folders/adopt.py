@@ -21,6 +21,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
@@ -406,15 +407,17 @@ def _next_producer_id(folders: Iterable[Path], metadata: KafkaMetadata | None) -
 
 
 def _producer_ids(folder: Path) -> Iterator[int]:
-    """Those that its snapshots name, and those of the segments behind the newest one."""
+    """Those that its snapshots name, and those of the segments that go on behind the newest one."""
     snapshots = sorted(folder.glob(f"*{SNAPSHOT}"))
     for path in snapshots:
         states = ProducerStates.from_bytes(path.read_bytes(), 0)
         yield from (producer_id for producer_id, _ in states or ())
-    for path in folder.glob(f"*{LOG}"):
-        if not snapshots or path.stem >= snapshots[-1].stem:
+    logs = sorted(folder.glob(f"*{LOG}"))
+    for path, following in zip_longest(logs, logs[1:]):
+        if not snapshots or following is None or following.stem > snapshots[-1].stem:
+            file = OsFiles(read_only=True).open(path.as_posix())
             # What a crash has torn is cut at the first start.
-            with closing(OsFiles().open(path.as_posix())) as file, suppress(CorruptLogError):
+            with closing(file), suppress(CorruptLogError):
                 for _, header in walk_headers(file, BEGINNING, Position(file.size)):
                     yield header.producer_id
 

@@ -151,7 +151,7 @@ class StateVerbs:
                 await self._begin_anew(named[each])
             else:
                 for log in logs:
-                    log.producers.fence(each)
+                    log.fence(each)
         return meant
 
     async def _fence_transactional(self, transactional_id: str) -> int:

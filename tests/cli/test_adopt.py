@@ -286,6 +286,18 @@ def test_without_a_metadata_log(kafka: Path, tmp_path: Path, snapshots: bool) ->
     assert not any(configs.values())
 
 
+def test_producers_behind_a_snapshot_within_a_segment(kafka: Path, tmp_path: Path) -> None:
+    """Kafka was stopped, was started, took more, and was killed."""
+    shutil.rmtree(kafka / "__cluster_metadata-0")
+    path = kafka / "orders-0" / "00000000000000000000.log"
+    record = Record(None, b"x", 0)
+    more = encode_batch(
+        [record], base_offset=3, producer_id=5000, producer_epoch=0, base_sequence=0
+    )
+    path.write_bytes(path.read_bytes() + more)
+    assert adopt.plan([kafka], tmp_path / "new").next_producer_id > 5000
+
+
 def user(name: str, mechanism: int) -> UserScramCredentialRecord:
     keys = {"salt": b"salt", "stored_key": b"stored", "server_key": b"server"}
     return UserScramCredentialRecord(name=name, mechanism=mechanism, iterations=4096, **keys)

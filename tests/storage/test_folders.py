@@ -246,6 +246,22 @@ def test_a_log_that_is_cut_while_it_moves() -> None:
     assert values(moved) == [*written[:2], b"other"]
 
 
+def test_a_log_whose_records_are_deleted_while_it_moves() -> None:
+    """The copy has a new segment then, and the producers of the records that are gone."""
+    folders = open_folders(CrashFiles())
+    log = open_log(folders)
+    append(log, b"a", producer_id=5, epoch=3, sequence=0)
+    append(log, b"b")
+    commit(log)
+    log.delete_records_before(1)
+    future = folders.begin_move(log, TWO)
+    while not future.copy(1000, now_ms=NOW):
+        pass
+    log.delete_records_before(2)
+    moved = folders.swap(future, SMALL, now_ms=NOW)
+    assert append(moved, b"a", producer_id=5, epoch=3, sequence=0).duplicate
+
+
 def test_a_move_is_given_up() -> None:
     files = CrashFiles()
     folders = open_folders(files)

@@ -18,6 +18,7 @@ from kbroker.protocol.records import (
     read_records,
     stamp_log_append_time,
 )
+from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import FileRange, Files, OsFiles
 from kbroker.storage.log import Appended, Log
@@ -731,6 +732,29 @@ class TestTruncate:
         append(log, b"c", b"d")
         log.truncate_to(3, now_ms=NOW)
         assert log.log_end_offset == 2
+
+    @pytest.mark.parametrize("then", ["stops", "is killed", "loses what was not synced"])
+    def test_a_restart_before_the_log_start_is_known_afterwards(self, then: str) -> None:
+        """As a follower's whose leader has less than itself (KIP-101)."""
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager)
+        append(log, b"a")
+        append(log, b"b")
+        commit(log)
+        log.delete_records_before(1)
+        manager.checkpoint(NOW).run()
+        log.restart_at(0, now_ms=NOW)
+        append(log, b"c")
+        append(log, b"d")
+        commit(log)
+        if then == "stops":
+            manager.close(now_ms=NOW)
+        elif then == "is killed":
+            files = files.killed()
+        else:
+            files = files.crashed("drop", 0)
+        assert values(open_log(open_manager(files))) == [b"c", b"d"]
 
     def test_restart_elsewhere(self, log: Log, place: Place) -> None:
         fill(log, 40)

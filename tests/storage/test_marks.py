@@ -8,10 +8,11 @@ import pytest
 
 from kbroker.storage.files import MemFiles, OsFiles
 from kbroker.storage.log import Log
+from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
 from kbroker.storage.marks import complete, seal
 
-from .helpers import NOW, SMALL, append, batch, commit, open_log, open_manager
+from .helpers import NOW, SMALL, append, batch, commit, end_transaction, open_log, open_manager
 
 PRODUCER = {"producer_id": 5, "epoch": 0}
 
@@ -56,6 +57,23 @@ def test_a_producer_is_known_in_the_copy() -> None:
     copy = open_log(copied(files, manager), "t")
     data, header = batch(b"x", producer_id=5, epoch=0, sequence=0)
     assert copy.append(data, header, leader_epoch=0, now_ms=NOW).duplicate
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_what_was_aborted_is_known_in_the_copy(restarted: bool) -> None:
+    files = MemFiles()
+    manager = open_manager(files)
+    log = open_log(manager)
+    data = batch(b"x", producer_id=6, epoch=0, sequence=0, transactional=True)
+    log.append(*data, leader_epoch=0, now_ms=NOW)
+    end_transaction(log, 6, commit=False)
+    commit(log)
+    if restarted:
+        manager.close(now_ms=NOW)
+        manager = open_manager(files)
+        commit(open_log(manager))
+    copy = open_log(copied(files, manager))
+    assert aborted_transactions(copy, 0, 2) == [(6, 0)]
 
 
 def test_a_partition_that_was_not_looked_at_makes_no_clean_copy() -> None:

@@ -1,10 +1,12 @@
-"""A log of a few batches is closed without files beside its records, and nothing is missed."""
+"""A log of a few batches is closed without files that its batches make needless, and nothing is missed."""
 
 from __future__ import annotations
 
 import pytest
 
+from kbroker.protocol.errors import KafkaError
 from kbroker.storage.crash_files import CrashFiles
+from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.log import SHORT_LOG_BYTES, Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.lookups import aborted_transactions, offset_for_timestamp
@@ -22,7 +24,7 @@ from .helpers import (
     values,
 )
 
-ALONE = {"00000000000000000000.log", "partition.metadata"}
+BARE = {"00000000000000000000.log", "partition.metadata"}
 
 
 def stopped(manager: LogManager) -> LogManager:
@@ -33,8 +35,19 @@ def stopped(manager: LogManager) -> LogManager:
     return manager
 
 
+def killed(manager: LogManager) -> LogManager:
+    """The next owner of the folder, after a kill -9."""
+    assert isinstance(manager.files, CrashFiles)
+    return open_manager(manager.files.killed())
+
+
 def names(log: Log) -> set[str]:
     return set(log._files.listdir(log.folder))
+
+
+def begin_transaction(log: Log) -> None:
+    data = batch(b"b", producer_id=6, epoch=0, sequence=0, transactional=True)
+    log.append(*data, leader_epoch=0, now_ms=NOW)
 
 
 @pytest.fixture
@@ -42,31 +55,51 @@ def manager() -> LogManager:
     return open_manager(CrashFiles())
 
 
-def test_all_is_told_by_its_batches(manager: LogManager) -> None:
+def test_without_producers_nothing_but_records(manager: LogManager) -> None:
+    for number in range(3):
+        log = open_log(manager)
+        append(log, b"value %d" % number, timestamp=NOW + number)
+        commit(log)
+        manager = stopped(manager)
+        log = open_log(manager)
+        assert names(log) == BARE
+        assert values(log) == [b"value %d" % each for each in range(number + 1)]
+        found = offset_for_timestamp(log, NOW + number, limit=log.log_end_offset)
+        assert found is not None
+        assert found.offset == number
+
+
+def test_producers_and_transactions_are_kept(manager: LogManager) -> None:
     log = open_log(manager)
-    append(log, b"a", producer_id=5, epoch=3, sequence=0, timestamp=NOW - 10)
-    log.append(
-        *batch(b"b", producer_id=6, epoch=0, sequence=0, transactional=True),
-        leader_epoch=0,
-        now_ms=NOW,
-    )
+    append(log, b"a", producer_id=5, epoch=3, sequence=0)
+    begin_transaction(log)
     end_transaction(log, 6, commit=False)
-    append(log, b"c", producer_id=5, epoch=3, sequence=1, timestamp=NOW + 10)
+    append(log, b"c", producer_id=5, epoch=3, sequence=1)
     commit(log)
     for _ in range(3):
         manager = stopped(manager)
         log = open_log(manager)
-        assert names(log) == ALONE
+        assert names(log) == BARE
         assert aborted_transactions(log, 0, 4) == [(6, 1)]
         assert transaction_faults(log) == []
-        found = offset_for_timestamp(log, NOW + 1, limit=4)
-        assert found is not None
-        assert found.offset == 3
-        again = append(log, b"c", producer_id=5, epoch=3, sequence=1)
-        assert again.duplicate
-    append(log, b"d", producer_id=5, epoch=3, sequence=2)
+        assert append(log, b"c", producer_id=5, epoch=3, sequence=1).duplicate
+
+
+@pytest.mark.parametrize("opened_anew", [True, False])
+def test_fenced_producers_are_known(manager: LogManager, opened_anew: bool) -> None:
+    log = open_log(manager)
+    for producer_id in (5, 7):
+        append(log, b"a", producer_id=producer_id, epoch=3, sequence=0)
     commit(log)
-    assert len(values(open_log(stopped(manager)))) == 5
+    for producer_id in (5, 7):
+        if opened_anew:
+            manager = stopped(manager)
+            log = open_log(manager)
+        log.fence(producer_id)
+    log = open_log(stopped(manager))
+    for producer_id in (5, 7):
+        with pytest.raises(KafkaError):
+            append(log, b"b", producer_id=producer_id, epoch=3, sequence=1)
 
 
 def test_a_longer_one_has_its_files(manager: LogManager) -> None:
@@ -74,7 +107,7 @@ def test_a_longer_one_has_its_files(manager: LogManager) -> None:
     append(log, b"x" * SHORT_LOG_BYTES)
     commit(log)
     log = open_log(stopped(manager))
-    assert names(log) == ALONE | {
+    assert names(log) == BARE | {
         "00000000000000000000.index",
         "00000000000000000000.timeindex",
         "00000000000000000001.snapshot",
@@ -82,14 +115,77 @@ def test_a_longer_one_has_its_files(manager: LogManager) -> None:
     }
 
 
-def test_what_deleted_records_tell_of_producers_is_kept(manager: LogManager) -> None:
+@pytest.mark.parametrize("then", ["stops", "crashes"])
+@pytest.mark.parametrize("leader_epoch", [0, 1])
+def test_what_deleted_records_tell_of_producers_is_kept(
+    manager: LogManager, then: str, leader_epoch: int
+) -> None:
+    """Also when they are deleted after a stop that had saved nothing but records."""
     log = open_log(manager)
     append(log, b"a", producer_id=5, epoch=3, sequence=0)
-    append(log, b"b")
+    begin_transaction(log)
+    append(log, b"c", leader_epoch=leader_epoch)
+    append(log, b"d", leader_epoch=leader_epoch)
+    commit(log)
+    manager = stopped(manager)
+    log = open_log(manager)
+    commit(log)
+    log.delete_records_before(2)
+    manager.checkpoint(NOW).run()
+    manager = stopped(manager) if then == "stops" else killed(manager)
+    log = open_log(manager)
+    assert append(log, b"a", producer_id=5, epoch=3, sequence=0).duplicate
+    assert log.producers.has_open_transaction(6, 0)
+    with pytest.raises(KafkaError):
+        append(log, b"of a zombie", producer_id=5, epoch=2, sequence=0)
+
+
+def test_expired_producers_leave_what_was_aborted(manager: LogManager) -> None:
+    log = open_log(manager)
+    begin_transaction(log)
+    append(log, b"c")
+    end_transaction(log, 6, commit=False)
+    commit(log)
+    log.producers.expire(NOW + 10**9, 1)
+    manager = stopped(manager)
+    log = open_log(manager)
     commit(log)
     log.delete_records_before(1)
     log = open_log(stopped(manager))
-    assert append(log, b"a", producer_id=5, epoch=3, sequence=0).duplicate
+    assert aborted_transactions(log, 1, 3) == [(6, 0)]
+
+
+def test_the_high_watermark_is_kept(manager: LogManager) -> None:
+    """Of a log that is opened only, too."""
+    log = open_log(manager)
+    append(log, b"a")
+    append(log, b"b")
+    log.synced(log.sync())
+    manager.checkpoint(NOW).run()
+    for mark in (1, 2):
+        log.advance_high_watermark(mark)
+        manager = stopped(manager)
+        log = open_log(manager)
+        assert log.high_watermark == mark
+
+
+@pytest.mark.parametrize("lost", ["the file", "its end"])
+def test_what_was_recovered_counts_as_durable_from_then_on(manager: LogManager, lost: str) -> None:
+    log = open_log(manager)
+    append(log, b"a")
+    commit(log)
+    manager = killed(manager)
+    log = open_log(manager)
+    manager.checkpoint(NOW).run()
+    assert manager._checkpoints.get(("orders", 0)).recovery_point == 1
+    manager = stopped(manager)
+    path = f"{log.folder}/00000000000000000000.log"
+    if lost == "the file":
+        manager.files.remove(path)
+    else:
+        manager.files.open(path).truncate(0)
+    with pytest.raises(CorruptLogError):
+        open_log(manager)
 
 
 def test_a_stop_makes_nothing_durable_but_the_records() -> None:

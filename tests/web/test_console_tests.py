@@ -90,7 +90,8 @@ def test_clocks_are_told_and_go_on(page: Page) -> None:
     after = page.get("/tests")
     assert after["log_added_ms"] == before["log_added_ms"] + HOUR_MS
     assert after["log_ms"] >= before["log_ms"] + HOUR_MS
-    assert after["coordinator_added_ms"] == before["coordinator_added_ms"] + 60_000
+    added_ms = after["coordinator_added_ms"] - before["coordinator_added_ms"]
+    assert 59_000 <= added_ms <= 60_000, "what passes while it is moved counts"
     assert after["log_is_frozen"] is False
     page.broker.clock.freeze()
     assert page.get("/tests")["log_is_frozen"] is True

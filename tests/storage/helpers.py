@@ -196,6 +196,14 @@ def open_manager(files: Files, data_dir: str = "data") -> LogManager:
     return LogManager(files, data_dir, META)
 
 
+def stopped(manager: LogManager) -> LogManager:
+    """The next owner of the folder, after a clean stop."""
+    manager.close(now_ms=NOW)
+    manager = open_manager(manager.files, manager.data_dir)
+    assert manager.clean
+    return manager
+
+
 def open_log(
     manager: LogManager, topic: str = "orders", config: LogConfig = SMALL, *, now_ms: int = NOW
 ) -> Log:

@@ -16,7 +16,7 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.manager import LogManager
 from kbroker.storage.producer_state import ProducerStates
 
-from .helpers import NOW, TOPIC_ID, append, batch, commit, content, open_log, open_manager
+from .helpers import NOW, TOPIC_ID, append, batch, commit, content, open_log, open_manager, stopped
 from .test_compaction import KEYED, compact
 from .test_folders import TWO, move, open_folders
 
@@ -50,12 +50,6 @@ def check(log: Log, sent: Sent) -> None:
     due = list(sent.values())[-1][1].last_sequence + 1
     following = batch(b"z", producer_id=PRODUCER, epoch=0, sequence=due)
     assert not log.append(*following, leader_epoch=0, now_ms=NOW).duplicate
-
-
-def stopped(manager: LogManager) -> LogManager:
-    """The next owner of the folder, after a clean stop."""
-    manager.close(now_ms=NOW)
-    return open_manager(manager.files, manager.data_dir)
 
 
 @pytest.fixture

@@ -20,19 +20,12 @@ from .helpers import (
     end_transaction,
     open_log,
     open_manager,
+    stopped,
     transaction_faults,
     values,
 )
 
 BARE = {"00000000000000000000.log", "partition.metadata"}
-
-
-def stopped(manager: LogManager) -> LogManager:
-    """The next owner of the folder, after a clean stop."""
-    manager.close(now_ms=NOW)
-    manager = open_manager(manager.files, manager.data_dir)
-    assert manager.clean
-    return manager
 
 
 def killed(manager: LogManager) -> LogManager:

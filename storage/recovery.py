@@ -309,28 +309,42 @@ def _entries_agree(segments: list[Segment], entries: list[tuple[int, int]], log_
 
     The file has no checksum, and batches are measured by what it says.
     """
+    batches = _EpochsOfBatches(segments)
     before = None
     for epoch, start in entries:
-        if _epoch_of(segments, start) not in (None, epoch):
-            return False
         # The last offsets of an epoch may have been compacted away.
-        known = (None, before)
-        if before is not None and start > log_start and _epoch_of(segments, start - 1) not in known:
+        if before is not None and start > log_start and batches.at(start - 1) not in (None, before):
+            return False
+        if batches.at(start) not in (None, epoch):
             return False
         before = epoch
     return True
 
 
-def _epoch_of(segments: list[Segment], offset: int) -> int | None:
-    """The epoch of the batch that has `offset`; None when there is none."""
-    bases = [segment.base_offset for segment in segments]
-    number = bisect_right(bases, offset) - 1
-    if number < 0:
-        return None
-    position, _ = segments[number].find(offset)
-    for _, header in segments[number].headers(position):
-        return header.leader_epoch if header.base_offset <= offset else None
-    return None
+class _EpochsOfBatches:
+    """The epochs that batches carry, asked for at offsets that rise.
+
+    Each look-up goes on where the one before ended: every start after a crash is an epoch, and a
+    segment that was never closed has no index, so that many could walk it from its beginning.
+    """
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._number = -1
+        self._position = BEGINNING
+
+    def at(self, offset: int) -> int | None:
+        """The epoch of the batch that has `offset`; None when there is none."""
+        number = bisect_right(self._bases, offset) - 1
+        if number < 0:
+            return None
+        segment = self._segments[number]
+        known = self._position if number == self._number else BEGINNING
+        self._number = number
+        self._position, _ = segment.find(offset, known)
+        header = segment.header_at(self._position)
+        return header.leader_epoch if header and header.base_offset <= offset else None
 
 
 def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, Position, BatchHeader]]:

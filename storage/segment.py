@@ -269,7 +269,7 @@ class Segment:
 
     def first_timestamp(self) -> int:
         """The greatest timestamp of the first batch (ms); -1 without one."""
-        header = self._batches().header_at(BEGINNING)
+        header = self.header_at(BEGINNING)
         return header.max_timestamp if header is not None else -1
 
     def _resume(self) -> None:
@@ -383,15 +383,16 @@ class Segment:
             marks.clear()
         marks[offset] = position
 
-    def find(self, offset: int) -> tuple[Position, int]:
+    def find(self, offset: int, start: Position = BEGINNING) -> tuple[Position, int]:
         """Position and base offset of the first batch that ends at or behind `offset`.
 
-        Behind the last batch this is the size of the segment and `offset` itself.
+        Behind the last batch this is the size of the segment and `offset` itself. `start` is a
+        batch border that is known to lie at or before what is looked for.
         """
         position = self._marks.get(offset)
         if position is not None:
             return position, offset
-        return self._with_indexes(lambda batches: self.indexes.find(batches, offset))
+        return self._with_indexes(lambda batches: self.indexes.find(batches, offset, start))
 
     def cut(self, start: Position, limit: Position, *, at_least_one: bool) -> tuple[Position, int]:
         """The last batch border at or before the position `limit`, and the offset there.
@@ -405,6 +406,10 @@ class Segment:
     def headers(self, start: Position = BEGINNING) -> Iterator[tuple[Position, BatchHeader]]:
         """Walk from a batch border: position and header of each batch. Raises CorruptLogError."""
         return self._batches().headers(start)
+
+    def header_at(self, position: Position) -> BatchHeader | None:
+        """The header of the batch at a border; None behind the last one."""
+        return self._batches().header_at(position)
 
     def batch(self, position: Position, size: int, epochs: LeaderEpochs) -> bytes:
         """The bytes of one batch. Raises CorruptLogError."""

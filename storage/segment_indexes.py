@@ -271,12 +271,22 @@ class SegmentIndexes:
             end = place.last_offset + 1
         return end
 
-    def find(self, batches: Batches, offset: int) -> tuple[Position, int]:
+    def find(
+        self, batches: Batches, offset: int, start: Position = BEGINNING
+    ) -> tuple[Position, int]:
         """Position and base offset of the first batch that ends at or behind `offset`; the size of
-        the segment and `offset` itself when there is none."""
+        the segment and `offset` itself when there is none.
+
+        `start` is a batch border at or before it.
+        """
         self.load(batches.size)
         index = self.offsets
-        for place in self._walk_from(index.floor(offset - self._base_offset), index, batches):
+        slot = index.floor(offset - self._base_offset)
+        if slot >= 0 and index.position(slot) > start:
+            places = self._walk_from(slot, index, batches)
+        else:
+            places = batches.walk(start)
+        for place in places:
             if place.last_offset >= offset:
                 return place.position, place.base_offset
         return batches.size, offset

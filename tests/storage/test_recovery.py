@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.protocol.records import read_header
-from kbroker.storage.crash_files import CrashFiles
+from kbroker.storage.crash_files import CrashFile, CrashFiles
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
@@ -167,6 +167,36 @@ class TestTail:
             fill(log, 7, epoch * 7, leader_epoch=epoch)
         log = open_log(open_manager(files))
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
+
+    def test_looking_at_many_epochs_reads_the_batches_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each start after a crash is an epoch, and a segment that was never closed has no index."""
+
+        def bytes_read(epochs: int) -> int:
+            files = CrashFiles()
+            manager = open_manager(files)
+            log = open_log(manager, config=ONE_SEGMENT)
+            for epoch in range(epochs):
+                fill(log, 7, epoch * 7, leader_epoch=epoch)
+            commit(log)
+            manager.checkpoint(NOW).run()
+            for name in ("00000000000000000000.index", "00000000000000000000.timeindex"):
+                files.remove(f"{FOLDER}/{name}")
+            read, sizes = CrashFile.read, list[int]()
+
+            def counted(file: CrashFile, position: int, size: int) -> bytes:
+                data = read(file, position, size)
+                sizes.append(len(data))
+                return data
+
+            with monkeypatch.context() as patch:
+                patch.setattr(CrashFile, "read", counted)
+                found = open_log(open_manager(files), config=ONE_SEGMENT)
+            assert found.epochs.entries == log.epochs.entries
+            return sum(sizes)
+
+        assert bytes_read(400) < 3 * bytes_read(200)
 
     def test_epochs_of_records_that_are_gone_are_forgotten(self) -> None:
         """A cut, or a crash, came between the records and the file."""

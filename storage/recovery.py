@@ -155,7 +155,7 @@ def load_log(
             cut=cut,
         )
         log.reload_producers(now_ms)
-    if log.pending.wants_checkpoint or end != known.recovery_point:
+    if log.pending.wants_checkpoint or log.wants_saving or end != known.recovery_point:
         log.note_change()
     return log
 
@@ -173,13 +173,14 @@ def _take_over(
 ) -> int:
     """Find out what the segments hold, and give it to the log; returns its end offset."""
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)
+    recovered_bytes = 0
     if clean:
         end = _check_clean(log, segments, known)
         log.epochs = _read_epochs(files, log.folder, segments, log_start, end)
     else:
         recovery = _Recovery(files, log, segments, known, durable=durable, cut=cut)
         end = recovery.run()
-        log.epochs = recovery.epochs
+        log.epochs, recovered_bytes = recovery.epochs, recovery.recovered_bytes
         log.segments.complete(recovery.scanned[:-1])
         if not durable:
             log.segments.distrust_all_names()
@@ -189,7 +190,15 @@ def _take_over(
     end = max(end, log_start)
     log.epochs.truncate_end(end)
     log.epochs.truncate_start(log_start)
-    log.adopt(segments, snapshots, log_start, end, known.high_watermark, intact=clean)
+    log.adopt(
+        segments,
+        snapshots,
+        log_start,
+        end,
+        known.high_watermark,
+        intact=clean,
+        recovered_bytes=recovered_bytes,
+    )
     return end
 
 
@@ -415,6 +424,7 @@ class _Recovery:
         self._gaps_allowed = log.segment_rules.gaps_allowed
         self.epochs = LeaderEpochs()
         self.scanned: list[Segment] = []
+        self.recovered_bytes = 0
 
     def run(self) -> int:
         """Find the end of the log, cut what is behind it, make the rest durable.
@@ -487,6 +497,7 @@ class _Recovery:
                 f"no sound batch at offset {offset}, {self._point} was synced",
             )
         segment.checks.checked(start, position)
+        self.recovered_bytes += position - start
         return offset, position
 
     def _sound_batches(

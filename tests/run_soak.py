@@ -47,6 +47,8 @@ def main(wanted: str) -> int:
 def _run(command: str) -> tuple[int, list[str]]:
     """Run a command, passing its output on; returns its status and its figures."""
     environment = dict(os.environ)
+    # Installed modules are compiled; without it each start would compile all of them.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     figures = []
     with subprocess.Popen(

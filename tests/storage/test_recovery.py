@@ -4,7 +4,8 @@ import logging
 import random
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -78,6 +79,21 @@ def damage(
     data = bytearray(files.read_bytes(f"{folder}/{name}"))
     change(data)
     files.damage(f"{folder}/{name}", bytes(data))
+
+
+@contextmanager
+def bytes_read() -> Iterator[list[int]]:
+    """How many bytes each read of an open file brings."""
+    read, sizes = CrashFile.read, list[int]()
+
+    def counted(file: CrashFile, position: int, size: int) -> bytes:
+        data = read(file, position, size)
+        sizes.append(len(data))
+        return data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CrashFile, "read", counted)
+        yield sizes
 
 
 def numbers(log: Log) -> list[int]:
@@ -168,12 +184,10 @@ class TestTail:
         log = open_log(open_manager(files))
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
 
-    def test_looking_at_many_epochs_reads_the_batches_once(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_looking_at_many_epochs_reads_the_batches_once(self) -> None:
         """Each start after a crash is an epoch, and a segment that was never closed has no index."""
 
-        def bytes_read(epochs: int) -> int:
+        def bytes_of_a_start(epochs: int) -> int:
             files = CrashFiles()
             manager = open_manager(files)
             log = open_log(manager, config=ONE_SEGMENT)
@@ -183,20 +197,29 @@ class TestTail:
             manager.checkpoint(NOW).run()
             for name in ("00000000000000000000.index", "00000000000000000000.timeindex"):
                 files.remove(f"{FOLDER}/{name}")
-            read, sizes = CrashFile.read, list[int]()
-
-            def counted(file: CrashFile, position: int, size: int) -> bytes:
-                data = read(file, position, size)
-                sizes.append(len(data))
-                return data
-
-            with monkeypatch.context() as patch:
-                patch.setattr(CrashFile, "read", counted)
+            with bytes_read() as sizes:
                 found = open_log(open_manager(files), config=ONE_SEGMENT)
             assert found.epochs.entries == log.epochs.entries
             return sum(sizes)
 
-        assert bytes_read(400) < 3 * bytes_read(200)
+        assert bytes_of_a_start(400) < 3 * bytes_of_a_start(200)
+
+    def test_what_was_recovered_is_not_walked_again_after_the_next_crash(self) -> None:
+        """Lives may all be too short to save indexes and producers for what they append."""
+        files = CrashFiles()
+        for life in range(4):
+            manager = open_manager(files)
+            log = open_log(manager, config=ONE_SEGMENT)
+            for number in range(12):
+                value, sequence = b"value" * 10_000, life * 12 + number
+                append(log, value, producer_id=5, epoch=0, sequence=sequence)
+            commit(log)
+            manager.checkpoint(NOW).run()
+        with bytes_read() as sizes:
+            log = open_log(open_manager(files), config=ONE_SEGMENT)
+        assert log.log_end_offset == 48
+        assert append(log, value, producer_id=5, epoch=0, sequence=sequence).duplicate
+        assert sum(sizes) < log.segments.size / 2
 
     def test_epochs_of_records_that_are_gone_are_forgotten(self) -> None:
         """A cut, or a crash, came between the records and the file."""

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ def main() -> None:
         if options.write:
             parser.error("--write is for Apache Kafka's figures, not with --against")
         sys.exit(run_against(options))
+    if options.write and find_spec("matplotlib") is None:
+        parser.error("--write draws a picture: first python -m pip install 'matplotlib>=3.8'")
     report = run(options, BROKERS, others=idle_connections(options, BROKERS))
     text = document(report)
     print(text)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.against import checkout, kbroker_at, slower_rows, verdict
 from benchmarks.brokers import BenchmarkFailed
 from benchmarks.picture import PICTURED, dots
@@ -98,3 +99,13 @@ def test_who_has_less_than_nothing_has_no_ratio() -> None:
     assert "| -2.000 kB" in row
     assert "**" not in row
     assert slower_rows(found, "Kafka") == []
+
+
+def test_the_library_that_draws_is_asked_for_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.__main__.find_spec", lambda name: None)
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--write"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "pip install 'matplotlib" in capsys.readouterr().err

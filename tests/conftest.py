@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import random
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
@@ -34,6 +35,21 @@ def pytest_configure() -> None:
             "beside-others", deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
         settings.load_profile("beside-others")
+    with suppress(ImportError):  # PySpark's tests have none
+        from kafka.net.inet import KafkaNetSocket
+
+        setattr(KafkaNetSocket, "socket", lambda client, *kind: _ForgottenSocket(*kind))  # noqa: B010
+
+
+class _ForgottenSocket(socket.socket):
+    """One of kafka-python's, which forgets those that it was connecting when it failed or was closed.
+
+    Whichever test ran when the garbage is collected would fail for it. Every other socket that is
+    not closed does fail a test.
+    """
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -281,10 +281,13 @@ class Server:
                 nursery.start_soon(self._reap)
                 if self._arrivals is not None:
                     nursery.start_soon(self._arrivals.run)
-                with self._accepting:
-                    async with trio.open_nursery() as accepting:
-                        for listener, each in self._sockets:
-                            accepting.start_soon(self._accept_all, listener, each, nursery)
+                try:
+                    with self._accepting:
+                        async with trio.open_nursery() as accepting:
+                            for listener, each in self._sockets:
+                                accepting.start_soon(self._accept_all, listener, each, nursery)
+                finally:  # also when it is cancelled: nobody comes in by `insider` either
+                    self._is_accepting = False
                 close_all(self._sockets)
         finally:
             for connection in tuple(self.connections):

@@ -23,9 +23,11 @@ from kbroker.net.server import (
     LAST_PORT,
     CannotListen,
     Listener,
+    Server,
     bind_all,
     close_all,
     draw_port,
+    listen_all,
 )
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
@@ -398,6 +400,33 @@ async def test_no_one_gets_in_while_it_stops() -> None:
         endpoint = broker.endpoint
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream(*endpoint)
+
+
+async def test_who_comes_in_from_inside_is_refused_when_the_tasks_are_cancelled() -> None:
+    """As they are when a broker loses its power."""
+    async with started() as broker:
+        bound = await bind_all([Listener("PLAINTEXT", "127.0.0.1", 0)])
+        listen_all(bound, backlog=1)
+        server = Server(broker.node, {}, bound)
+        is_over = trio.Event()
+
+        async def serve(task_status: trio.TaskStatus[None]) -> None:
+            try:
+                await server.run(task_status)
+            finally:
+                is_over.set()
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve)
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                while not is_over.is_set():
+                    with contextlib.suppress(ConnectionRefusedError):
+                        await server.insider(broker.endpoint).aclose()
+                    await trio.lowlevel.checkpoint()
+        with pytest.raises(ConnectionRefusedError):
+            server.insider(broker.endpoint)
+        close_all(bound)
 
 
 async def test_a_json_log_line_per_event(caplog: pytest.LogCaptureFixture) -> None:

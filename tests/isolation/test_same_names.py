@@ -17,8 +17,6 @@ TOPIC, GROUP = "orders", "billing"
 RECORDS = 3
 Seen = list[bytes | None]
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "number" in metafunc.fixturenames:

@@ -32,8 +32,6 @@ pytestmark = [
     pytest.mark.slow,
     # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
     pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
-    # It forgets to close sockets.
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 INPUT, OUTPUT, PARTITIONS = "in", "out", 3

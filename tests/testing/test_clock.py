@@ -19,7 +19,6 @@ from kbroker.testing.clock import MovableClock, milliseconds
 from ..broker.test_groups import Member, state
 from ..wire import connected
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 DAY_MS = 24 * 3_600_000
 
 

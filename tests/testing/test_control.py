@@ -41,7 +41,6 @@ from kbroker.testing.fault_words import CALL_WORDS, EFFECTS, WORDS
 from ..limits import PROCESS_SECONDS
 
 KBROKER = [sys.executable, "-m", "kbroker"]
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @contextmanager

@@ -17,8 +17,6 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.testing import LocalBroker, RunningBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.disk import POINTS, Disk
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 SMALL_SEGMENTS = {"internal.segment.bytes": "2000"}
 """A segment takes a few records of `Writer`."""
 

@@ -16,8 +16,6 @@ from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
 
 from .test_clock import member
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 MEMBER: dict[str, Any] = {
     "client.id": "app",
     "session.timeout.ms": 6_000,

@@ -18,8 +18,6 @@ from .test_local import soon
 
 QUIET_SECONDS = 0.2
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture
 def broker() -> Iterator[LocalBroker]:

@@ -17,8 +17,6 @@ from ..limits import PROCESS_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 def test_a_late_client_meets_a_closed_port() -> None:
     """A producer of the test before writes on: into nothing, although the names are the same."""

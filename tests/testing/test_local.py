@@ -24,8 +24,6 @@ from kbroker.testing import (
     open_test_broker,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture
 def broker(thread: BrokerThread) -> Iterator[LocalBroker]:

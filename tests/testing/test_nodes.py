@@ -16,7 +16,6 @@ CONFIG = {
     "min.insync.replicas": 2,
     "replica.lag.time.max.ms": 500,
 }
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Clients:

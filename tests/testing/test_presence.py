@@ -18,7 +18,6 @@ from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
 from .test_disk import crash_in_produce
 from .test_snapshot import commit
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 PATIENCE_SECONDS = 20
 """More than anything here takes."""
 

@@ -24,8 +24,6 @@ from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker, open_test_
 from kbroker.testing.client_settings import TokenLogin
 from kbroker.testing.secured import MECHANISMS, rule_of
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 USERS = {"alice": "pencil", "bob": "pen"}
 AWKWARD = {'a b"=;': "1\\2\n3 'x' \"y\"", "größe": "ключ"}
 

@@ -16,8 +16,6 @@ from kbroker.testing.expectation import seconds
 from .test_clock import member
 from .test_local import soon
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture
 def broker() -> Iterator[LocalBroker]:

@@ -33,8 +33,6 @@ SERVE = [
     *["-m", "kbroker", "serve", "--port", "0", "--idle-timeout", "100ms", "--json"],
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 def settings_of(kind: str, folder: Path) -> dict[str, Any]:
     """What makes a broker that keeps its data there."""

@@ -12,8 +12,6 @@ import pytest
 from kbroker.testing import UnfiredFault
 from kbroker.testing.spark import KafkaUtils
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture
 def kafka() -> Iterator[KafkaUtils]:

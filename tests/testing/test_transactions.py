@@ -19,8 +19,6 @@ from kbroker.testing import LocalBroker, RunningBroker, WaitTimeout
 from ..broker.test_transactions import FIRST, NAME, PROTOCOLS, SECOND, Writer, begun, seen
 from ..wire import Topic, Wire, batch, connected, create_topic, produce, request, sequenced
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture
 def orders(broker: RunningBroker) -> Topic:

@@ -102,7 +102,9 @@ class ProcessCompactor:
                 [sys.executable, "-c", program()],
                 stdin=PIPE,
                 stdout=PIPE,
-                start_new_session=True,  # a Ctrl-C in the terminal is for the broker alone
+                # A Ctrl-C in the terminal is for the broker alone. In a session of its own it would have as
+                # much of the processors as the broker, whatever its priority (Linux, sched_autogroup).
+                process_group=0,
             )
         process = self._process
         assert process.stdin is not None

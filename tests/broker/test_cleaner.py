@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.partitions.compaction_process import LENGTH, program
+from kbroker.partitions.compaction_process import LENGTH, NICENESS, program
 from kbroker.partitions.compactor import KEPT_SECONDS, CompactionFailed, ProcessCompactor
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -41,6 +41,7 @@ from ..wire import (
 
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2000"}
 KEYS = 5
+NICENESS_MAX = 19
 
 
 async def update(wire: Wire, topic: Topic, start: int, end: int) -> None:
@@ -321,6 +322,18 @@ class TestTheProcess:
             assert await broker.node.cleaner.clean_all() > 0
             assert compactor._process is process
         assert process.returncode == -signal.SIGKILL
+
+    async def test_clients_go_first_and_ctrl_c_is_for_the_broker(self, tmp_path: Path) -> None:
+        """Its priority counts beside the broker's only in the same session (Linux, sched_autogroup)."""
+        compactor = ProcessCompactor()
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        assert compactor._process is not None
+        pid = compactor._process.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + NICENESS, NICENESS_MAX)
+        assert os.getsid(pid) == os.getsid(0)
+        assert os.getpgid(pid) == pid
+        await compactor.rest(math.inf)
 
     async def test_it_does_not_stay_where_nobody_looks_for_work(self, tmp_path: Path) -> None:
         async with (

@@ -15,11 +15,7 @@ import pytest
 from kbroker.demo import readback
 from kbroker.demo.processes import OwnBroker
 
-pytestmark = [
-    pytest.mark.spark,
-    # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
-    pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.spark
 
 ROWS = 20_000
 

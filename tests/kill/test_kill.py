@@ -27,11 +27,7 @@ from .history import Checker, Event, Killed, Place
 from .load import PLACES, Load, read_back
 from .server import KEPT, TRIMMED, Restart, Server
 
-pytestmark = [
-    pytest.mark.slow,
-    # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
-    pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.slow
 
 MOMENTS = ("roll", "retention", "rebalance", "recovery")
 ACKS_MIN = 1000

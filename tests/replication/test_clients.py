@@ -28,11 +28,7 @@ from ..kill.server import Address
 from ..wire import connected, request
 from .cluster import NODES, Cluster, wait_until
 
-pytestmark = [
-    pytest.mark.slow,
-    # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
-    pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.slow
 
 INPUT, OUTPUT, PARTITIONS = "in", "out", 3
 SETTINGS = (

@@ -28,11 +28,7 @@ from ..kill.history import Checker, Dumped, Event, Place
 from .cluster import NODES, PLACES, SINGLE, Cluster, State, batches, wait_until
 from .load import METADATA_MS, Traffic, read_back, read_commits, read_known
 
-pytestmark = [
-    pytest.mark.slow,
-    # kafka-python reads its own files in a way that Python 3.11 and 3.12 find old.
-    pytest.mark.filterwarnings("ignore:(open|read)_text is deprecated:DeprecationWarning"),
-]
+pytestmark = pytest.mark.slow
 
 LEADER, FOLLOWER, TWO, ALL = "leader", "follower", "two of three", "all"
 PROCESS, DISKS = "kill -9", "two disks"

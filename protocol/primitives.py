@@ -15,6 +15,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_UNKNOWN_TAGS = 64
 MAX_STRING_BYTES = 0x7FFF
+INT64_MAX = (1 << 63) - 1
 
 
 class DecodeError(ValueError):

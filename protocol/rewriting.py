@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from .compression import Codec, compress, decompress
 from .errors import ErrorCode
-from .primitives import Buffer, write_varint
+from .primitives import INT64_MAX, Buffer, write_varint
 from .records import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
@@ -33,8 +33,6 @@ from .records import (
     with_payload,
     wrapped,
 )
-
-_INT64_MAX = (1 << 63) - 1
 
 
 class RawRecord(NamedTuple):
@@ -146,7 +144,7 @@ def with_records(
     base = header.base_timestamp if delete_horizon is None else delete_horizon
     earlier = header.base_timestamp - base
     payload = bytearray()
-    latest_delta, count = -_INT64_MAX, 0
+    latest_delta, count = -INT64_MAX, 0
     for record in kept:
         payload += _moved(data, record, earlier) if earlier else data[record.start : record.end]
         latest_delta = max(latest_delta, record.timestamp_delta)

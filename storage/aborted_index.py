@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from .errors import CorruptLogError
 from .files import Files
-from .index import ABORTED_ENTRY_SIZE, RELATIVE_OFFSET_MAX, AbortedTransaction, aborted_before
+from .index import (
+    ABORTED_ENTRY_SIZE,
+    RELATIVE_OFFSET_MAX,
+    AbortedTransaction,
+    aborted_before,
+    aborted_bytes,
+)
 from .naming import TXN_INDEX
 from .sync import FileWrite, FolderSync, SyncItem
 
@@ -82,7 +88,7 @@ class AbortedIndex:
         if entries is None or not (len(entries) > at or self._torn):
             return []
         self._saved, self._torn = len(entries), False
-        data = b"".join(entry.to_bytes() for entry in entries[at:])
+        data = aborted_bytes(entries[at:])
         write = FileWrite(self._files, self.path, at * ABORTED_ENTRY_SIZE, data)
         if at:
             return [write]

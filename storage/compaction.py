@@ -33,6 +33,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.primitives import INT64_MAX
 from kbroker.protocol.records import BatchHeader, Marker, read_marker, read_records
 from kbroker.protocol.rewriting import (
     RawRecord,
@@ -57,7 +58,6 @@ NO_OFFSET = -1
 LISTED_RECORDS_MAX = 10_000
 SYNC_EVERY_BYTES = 512 * 1024
 """New segments are made durable in small steps: acks wait for the same disk."""
-_INT64_MAX = (1 << 63) - 1
 
 
 class Source(NamedTuple):
@@ -455,7 +455,7 @@ class Compaction:
 
     @property
     def _horizon(self) -> int:
-        return min(self._task.now_ms + self._task.delete_retention_ms, _INT64_MAX)
+        return min(self._task.now_ms + self._task.delete_retention_ms, INT64_MAX)
 
     def _kept_records(self, header: BatchHeader, batch: memoryview) -> Batch | None:
         opened = self._open(header, batch)

@@ -24,6 +24,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from .batches import Position
@@ -188,6 +189,11 @@ def aborted_from_bytes(data: bytes) -> list[AbortedTransaction] | None:
     if any(version != 0 for version, *_ in entries):
         return None
     return [AbortedTransaction(*fields) for _, *fields in entries]
+
+
+def aborted_bytes(entries: Iterable[AbortedTransaction]) -> bytes:
+    """What stands in a `.txnindex` file."""
+    return b"".join(entry.to_bytes() for entry in entries)
 
 
 def aborted_before(data: bytes, offset: int) -> list[AbortedTransaction]:

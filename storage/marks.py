@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from .checkpoints import OffsetCheckpoints, Offsets, clean_marker
 from .files import Files
+from .index import aborted_bytes
 from .log import Log
 from .manager import LogManager
 from .naming import CLEAN_SHUTDOWN, LEADER_EPOCHS, SNAPSHOT, TXN_INDEX, file_name, folder_name
@@ -52,7 +53,7 @@ def complete(files: Files, folder: str, manager: LogManager) -> None:
         files.write_atomic(f"{path}/{producers}", log.producers.to_bytes())
         for segment in log.segments:
             if segment.aborted.in_memory and segment.aborted.entries:
-                data = b"".join(each.to_bytes() for each in segment.aborted.entries)
+                data = aborted_bytes(segment.aborted.entries)
                 files.write_atomic(f"{path}/{file_name(segment.base_offset, TXN_INDEX)}", data)
     OffsetCheckpoints(files, folder).update(
         ((log.topic, log.partition), _offsets(log)) for log in stored

@@ -18,6 +18,7 @@ import binascii
 import json
 from typing import Any, NamedTuple
 
+from kbroker.protocol.primitives import INT64_MAX
 from kbroker.protocol.records import TIMESTAMP_MIN, BatchHeader, Record
 from kbroker.text.documents import read_json
 
@@ -35,7 +36,6 @@ FIELDS = frozenset(
         "headers",
     }
 )
-_INT64_MAX = (1 << 63) - 1
 
 
 class BadLine(ValueError):
@@ -139,7 +139,7 @@ def _number(fields: dict[str, Any], name: str, default: int, *, least: int = -1)
     value = fields.get(name)
     if value is None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _INT64_MAX:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= INT64_MAX:
         raise BadLine(f"{name} must be a whole number, not {value!r}")
     return value
 

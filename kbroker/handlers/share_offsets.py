@@ -26,6 +26,7 @@ from kbroker.protocol.messages.share_state import (
     ReadShareGroupStateSummaryRequest,
     ReadShareGroupStateSummaryResponse,
 )
+from kbroker.protocol.primitives import INT64_MAX
 from kbroker.protocol.share_state_log import UNKNOWN_COUNT, SharePartition
 from kbroker.security.acls import AclOperation, Resource
 
@@ -41,8 +42,6 @@ Group = DescribeShareGroupOffsetsResponse.Group
 Topic = DescribeShareGroupOffsetsResponse.Topic
 Partition = DescribeShareGroupOffsetsResponse.Partition
 Summaries = dict[SharePartition, ReadShareGroupStateSummaryResponse.Partition]
-
-_INT64_MAX = (1 << 63) - 1
 
 
 @handles(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1")
@@ -194,7 +193,7 @@ def _row(
     row.start_offset, row.leader_epoch = summary.start_offset, summary.leader_epoch
     lag = end - summary.start_offset - summary.delivery_complete_count
     # Other brokers may write any state: what there is no room for in the answer is told as the most or least.
-    row.lag = max(-_INT64_MAX, min(lag, _INT64_MAX))
+    row.lag = max(-INT64_MAX, min(lag, INT64_MAX))
     return row
 
 

@@ -13,13 +13,13 @@ from kbroker.client.groups import delete_groups, list_groups
 from kbroker.client.places import Kind, Place
 from kbroker.client.seek import Seek
 from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.primitives import INT64_MAX
 
 from .answers import Refusal, answer, answer_rows
 from .api import Api, document, field
 from .trends import SAMPLE_SECONDS
 from .viewers import Viewer
 
-INT64_MAX = (1 << 63) - 1
 TRENDS_MAX = 200
 """Of one answer."""
 

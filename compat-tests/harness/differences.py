@@ -411,9 +411,15 @@ GROUP_DIFFERENCES = (
         texts,
         may_be_equal=True,
     ),
-    *(
-        Rule("JoinGroup", place, "another member may lead", LEADERS, unlike, may_be_equal=True)
-        for place in ("leader", "members*")
+    Rule("JoinGroup", "leader", "another member may lead", LEADERS, unlike, may_be_equal=True),
+    Rule(
+        "JoinGroup",
+        "members*",
+        "another member may lead",
+        LEADERS,
+        unlike,
+        call="* with another leader",
+        may_be_equal=True,
     ),
     Rule(
         "JoinGroup",

@@ -258,6 +258,7 @@ class Twins:
         mine, other = self.ours.common(mine), self.theirs.common(other)
         if key is ApiKey.JOIN_GROUP:
             self.has_other_leader = mine.leader != other.leader
+            name += " with another leader" if self.has_other_leader else ""
         codes = [getattr(each, "error_code", 0) for each in (mine, other)]
         if codes[1] == UNKNOWN_SERVER_ERROR != codes[0] and key is not ApiKey.JOIN_GROUP:
             raise KafkaFailed(told)

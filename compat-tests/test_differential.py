@@ -29,6 +29,7 @@ PROPERTIES = {
     "super.users": "User:ANONYMOUS",
     "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "false",
+    "broker.rack": "a rack",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
@@ -208,7 +209,11 @@ def test_a_field_that_nobody_compared_is_reported() -> None:
     empty = response(results=[])
     assert not comparison.compare("planted", key, 2, empty, empty)
     missing = comparison.never_compared(key, response, range(3))
-    assert missing == ["results.group_id", "results.error_code"]
+    everything = ["results.group_id", "results.error_code"]
+    assert missing == ["results.order", *everything]
+    refused = response(results=[response.Group(group_id="g", error_code=69)])
+    assert not comparison.compare("planted", key, 2, refused, refused)
+    assert not comparison.never_compared(key, response, range(3))
 
 
 def test_requests_name_what_they_ask() -> None:

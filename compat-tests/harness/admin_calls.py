@@ -764,6 +764,10 @@ def groups() -> Iterator[Call]:
     yield _join("joined", 0, _SUBSCRIBED + _NO_DATA)
     yield _sync("joined")
     yield from group_listings()
+    yield from internal_topics()
+    yield _join("static", 0, _SUBSCRIBED + _NO_DATA, "instance")
+    yield _sync("static", "instance")
+    yield ask("describe groups: a static member", ApiKey.DESCRIBE_GROUPS, groups=["static"])
     yield from offset_deletions()
     yield from short_subscriptions()
     yield from group_deletions()
@@ -773,15 +777,25 @@ _SUBSCRIBED = b"\0\0\0\1\0\4one7"
 _NO_DATA = b"\xff\xff\xff\xff"
 
 
-def _join(group: str, version: int, subscription: bytes) -> Call:
+def internal_topics() -> Iterator[Call]:
+    """That of groups, which is there since there is a coordinator."""
+    name = "__consumer_offsets"
+    yield ask("metadata: internal", ApiKey.METADATA, topics=[_by_name(name)])
+    key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    rows = [of(key, "Topic", name=name)]
+    yield ask("partitions: internal", key, topics=rows, response_partition_limit=2000)
+
+
+def _join(group: str, version: int, subscription: bytes, instance: str | None = None) -> Call:
     """The only member of a group joins; `version` is what its subscription says it is of."""
     key = ApiKey.JOIN_GROUP
     metadata = version.to_bytes(2, "big") + subscription
     return change(
         f"join: {group}",
         key,
-        range(3, 4),
+        range(3, 4) if instance is None else range(5, 6),
         group_id=group,
+        group_instance_id=instance,
         session_timeout_ms=60_000,
         rebalance_timeout_ms=60_000,
         protocol_type="consumer",
@@ -789,7 +803,7 @@ def _join(group: str, version: int, subscription: bytes) -> Call:
     )
 
 
-def _sync(group: str) -> Call:
+def _sync(group: str, instance: str | None = None) -> Call:
     """The member that joined last gets all that it wants."""
     key = ApiKey.SYNC_GROUP
 
@@ -805,6 +819,7 @@ def _sync(group: str) -> Call:
             group_id=group,
             generation_id=world.generation,
             member_id=world.member_id,
+            group_instance_id=instance,
             assignments=[mine],
         )
 

@@ -40,6 +40,12 @@ class _Absent:
 ABSENT = _Absent()
 """The value of a place that one answer does not have."""
 
+NOTHING = (None, "", 0, -1, False, [], b"", UUID(int=0))
+"""Values that say nothing: what a refusal has everywhere."""
+
+NOTHING_IS_WELL = ("error_code", "error_message", "throttle_time_ms")
+"""Ends of names of fields that say something by such a value."""
+
 Check = Callable[["Comparison", Any, Any], bool]
 """Whether kbroker's and Kafka's value may stand beside each other."""
 
@@ -217,6 +223,7 @@ class Comparison:
 
     rules: Sequence[Rule]
     seen: set[tuple[ApiKey, str]] = field(default_factory=set)
+    """Fields that said something on both sides."""
     asked: set[tuple[ApiKey, int]] = field(default_factory=set)
     values: int = 0
     """How many values were compared."""
@@ -240,8 +247,9 @@ class Comparison:
             if not self._allowed(key, call, place, row, our, their):
                 differences.append(Difference(call, version, row, our, their))
             if our is not ABSENT and their is not ABSENT:
-                self.seen.add((key, place))
                 self.values += 1
+                if place.endswith(NOTHING_IS_WELL) or (our not in NOTHING and their not in NOTHING):
+                    self.seen.add((key, place))
         self.asked.add((key, version))
         return differences
 
@@ -266,7 +274,7 @@ class Comparison:
         return False
 
     def never_compared(self, key: ApiKey, response: type[Struct], versions: range) -> list[str]:
-        """Fields of a response that no comparison saw a value of on both sides."""
+        """Fields of a response of which both sides never had a value that says something."""
         return [
             place for place in field_places(response, versions) if (key, place) not in self.seen
         ]

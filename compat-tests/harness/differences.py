@@ -354,19 +354,46 @@ ACCESS_DIFFERENCES = (
 )
 """What differs only for users whom ACLs allow some things."""
 
+ONE_LEADER = "One node leads what it has for good, and nobody is behind it."
+TOKENS = "Nobody logs in there: test_delegation_tokens.py."
+
 NOT_COMPARED: dict[ApiKey, dict[str, str]] = {
+    ApiKey.METADATA: {
+        "topics.partitions.leader_epoch": ONE_LEADER,
+        "topics.partitions.offline_replicas": ONE_LEADER,
+    },
+    ApiKey.API_VERSIONS: {"zk_migration_ready": "There is no ZooKeeper."},
+    ApiKey.CREATE_TOPICS: {
+        "topics.configs.read_only": "Every setting of a topic can be changed.",
+        "topics.configs.is_sensitive": "No setting of a topic is a secret.",
+    },
+    ApiKey.DESCRIBE_LOG_DIRS: {
+        "results.topics.partitions.offset_lag": "A partition that moves is there when it is asked for.",
+        "results.topics.partitions.is_future_key": "The same.",
+    },
     ApiKey.LIST_PARTITION_REASSIGNMENTS: {
         "topics.*": "On one node a reassignment is done when it is answered, in Kafka as well.",
     },
+    ApiKey.DESCRIBE_CLUSTER: {"brokers.is_fenced": "Who is fenced does not answer."},
     ApiKey.DESCRIBE_QUORUM: {
         "topics.partitions.observers.*": "One node is a voter, and there is nobody to observe.",
+        "topics.partitions.current_voters.replica_directory_id": "Voters in a configuration have none.",
         "nodes.listeners.*": "Only Kafka has a listener for controllers.",
     },
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: {
-        "tokens.*": "Nobody logs in there: test_delegation_tokens.py.",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {
+        "topics.partitions.leader_epoch": ONE_LEADER,
+        "topics.partitions.offline_replicas": ONE_LEADER,
+        "topics.partitions.eligible_leader_replicas": ONE_LEADER,
+        "topics.partitions.last_known_elr": ONE_LEADER,
     },
+    ApiKey.SASL_HANDSHAKE: {"mechanisms": TOKENS},
+    ApiKey.SASL_AUTHENTICATE: {"*": TOKENS},
+    ApiKey.CREATE_DELEGATION_TOKEN: {"*": TOKENS},
+    ApiKey.RENEW_DELEGATION_TOKEN: {"*": TOKENS},
+    ApiKey.EXPIRE_DELEGATION_TOKEN: {"*": TOKENS},
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: {"tokens.*": TOKENS},
 }
-"""Fields that no call can make appear on one node, and why."""
+"""Fields that no call can make say something on one node, and why."""
 
 NOT_ADMIN = {
     ApiKey.PRODUCE: "test_produce.py",

@@ -212,6 +212,7 @@ class Story:
         cls = CreateDelegationTokenRequest
         of_bob = {"owner_principal_type": "User", "owner_principal_name": "bob"}
         wrong = [cls.Renewer(principal_type="Group", principal_name="staff")]
+        self.handshakes()
         for version in (1, 2, 3):
             self.create(alice, version)
         for lifetime_ms in (0, 5000, 8 * DAY, 2**63 - 1):
@@ -279,6 +280,17 @@ class Story:
             stranger.close()
             self.told.append(("no login", answer.error_code))
 
+    def handshakes(self) -> None:
+        """What a login may be by, as a broker says it to who asks for it or for something else."""
+        key = ApiKey.SASL_HANDSHAKE
+        for mechanism in ("PLAIN", "SCRAM-SHA-512", "GSSAPI", ""):
+            for version in (0, 1):
+                with closing(RawConnection(self.inside)) as connection:
+                    message = SaslHandshakeRequest(mechanism=mechanism)
+                    answer = connection.ask(key, version, message)
+                row = ("handshake", mechanism, answer.error_code, sorted(answer.mechanisms))
+                self.told.append(row)
+
     def refused(self, who: RawConnection) -> None:
         """All four requests."""
         wrong = [CreateDelegationTokenRequest.Renewer(principal_type="Group")]
@@ -294,7 +306,8 @@ def test_answers_are_apache_kafkas(sides: dict[str, Guarded]) -> None:
         with closing(Story(sides[name])) as story:
             told.append(story.tell())
     ours, theirs = told
-    assert len(ours) > 60
+    assert len(ours) > 70
+    assert any(mechanisms for kind, *_, mechanisms in ours if kind == "handshake")
     different = [pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]]
     assert not different, "\n".join(map(str, different))
 

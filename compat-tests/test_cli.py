@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -108,9 +109,11 @@ def confluent(folder: Path) -> Iterator[Start]:
 
 VOLATILE = {
     *("topic_id", "leader_epoch", "cluster_id", "port", "member_id", "folder", "bytes"),
-    *("usable_bytes", "total_bytes", "timestamp"),
+    *("usable_bytes", "total_bytes"),
 }
 """What differs between any two clusters."""
+STARTED_MS = time.time_ns() // 1_000_000
+"""Times since then are each cluster's own."""
 
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+|timestamp \d+")
 BROKERS_WORDS = re.compile(r"(kbroker: [A-Z_]+): .*")
@@ -132,7 +135,11 @@ def comparable(said: Said) -> tuple[int, Any, str]:
 
 def without_volatile(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: without_volatile(each) for key, each in value.items() if key not in VOLATILE}
+        return {
+            key: without_volatile(each)
+            for key, each in value.items()
+            if key not in VOLATILE and (key != "timestamp" or each < STARTED_MS)
+        }
     if isinstance(value, list):
         return [without_volatile(each) for each in value if not is_warning(each)]
     return value

@@ -78,7 +78,9 @@ def test_log_append_time(worker: ClientProcess, unique: Unique) -> None:
     worker.admin("create_topic", name=topic, configs={"message.timestamp.type": "LogAppendTime"})
     old = [{"value": "x", "timestamp": 1_000_000_000_000, "partition": 0} for _ in range(3)]
     worker("produce", topic=topic, records=old, codec="gzip")
-    for row in worker("read", topic=topic, count=3):
+    rows = worker("read", topic=topic, count=3)
+    assert len(rows) == 3
+    for row in rows:
         assert before - 1_000 <= row["timestamp"] <= int(time.time() * 1000) + 1_000
 
 

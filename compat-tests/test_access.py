@@ -20,10 +20,13 @@ from harness.access_calls import (
     BUILDERS,
     LOGIN_APIS,
     NAMES,
+    OPEN,
+    OPERATOR,
     PASSWORD,
     Setting,
     acls,
     creation_of,
+    operators,
     users,
 )
 from harness.admin_calls import NOWHERE, World, of, request
@@ -45,7 +48,15 @@ SEED = int(os.environ.get("KBROKER_COMPAT_SEED", "1"))
 USERS, ACLS = 50, 200
 ASKERS = int(os.environ.get("KBROKER_COMPAT_ASKERS", "2"))
 """How many of the users ask for each version of each API."""
+OPERATORS = sorted({each.principal.removeprefix("User:") for each in operators()})
+"""Each asks for each API, for of the others all may be refused, and then nothing else is compared."""
+ALL_ASKS = 8
+"""How often who may do everything asks: some topics and groups are denied to all."""
 SHARE = SharePartition("nobody", NOWHERE, 0).name
+LONGEST_MS = 900_000
+"""A transaction may be open for so long."""
+OWN_OF_TOKENS = {"token_id", "hmac", "issue_timestamp", "expiry_timestamp", "max_timestamp"}
+"""Fields that each broker makes."""
 DENIED = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -112,11 +123,13 @@ class Outcome:
     requests: int = 0
     refused: int = 0
     partly: int = 0
+    allowed: set[ApiKey] = field(default_factory=set)
+    """What somebody was not refused."""
 
 
 def properties() -> dict[str, str]:
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    known = " ".join(f'user_{each}="{PASSWORD}"' for each in (ADMIN, *users(USERS)))
+    known = " ".join(f'user_{each}="{PASSWORD}"' for each in (ADMIN, *OPERATORS, *users(USERS)))
     return {
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
@@ -170,7 +183,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         ]
         rng = random.Random(SEED)
         for side in sides:
-            make_world(side, acls(random.Random(SEED), users(USERS), ACLS))
+            make_world(side, [*operators(), *acls(random.Random(SEED), users(USERS), ACLS)])
         yield ask_everything(rng, *sides)
         for side in sides:
             side.close()
@@ -215,6 +228,8 @@ def make_world(side: Guarded, known: list[Acl]) -> None:
                 ),
                 "a coordinator that has loaded",
             )
+    leave_open(side)
+    make_tokens(side)
     message = request(ApiKey.CREATE_ACLS, creations=[creation_of(each) for each in known])
     assert not codes_in(side.ask(ADMIN, ApiKey.CREATE_ACLS, 3, message))
     everything = request(
@@ -234,6 +249,35 @@ def make_world(side: Guarded, known: list[Acl]) -> None:
         ),
         "all ACLs",
     )
+
+
+def leave_open(side: Guarded) -> None:
+    """A transaction: who may see it need not see all of its topics."""
+    init = request(
+        ApiKey.INIT_PRODUCER_ID, transactional_id=OPEN, transaction_timeout_ms=LONGEST_MS
+    )
+    made = side.ask(ADMIN, ApiKey.INIT_PRODUCER_ID, 4, init)
+    assert not made.error_code, made
+    key = ApiKey.ADD_PARTITIONS_TO_TXN
+    add = request(
+        key,
+        v3_and_below_transactional_id=OPEN,
+        v3_and_below_producer_id=made.producer_id,
+        v3_and_below_producer_epoch=made.producer_epoch,
+        v3_and_below_topics=[of(key, "Topic", name=each, partitions=[0]) for each in NAMES],
+    )
+    assert not codes_in(side.ask(ADMIN, key, 3, add))
+
+
+def make_tokens(side: Guarded) -> None:
+    """One of each owner that ACLs are about."""
+    for name in NAMES:
+        owner = {"owner_principal_type": "User", "owner_principal_name": name}
+        create = request(ApiKey.CREATE_DELEGATION_TOKEN, max_lifetime_ms=-1, **owner)
+        assert not codes_in(side.ask(ADMIN, ApiKey.CREATE_DELEGATION_TOKEN, 3, create))
+    key = ApiKey.DESCRIBE_DELEGATION_TOKEN
+    everything = request(key, owners=None)
+    eventually(lambda: len(side.ask(ADMIN, key, 3, everything).tokens) == len(NAMES), "all tokens")
 
 
 def learn(side: Guarded) -> bool:
@@ -268,6 +312,11 @@ def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome
         for version in versions
         for user in rng.sample(users(USERS), ASKERS)
     ]
+    everything += [
+        (key, versions[-1], operator)
+        for key, versions in asked.items()
+        for operator in (*OPERATORS, *[OPERATOR] * ALL_ASKS)
+    ]
     rng.shuffle(everything)
     for number, (key, version, user) in enumerate(everything):
         seed = rng.random()
@@ -282,6 +331,8 @@ def ask_everything(rng: random.Random, mine: Guarded, other: Guarded) -> Outcome
         outcome.differences += found
         outcome.requests += 1
         codes = set() if answers[1] is None else codes_in(answers[1])
+        if set(ends_in(answers[1])) - DENIED:
+            outcome.allowed.add(key)
         outcome.refused += bool(codes) and codes <= DENIED
         outcome.partly += bool(codes & DENIED) and not codes <= DENIED
     return outcome
@@ -298,6 +349,20 @@ def answer_of(side: Guarded, user: str, key: ApiKey, version: int, number: int, 
     name_topics(answer, version, names)
     if key is ApiKey.METADATA:  # rows of ids alone: in one order, so that they can be matched
         answer.topics.sort(key=lambda row: (row.name or "", names.get(row.topic_id, "")))
+    if key is ApiKey.DESCRIBE_DELEGATION_TOKEN:
+        answer.tokens = [
+            type(row)(
+                **{
+                    each.name: getattr(row, each.name)
+                    for each in fields(type(row))
+                    if each.name not in OWN_OF_TOKENS
+                }
+            )
+            for row in sorted(answer.tokens, key=lambda row: row.principal_name)
+        ]
+    if key is ApiKey.DESCRIBE_TRANSACTIONS:
+        for row in answer.transaction_states:
+            row.transaction_start_time_ms = -1  # begun before, and in each broker's own time
     return renamed(answer, side.world.names(), {})
 
 
@@ -336,6 +401,17 @@ def codes_in(value: Any) -> set[int]:
     return found
 
 
+def ends_in(value: Any) -> list[int]:
+    """The error codes, or 0, of the innermost rows of an answer that have any."""
+    if isinstance(value, list):
+        return [code for each in value for code in ends_in(each)]
+    if not isinstance(value, Struct):
+        return []
+    parts = {each.name: getattr(value, each.name) for each in fields(type(value))}
+    inner = [code for part in parts.values() for code in ends_in(part)]
+    return inner or [part for name, part in parts.items() if name.endswith("error_code")]
+
+
 def test_everybody_is_answered_the_same(outcome: Outcome) -> None:
     """Apart from what is allowed to differ; and much was refused, and much was not."""
     print(
@@ -347,6 +423,12 @@ def test_everybody_is_answered_the_same(outcome: Outcome) -> None:
     assert not outcome.differences, "\n".join(map(str, outcome.differences[:100]))
     assert outcome.requests / 10 < outcome.refused < outcome.requests * 9 / 10
     assert outcome.partly
+    assert outcome.allowed == outcome.asked.keys()
+    for shown in (
+        (ApiKey.DESCRIBE_DELEGATION_TOKEN, "tokens.order"),
+        (ApiKey.DESCRIBE_TRANSACTIONS, "transaction_states.topics.order"),
+    ):
+        assert shown in outcome.comparison.seen, "what only some may see was shown to somebody"
 
 
 def test_every_version_was_asked(outcome: Outcome) -> None:

@@ -31,6 +31,10 @@ from .admin_calls import NODE, NOWHERE, STARTED_MS, World, of, request
 ADMIN, PASSWORD = "admin", "a password of the test"
 NAMES = ("orders", "orders-eu", "order", "billing", "bills")
 """Of topics, groups and transactional ids, so that prefixes cover several."""
+OPEN = "orders-open"
+"""A transactional id whose transaction stays open, with a partition of each topic."""
+OPERATOR = "operator-all"
+"""Who may do everything that is not denied to all."""
 NOBODY = "User:nobody"
 """About whom the ACLs are that requests make and remove."""
 Build = Callable[["Setting", random.Random, int], Any]
@@ -62,6 +66,26 @@ class Setting:
 def users(count: int) -> list[str]:
     """The names of some."""
     return [f"user-{number}" for number in range(count)]
+
+
+def operators() -> list[Acl]:
+    """Of users who may do one thing to the cluster each, and of one who may do everything.
+
+    Few others may do much to the cluster, so that by chance all who ask for something are refused.
+    """
+    cluster = Pattern(AclResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME)
+    rows = [
+        (cluster, operation.name.lower(), operation)
+        for operation in sorted(MEANT_FOR[AclResourceType.CLUSTER])
+    ]
+    for kind in MEANT_FOR:
+        is_cluster = kind is AclResourceType.CLUSTER
+        pattern = cluster if is_cluster else Pattern(kind, PatternType.LITERAL, WILDCARD)
+        rows.append((pattern, "all", AclOperation.ALL))
+    return [
+        Acl(pattern, f"User:operator-{name}", WILDCARD, operation, AclPermission.ALLOW)
+        for pattern, name, operation in rows
+    ]
 
 
 def acls(rng: random.Random, principals: Sequence[str], count: int) -> list[Acl]:
@@ -621,7 +645,8 @@ def _unregister_broker(at: Setting, rng: random.Random, version: int) -> Any:
 @builds(ApiKey.DESCRIBE_TRANSACTIONS)
 def _describe_transactions(at: Setting, rng: random.Random, version: int) -> Any:
     return request(
-        ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=rng.sample(NAMES, rng.randint(1, 3))
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        transactional_ids=[OPEN, *rng.sample(NAMES, rng.randint(0, 2))],
     )
 
 
@@ -740,10 +765,10 @@ def _describe_share_group_offsets(at: Setting, rng: random.Random, version: int)
 
 @builds(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
 def _alter_share_group_offsets(at: Setting, rng: random.Random, version: int) -> Any:
-    """Of a partition that is not there: nothing is altered."""
+    """Of a topic that is not there: of a partition that is not there Kafka would make the group."""
     key = ApiKey.ALTER_SHARE_GROUP_OFFSETS
     rows = [of(key, "Partition", partition_index=77, start_offset=0)]
-    topics = [of(key, "Topic", topic_name=name, partitions=rows) for name in at.topics(rng)]
+    topics = [of(key, "Topic", topic_name="nowhere", partitions=rows)]
     return request(key, group_id=rng.choice(NAMES), topics=topics)
 
 

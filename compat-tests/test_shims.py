@@ -15,11 +15,23 @@ from kbroker.cli.kafka_tools import ELSEWHERE, TOOLS
 
 CLIENT = "kbroker compat"
 OTHERWISE = {
-    "--offsets --verbose": "the tool commits no leader epochs",
-    "OffsetsMessageFormatter": "the same",
-    "GroupMetadataMessageFormatter": "the tool joins once, with no id of its own before",
-    "--to-datetime 2099": "no warning",
-    "--topic groups-missing --to-earliest": "ends with status 1",
+    # The tool commits no leader epochs.
+    "--offsets --verbose": [
+        "GROUP TOPIC PARTITION LEADER-EPOCH CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID",
+        "groups-one groups-b 0 - 10 10 0 - - -",
+        "Consumer group 'groups-one' has no active members.",
+    ],
+    "OffsetsMessageFormatter": [],
+    # No warning.
+    "--to-datetime 2099": [
+        "GROUP TOPIC PARTITION NEW-OFFSET",
+        "groups-one groups-b 0 10",
+    ],
+    # Ends with status 1.
+    "--topic groups-missing --to-earliest": [
+        "Error: Executing consumer group command failed due to This server does not host this topic-partition.",
+        "[1]",
+    ],
 }
 """Commands that are answered a little differently, and how."""
 NAMES = ("topics", "consumer-groups", "configs", "console", "offsets", "cluster")
@@ -75,8 +87,10 @@ def test_the_answers_are_those_of_kafkas_own_tools(
             for line in step.expected
             if not is_noise(line.removeprefix(f"{listed.name}> "))
         ]
+        for command, lines in OTHERWISE.items():
+            step.expected = lines if command in step.command else step.expected
         seen = shell.differs(step)
-        if seen is not None and not any(each in step.command for each in OTHERWISE):
+        if seen is not None:
             differences.append(_difference(step, seen))
     print(f"{name}: {shims.done} commands; left to Kafka's own tools: {len(shims.refused)}")
     print(*shims.refused, sep="\n")

@@ -13,10 +13,12 @@ from harness.group_histories import PROPERTIES, History
 from harness.places import ROOT
 from harness.twins import Differs, KafkaFailed, Twins
 
+from kbroker.protocol.api_keys import ApiKey
+
 CLIENT = "differential"
 IS_LONG = "KBROKER_COMPAT_GROUP_CALLS" in os.environ
 CALLS = int(os.environ.get("KBROKER_COMPAT_GROUP_CALLS", "250"))
-SEEDS = int(os.environ.get("KBROKER_COMPAT_GROUP_SEEDS", "1"))
+SEEDS = int(os.environ.get("KBROKER_COMPAT_GROUP_SEEDS", "4"))
 FIRST = int(os.environ.get("KBROKER_COMPAT_GROUP_FIRST", "1"))
 POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 
@@ -61,6 +63,9 @@ def test_groups_go_the_same_ways(twins: Twins, request: pytest.FixtureRequest) -
     )
     assert not failures, "\n".join(failures)
     assert len(ended) <= SEEDS / 2, ended
+    key, row = ApiKey.OFFSET_FETCH, "groups.topics.partitions."
+    for name in ("committed_offset", "metadata"):
+        assert (key, row + name) in twins.comparison.seen, "what was committed is fetched"
 
 
 def test_the_docs_show_the_table() -> None:

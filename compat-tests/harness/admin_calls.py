@@ -761,6 +761,7 @@ def groups() -> Iterator[Call]:
     for group in ("simple", "gone", "mine", *(f"gone{version}" for version in range(4))):
         yield commits(group)
     yield commits("simple", "one6")
+    yield from committed_epochs()
     yield _join("joined", 0, _SUBSCRIBED + _NO_DATA)
     yield _sync("joined")
     yield from group_listings()
@@ -775,6 +776,27 @@ def groups() -> Iterator[Call]:
 
 _SUBSCRIBED = b"\0\0\0\1\0\4one7"
 _NO_DATA = b"\xff\xff\xff\xff"
+
+
+def committed_epochs() -> Iterator[Call]:
+    """The leader epoch of a record that was read, which comes back with its offset."""
+    commit, fetch = ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH
+    rows = [
+        of(
+            commit,
+            "Partition",
+            partition_index=index,
+            committed_offset=7,
+            committed_leader_epoch=epoch,
+            committed_metadata="m",
+        )
+        for index, epoch in enumerate((3, 0, -1))
+    ]
+    topics = [of(commit, "Topic", name="one7", partitions=rows)]
+    values = {"group_id": "simple", "generation_id_or_member_epoch": -1, "topics": topics}
+    yield change("commit: leader epochs", commit, range(8, 10), **values)
+    group = of(fetch, "Group", group_id="simple", topics=None)
+    yield ask("offsets: leader epochs", fetch, range(8, 10), groups=[group])
 
 
 def internal_topics() -> Iterator[Call]:

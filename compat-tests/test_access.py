@@ -270,11 +270,13 @@ def leave_open(side: Guarded) -> None:
 
 
 def make_tokens(side: Guarded) -> None:
-    """One of each owner that ACLs are about."""
-    for name in NAMES:
+    """One of each owner that ACLs are about, with an operator who sees it as its renewer."""
+    key = ApiKey.CREATE_DELEGATION_TOKEN
+    for name, operator in zip(NAMES, OPERATORS, strict=False):
+        renewer = of(key, "Renewer", principal_type="User", principal_name=operator)
         owner = {"owner_principal_type": "User", "owner_principal_name": name}
-        create = request(ApiKey.CREATE_DELEGATION_TOKEN, max_lifetime_ms=-1, **owner)
-        assert not codes_in(side.ask(ADMIN, ApiKey.CREATE_DELEGATION_TOKEN, 3, create))
+        create = request(key, renewers=[renewer], max_lifetime_ms=-1, **owner)
+        assert not codes_in(side.ask(ADMIN, key, 3, create))
     key = ApiKey.DESCRIBE_DELEGATION_TOKEN
     everything = request(key, owners=None)
     eventually(lambda: len(side.ask(ADMIN, key, 3, everything).tokens) == len(NAMES), "all tokens")

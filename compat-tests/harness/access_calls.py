@@ -102,7 +102,7 @@ def _acl(rng: random.Random, principals: Sequence[str]) -> Acl:
     pattern = _pattern(rng, kind, denies)
     operations = sorted(MEANT_FOR[kind])
     who = rng.choice(principals)
-    if rng.random() < 0.2 and kind is not AclResourceType.CLUSTER:
+    if rng.random() < 0.2 and kind not in (AclResourceType.CLUSTER, AclResourceType.USER):
         who = WILDCARD  # and not everything: nothing else would decide
     else:
         operations += [AclOperation.ALL] * 3

@@ -309,6 +309,15 @@ def test_operators_take_out_members_of_either_kind() -> None:
     assert [each.member_id for each in h.describe().members] == [b]
 
 
+def test_who_is_not_the_member_of_its_instance_id_takes_nobody_out() -> None:
+    h = harness()
+    classic_pair(h)
+    h.beat("c", 0, instance_id="i")
+    (row,) = h.leave(("x", "i")).members
+    assert row.error_code == ErrorCode.FENCED_INSTANCE_ID
+    assert "c" in members(h)
+
+
 def test_static_members_change_the_protocol_one_by_one() -> None:
     h = harness()
     joined = h.join(instance="i").response

@@ -165,6 +165,16 @@ def test_an_upgrade_moves_nothing_and_classic_members_go_on() -> None:
     ]
 
 
+def test_what_a_member_has_of_a_topic_that_is_gone_does_not_come_along() -> None:
+    h = harness()
+    a = h.new_id()
+    generation = h.join(a).response.generation_id
+    h.sync(a, generation, {a: write_assignment([("gone", 0), ("orders", 1)])})
+    assert not h.beat("c", 0).error_code
+    assert members(h)[a] == (generation, {"orders": [1]})
+    assert h.restarted().describe_consumer() == h.describe_consumer()
+
+
 def test_who_waits_in_a_classic_group_is_told_to_join_again() -> None:
     h = Harness(consumer=AT_ONCE)
     a, _ = classic_pair(h)

@@ -267,6 +267,19 @@ def test_a_classic_member_may_join_a_consumer_group() -> None:
     assert h.sync(member_id, 2).response.error_code == ErrorCode.ILLEGAL_GENERATION
 
 
+def test_the_only_classic_member_may_change_to_other_assignors() -> None:
+    """It has to agree with other classic members, not with what it said before."""
+    h = harness()
+    h.beat("c", 0)
+    other = (("roundrobin", subscription("orders")),)
+    a = h.new_id()
+    assert not h.join(a).response.error_code
+    assert not h.join(a, protocols=other).response.error_code
+    b = h.new_id(protocols=other)
+    assert h.join(b).response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert not h.join(b, protocols=other).response.error_code
+
+
 def test_when_classic_members_alone_are_left_the_group_is_a_classic_one() -> None:
     h = harness()
     a, b = classic_pair(h)

@@ -465,8 +465,12 @@ def test_offsets_of_a_group_expire_after_its_end() -> None:
     h.commit({ORDERS: 1}, member, 1)
     h.sleep(SESSION_MS)  # the member is gone now
     h.sleep(7 * DAY_MS - 1)
-    expire(h)
-    assert list(h.fetch(None)) == [ORDERS]
+    # Compaction leaves a load the last record of the group alone, which has no members.
+    last = {record.key: record for record in h.log}
+    compacted = Harness(h.settings, h.topics, list(last.values()), log_ms=h.now.log_ms)
+    for shard in (h, compacted):
+        expire(shard)
+        assert list(shard.fetch(None)) == [ORDERS]
     h.sleep(1)
     expire(h)
     assert h.describe().group_state == "Dead"

@@ -289,6 +289,7 @@ def test_a_full_group(h: Harness) -> None:
         {"owned": {"0": [1]}},
         {"process_id": "p" * 1_001},
         {"topology": topology(subtopology("0", "orders"), subtopology("0", "audit"))},
+        {"topology": topology(subtopology("0", "orders"), epoch=-1)},
     ],
 )
 def test_requests_that_make_no_sense(h: Harness, said: dict[str, Any]) -> None:

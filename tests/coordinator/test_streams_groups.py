@@ -7,12 +7,21 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator import StreamsGroupSettings
+from kbroker.coordinator.streams_group import (
+    HeldTasks,
+    StreamsGroup,
+    StreamsMember,
+    StreamsMemberState,
+    TaskLists,
+)
+from kbroker.coordinator.streams_reconciliation import reconcile
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 
 from .harness import REBALANCE_MS, SESSION_MS, Harness, joining, subtopology, topology
 
 NONE: dict[str, Any] = {"owned": {}}
+UNRELEASED, STABLE = StreamsMemberState.UNRELEASED, StreamsMemberState.STABLE
 STATEFUL = topology(subtopology("0", "orders", changelogs=["log"]))
 QUICK = StreamsGroupSettings(initial_rebalance_delay_ms=0, assignment_interval_ms=0)
 
@@ -76,6 +85,19 @@ def test_tasks_go_from_one_member_to_another(h: Harness) -> None:
     assert h.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
     assert active(h.streams_beat("b", 3)) == {"0": [2, 3]}
     assert state(h) == "Stable"
+
+
+def test_a_member_waits_for_the_tasks_of_each_part() -> None:
+    """That those of a later part are free does not end the waiting for those of an earlier one."""
+    group = StreamsGroup("g")
+    had = HeldTasks({"0": {2: 2}})
+    group.put(StreamsMember("a", process_id="a", epoch=2, assigned=had))
+    target = TaskLists({"0": frozenset({2}), "1": frozenset({0})})
+    waiting = reconcile(StreamsMember("b", process_id="b", epoch=2), 3, target, None, group)
+    assert (waiting.state, waiting.assigned.active) == (UNRELEASED, {"1": {0: 3}})
+    group.put(StreamsMember("a", process_id="a", epoch=3))
+    after = reconcile(waiting, 3, target, None, group)
+    assert (after.state, after.assigned.active) == (STABLE, {"0": {2: 3}, "1": {0: 3}})
 
 
 def test_a_lost_answer_is_given_again(h: Harness) -> None:

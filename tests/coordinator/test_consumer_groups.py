@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import ConsumerGroupSettings
+from kbroker.coordinator import ClientInfo, ConsumerGroupSettings
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 from .harness import REBALANCE_MS, Harness
 
@@ -361,6 +364,25 @@ def test_many_partitions_are_shared_beside_clients() -> None:
     h.beat("a", 2, owned={})
     assert len((given(h, h.beat("b", 2)) or {})["large"]) == 1_250
     assert h.restarted().describe_consumer() == h.describe_consumer()
+
+
+def test_a_large_group_that_goes_while_its_targets_are_stored_stays_away() -> None:
+    h = harness()
+    h.create_topic("large", 2_500)
+    epoch = h.beat("a", 0).member_epoch
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="a", member_epoch=epoch, subscribed_topic_names=["large"]
+    )
+    result = h.coordinator.consumer_heartbeat(request, ClientInfo("c", "/"), h.now, 1, None)
+    work, result.work = result.work, None
+    h.settle(result)
+    assert work is not None
+    h.settle(next(piece for piece in work if piece is not None))
+    h.beat("a", -1)
+    assert h.delete_groups("g") == {"g": 0}
+    assert not any(work), "nothing more is stored"
+    for shard in (h, h.restarted()):
+        assert list(shard.coordinator.list_groups()) == []
 
 
 # -- static members

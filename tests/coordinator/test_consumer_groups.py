@@ -385,6 +385,17 @@ def test_a_large_group_that_goes_while_its_targets_are_stored_stays_away() -> No
         assert list(shard.coordinator.list_groups()) == []
 
 
+def test_a_timeout_that_comes_alone_counts() -> None:
+    h = harness()
+    epoch = h.beat("a", 0).member_epoch
+    known = len(h.log)
+    assert not h.beat("a", epoch).error_code
+    assert len(h.log) == known, "nothing was said"
+    assert not h.beat("a", epoch, rebalance_timeout_ms=7_000).error_code
+    (member,) = h.restarted().coordinator._state.consumer_groups["g"].members.values()
+    assert member.rebalance_timeout_ms == 7_000
+
+
 # -- static members
 
 

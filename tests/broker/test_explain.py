@@ -12,14 +12,16 @@ from kbroker.node.explain import (
     Explanation,
     explain_group,
     explain_partition,
+    explain_transaction,
     group_lines,
 )
 from kbroker.partitions.history import Line, change_of, clock_time
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, LeaveGroupRequest
 
-from ..wire import Wire, batch, create_topic, delete_topic, produce
+from ..wire import Wire, batch, create_topic, delete_topic, produce, until
 from .test_groups import Member
+from .test_transactions import NAME, SECOND, begun
 
 AT = 1_700_000_000_000
 
@@ -148,4 +150,31 @@ async def test_a_restart_and_a_changed_setting_are_changes(broker: Broker, wire:
     assert said(explain_partition(broker.node, "orders", 0))[1:] == [
         "topic orders changed: an order",
         "topic orders changed: node 1 started",
+    ]
+
+
+async def test_a_transactional_id_from_nothing_to_its_end(broker: Broker, wire: Wire) -> None:
+    topic = await create_topic(wire, "orders")
+    ended = f"transactional id {NAME} is CompleteCommit: "
+    nothing = f"there is no transactional id {NAME}"
+    assert explain_transaction(broker.node, NAME) == Explanation(nothing, [])
+    writer = await begun(wire, SECOND)
+    idle = (
+        f"transactional id {NAME} is Empty: producer {writer.id}, epoch 0, has no transaction open"
+    )
+    assert explain_transaction(broker.node, NAME).now == idle
+    await writer.write(topic, b"x")
+    now = explain_transaction(broker.node, NAME).now
+    assert re.fullmatch(
+        rf"transactional id {NAME} is Ongoing: producer {writer.id}, epoch 0, has a transaction open "
+        r"since [\d:.]+ \(\d+\.\d s\) in orders-0; it is aborted in \d+\.\d s",
+        now,
+    )
+    await writer.commit()
+    await until(lambda: ended in explain_transaction(broker.node, NAME).now)
+    assert said(explain_transaction(broker.node, NAME)) == [
+        f"a producer began; Empty, producer {writer.id}, epoch 0",
+        f"a transaction began; Ongoing, producer {writer.id}, epoch 0",
+        f"its producer committed it; PrepareCommit, producer {writer.id}, epoch 1",
+        f"all markers are written; CompleteCommit, producer {writer.id}, epoch 1",
     ]

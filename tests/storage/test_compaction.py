@@ -37,6 +37,7 @@ from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.lookups import aborted_transactions, latest_record, offset_for_timestamp
 from kbroker.storage.manager import LogManager
+from kbroker.storage.naming import TXN_INDEX
 
 from .helpers import NOW, commit, content, open_log, open_manager, records
 
@@ -450,6 +451,8 @@ class TestTransactions:
         compact_sealed(files, manager, log, now_ms=NOW + 1000)
         assert [h.is_control for h, _ in batches(log)] == [False]
         assert self.committed(log) == after
+        # Nor is there a file that would hide records of the producer after a restart.
+        assert not [name for name in files.listdir(log.folder) if name.endswith(TXN_INDEX)]
 
     def test_an_aborted_value_replaces_nothing(
         self, files: Files, manager: LogManager, log: Log

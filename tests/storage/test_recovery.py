@@ -270,6 +270,18 @@ class TestTail:
         log = open_log(open_manager(files))
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
 
+    def test_an_epoch_file_that_contradicts_the_first_segment_is_made_anew(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager, config=ONE_SEGMENT)
+        for epoch in range(2):
+            fill(log, 7, epoch * 7, leader_epoch=epoch)
+        commit(log)
+        manager.close(now_ms=NOW)
+        files.write_atomic(f"{FOLDER}/leader-epoch-checkpoint", b"0\n2\n0 0\n1 3\n")
+        log = open_log(open_manager(files), config=ONE_SEGMENT)
+        assert log.epochs.entries == [(0, 0), (1, 7)]
+
 
 class TestRot:
     """Below the recovery point nothing is ever cut."""

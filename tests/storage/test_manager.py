@@ -115,6 +115,15 @@ class TestOpen:
         manager.close()
         assert open_manager(files, data_dir).partitions() == [("orders", 0, TOPIC_ID)]
 
+    def test_an_id_of_which_a_crash_left_a_part_is_written_whole(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        files.mkdir(f"{data_dir}/orders-0")
+        files.write_atomic(f"{data_dir}/orders-0/partition.metadata", b"version: 0\ntopic_id: ")
+        fill(open_log(manager), 5)
+        manager.close()
+        assert open_manager(files, data_dir).partitions() == [("orders", 0, TOPIC_ID)]
+
 
 class TestDelete:
     @pytest.mark.parametrize("appended", [True, False])

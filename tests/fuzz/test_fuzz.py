@@ -38,7 +38,7 @@ from ..wire import (
     values_of,
 )
 from . import harness
-from .harness import Alarm, Fuzzer, exchange, split_frames
+from .harness import Alarm, Fuzzer, exchange, forget_limits, split_frames
 from .mutate import ITEMS_MAX, change_value, mutated
 from .tokens import tokens
 from .world import VALID, World, make_world
@@ -105,6 +105,7 @@ async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_p
                     await trio.sleep(0.2)
             await until(lambda: not broker.server.connections)
             assert broker.node.request_memory.used == 0
+            await forget_limits(broker.node.cluster)
             async with connected(broker.endpoint) as wire:
                 topic = await create_topic(wire, "after.all")
                 assert (await produce(wire, topic, batch([b"x"]))).error_code == 0

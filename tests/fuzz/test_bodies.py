@@ -227,6 +227,7 @@ async def test_produce_to_the_same_partition_twice(wire: Wire, topic: Topic) -> 
     answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
     offsets = [p.base_offset for t in answer.responses for p in t.partition_responses]
     stored = values_of(await fetch(wire, topic))[3:]
+    assert stored, "two refusals say nothing"
     # Each row that says so was stored, and no other.
     assert stored == [b"3"] * len([offset for offset in offsets if offset >= 0])
 

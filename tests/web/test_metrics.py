@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_open_metrics,
 )
@@ -20,11 +21,12 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, HeartbeatRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.runtime.slices import Slices
+from kbroker.web.metrics.beat import BEAT_SECONDS, Beat
 from kbroker.web.metrics.group_metrics import GroupMetrics
 from kbroker.web.metrics.node_metrics import OTHERS, SOFTWARE_MAX
 
 from ..turns import TURN_SECONDS_MAX, longest_step
-from ..wire import Topic, Wire, batch, connected, fetch, metadata, produce
+from ..wire import Topic, Wire, batch, connected, fetch, metadata, produce, until
 from .client import Answer, get, served
 
 OPEN = "application/openmetrics-text; version=1.0.0"
@@ -154,12 +156,27 @@ async def test_the_names_of_kafkas_beans_in_both_spellings() -> None:
     assert not any(name.startswith("jvm_") for name in look.names())
 
 
+async def test_how_late_the_loop_wakes_up_is_counted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    beat = Beat()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(beat.run)
+        await trio.sleep(BEAT_SECONDS / 2)
+        autojump_clock.jump(1)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert sum(beat.lateness.counts) == 1
+    assert beat.lateness.seconds == pytest.approx(1 - BEAT_SECONDS / 2)
+
+
 async def test_the_names_of_our_own(tmp_path: Path) -> None:
     async with served(tmp_path) as (broker, http), connected(broker.endpoint) as wire:
         topic = await create(broker, "orders")
         await produce(wire, topic, batch([b"a"]))
         for _ in range(2):
             await wire.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", member_id="m"))
+        await until(lambda: any(http._beat.lateness.counts))
         look = await seen(http.endpoint_of(1))
     assert look("kbroker_requests_total", api="Heartbeat") == 2
     assert look("kbroker_request_seconds_count", api="Heartbeat") == 2
@@ -168,7 +185,7 @@ async def test_the_names_of_our_own(tmp_path: Path) -> None:
     error = {"api": "Heartbeat", "error": "NOT_COORDINATOR"}
     assert look("kbroker_request_errors_total", **error) == 2
     assert look("kbroker_fsync_seconds_count") >= 1
-    assert look("kbroker_loop_lag_seconds_count") >= 0
+    assert look("kbroker_loop_lag_seconds_count") >= 1
     assert look("kbroker_isr_changes_total", change="shrink") == 0
     assert look("kbroker_connections", listener="PLAINTEXT") == 1
     assert look("kbroker_client_info", software="unknown", version="") == 1

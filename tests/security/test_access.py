@@ -301,6 +301,23 @@ async def test_what_is_not_shown(key: ApiKey) -> None:
             assert bool(shown) is (name == "admin")
 
 
+@pytest.mark.parametrize("kind", [GROUP, TRANSACTIONAL_ID], ids=lambda kind: kind.name)
+async def test_what_one_may_describe_is_shown(kind: AclResourceType) -> None:
+    key = ApiKey.LIST_GROUPS if kind is GROUP else ApiKey.LIST_TRANSACTIONS
+
+    async def shown(wire: Wire) -> list[str]:
+        answer = await wire.ask(key, load_apis()[key].versions[-1], request(key))
+        if kind is GROUP:
+            return [row.group_id for row in answer.groups]
+        return [row.transactional_id for row in answer.transaction_states]
+
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        await make_world(admin)
+        known = await shown(admin)
+        await grant(admin, new(kind, DESCRIBE, known[0]))
+        assert await shown(alice) == known[:1]
+
+
 async def metadata_of(wire: Wire, *names: str, **fields: Any) -> Any:
     """What somebody is told of topics; of all when none is named."""
     rows = [{"name": name} for name in names]

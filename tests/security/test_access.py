@@ -19,6 +19,7 @@ from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.security import CreateAclsRequest, DeleteAclsRequest
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.security.acls import (
     CLUSTER_NAME,
@@ -316,6 +317,31 @@ async def test_what_one_may_describe_is_shown(kind: AclResourceType) -> None:
         known = await shown(admin)
         await grant(admin, new(kind, DESCRIBE, known[0]))
         assert await shown(alice) == known[:1]
+
+
+@pytest.mark.parametrize("version", [0, 3])
+async def test_a_client_adds_its_own_partitions_to_its_own_transaction(version: int) -> None:
+    """The last version is one for brokers, and needs another right."""
+    cls = AddPartitionsToTxnRequest
+    ask = cls(
+        v3_and_below_transactional_id="tx",
+        v3_and_below_producer_id=1,
+        v3_and_below_producer_epoch=0,
+        v3_and_below_topics=[cls.Topic(name="t", partitions=[0])],
+    )
+    needs = new(TRANSACTIONAL_ID, WRITE, "tx"), new(TOPIC, WRITE, "t")
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        await create_topic(admin, "t")
+        for missing in needs:
+            await remove_all(admin)
+            await grant(admin, *(each for each in needs if each != missing))
+            answer = await alice.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, ask)
+            code = DENIED[AclResourceType(missing.resource_type)]
+            assert set(errors_in(answer)) - {0} == {code}
+        await remove_all(admin)
+        await grant(admin, *needs)
+        answer = await alice.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, ask)
+        assert set(errors_in(answer)) - {0} == {ErrorCode.NOT_COORDINATOR}
 
 
 async def metadata_of(wire: Wire, *names: str, **fields: Any) -> Any:

@@ -92,6 +92,16 @@ def test_an_incremental_request_fetches_all_that_the_session_knows() -> None:
     assert [t.key[1] for t in plan.targets] == [1]
 
 
+def test_a_client_that_asks_for_other_sizes_and_epochs_is_heard() -> None:
+    sessions = sessions_of()
+    session_id = opened(sessions)
+    newer = Target(("t", 1), 7, 2000, 3, 2, 5, 6)
+    _, found = asked(sessions, session_id, 1, [newer]).targets
+    for name in Target.__slots__:
+        if name != "key" and not name.startswith(("_", "told_", "topic_")):
+            assert getattr(found, name) == getattr(newer, name), name
+
+
 def test_wrong_id_wrong_epoch_and_mixed_names_each_have_their_code() -> None:
     sessions = sessions_of()
     session_id = opened(sessions)

@@ -19,6 +19,7 @@ from kbroker.protocol.records import Record
 from ..brokers import Start, started
 from ..wire import Topic, Wire, batch, connected, create_topic, list_offset, produce
 from .test_fetch import delete_records, two_epochs
+from .test_transactions import SECOND, begun
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 VERSIONS = range(1, 12)
@@ -106,6 +107,16 @@ async def test_the_greatest_time_of_an_empty_log(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     row = await list_offset(wire, topic, MAX_TIMESTAMP, 7)
     assert (row.error_code, row.offset, row.timestamp) == (0, -1, -1)
+
+
+async def test_the_greatest_time_is_of_what_may_be_read(wire: Wire) -> None:
+    """The newest record is the first one of a transaction that is open."""
+    topic = await create_topic(wire, "tx")
+    writer = await begun(wire, SECOND)
+    await writer.write(topic, b"open")
+    for committed_only, offset in ((0, 0), (1, -1)):
+        row = await list_offset(wire, topic, MAX_TIMESTAMP, 7, isolation_level=committed_only)
+        assert (row.error_code, row.offset) == (0, offset)
 
 
 async def test_over_many_segments(start: Start) -> None:

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker, open_broker
+from kbroker.cluster.controller import Controller
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig
 from kbroker.net.server import CannotListen, Listener
@@ -161,6 +162,21 @@ async def test_a_process_stops_with_nodes_that_are_down(tmp_path: Path) -> None:
 
 
 # -- nodes that come and go
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+async def test_leaders_are_balanced_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, is_wanted: bool
+) -> None:
+    balancing: list[Controller] = []
+
+    async def balance(controller: Controller) -> None:
+        balancing.append(controller)
+
+    monkeypatch.setattr(Controller, "balance_regularly", balance)
+    async with started(nodes=2, auto_leader_rebalance_enable=is_wanted) as broker:
+        wanted = [each.node.controller for each in broker.nodes] if is_wanted else []
+        assert {*balancing} == {*wanted}
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -438,6 +438,24 @@ async def test_what_one_may_do_with_a_topic_that_is_not_there() -> None:
         assert row.topic_authorized_operations == -(2**31)
 
 
+@pytest.mark.parametrize("version", [1, 5, 6])
+async def test_who_knows_of_a_topic_may_not_delete_it(version: int) -> None:
+    cls = type(request(ApiKey.DELETE_TOPICS))
+    async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
+        topic = await create_topic(admin, "orders")
+        await grant(admin, new(TOPIC, DESCRIBE), new(TOPIC, WRITE), new(TOPIC, ALTER))
+        rows = [cls.Topic(name="orders"), cls.Topic(name=None, topic_id=topic.id)]
+        ask = cls(topics=rows, topic_names=["orders"])
+        told = (await alice.ask(ApiKey.DELETE_TOPICS, version, ask)).responses
+        assert {row.error_code for row in told} == {DENIED[TOPIC]}
+        assert len(told) == (2 if version >= 6 else 1)
+        assert "orders" in broker.node.cluster.topics
+        await grant(admin, new(TOPIC, DELETE, "orders"))
+        told = (await alice.ask(ApiKey.DELETE_TOPICS, version, ask)).responses
+        assert told[0].error_code == 0
+        assert "orders" not in broker.node.cluster.topics
+
+
 async def test_who_may_delete_on_the_cluster_may_delete_every_topic() -> None:
     """Without knowing of it, as in Kafka."""
     cls = type(request(ApiKey.DELETE_TOPICS))

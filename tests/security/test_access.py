@@ -263,10 +263,15 @@ async def test_what_an_api_needs(key: ApiKey) -> None:
         for missing in rights:
             if key is ApiKey.METADATA and missing.operation == CREATE:
                 continue  # only where a topic is to be made: test_topics_that_are_made_by_use
+            kind = AclResourceType(missing.resource_type)
+            left = [each for each in rights if each != missing]
+            # To know of it is not enough. What is to be deleted is not there: the test below.
+            if missing.operation != DESCRIBE and key is not ApiKey.DELETE_TOPICS:
+                left.append(new(kind, DESCRIBE))
             await remove_all(admin)
-            await grant(admin, new(TOPIC, READ, "nothing"), *(r for r in rights if r != missing))
+            await grant(admin, new(TOPIC, READ, "nothing"), *left)
             async with user(broker, "alice") as wire:
-                code = DENIED[AclResourceType(missing.resource_type)]
+                code = DENIED[kind]
                 assert code in await denials(wire, world, key, version), missing
         await grant(admin, *rights)
         async with user(broker, "alice") as wire:

@@ -205,6 +205,10 @@ async def test_a_cluster_may_do_without_share_groups(wire: Wire) -> None:
     ask = offsets(groups=[offsets.Group(group_id="g", topics=[])])
     (group,) = (await wire.ask(OFFSETS, 1, ask)).groups
     assert group.error_code == ErrorCode.UNSUPPORTED_VERSION
+    for key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
+        of_records = request_class(key)(group_id="g", member_id="a")
+        answer = await wire.ask(key, 1, of_records)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 async def test_topics_that_go_take_their_states_with_them(wire: Wire) -> None:

@@ -446,6 +446,15 @@ def rows_of(answer: Any) -> list[Any]:
     return [row for topic in answer.responses for row in topic.partitions]
 
 
+def acquired(answer: Any, became: int) -> list[Row]:
+    """What a fetch gave out, as an acknowledgement of one type says it."""
+    return [
+        (each.first_offset, each.last_offset, [became])
+        for row in rows_of(answer)
+        for each in row.acquired_records
+    ]
+
+
 def random_batch(rng: random.Random) -> bytes:
     count = rng.choice((1, 1, 2, 3, 5, 8, 15))
     return encode_batch([Record(b"k", b"%d" % rng.randrange(1000), NOW_MS) for _ in range(count)])
@@ -714,12 +723,7 @@ def test_records_that_fail(sides: tuple[Side, Side]) -> None:
         given = 0
         while True:
             answer = pair.fetch("a", [], max_records=30, share_acquire_mode=mode)
-            taken = [
-                (each.first_offset, each.last_offset, [2])
-                for topic in answer.responses
-                for row in topic.partitions
-                for each in row.acquired_records
-            ]
+            taken = acquired(answer, 2)
             if not taken:
                 break
             given += 1
@@ -745,17 +749,7 @@ def test_transactions_that_were_aborted(sides: tuple[Side, Side]) -> None:
             has_marker(each)
         pair.produce(0, records(2))
         answer = pair.fetch("a", [])
-        pair.acknowledge(
-            "a",
-            {
-                0: [
-                    (each.first_offset, each.last_offset, [1])
-                    for topic in answer.responses
-                    for row in topic.partitions
-                    for each in row.acquired_records
-                ]
-            },
-        )
+        pair.acknowledge("a", {0: acquired(answer, 1)})
         pair.same_states()
 
 
@@ -854,10 +848,5 @@ def test_where_a_group_begins(sides: tuple[Side, Side], begins: str) -> None:
         pair.fetch("a", [], max_wait_ms=1000, min_bytes=1 << 19, max_records=1)
     pair.produce(1, records(2))
     answer = pair.fetch("a", [], max_records=1000)
-    rows = [
-        (r.first_offset, r.last_offset, [1])
-        for row in rows_of(answer)
-        for r in row.acquired_records
-    ]
-    pair.acknowledge("a", {1: rows})
+    pair.acknowledge("a", {1: acquired(answer, 1)})
     pair.same_states()

@@ -318,7 +318,7 @@ def internal_topics_are_made(side: Side) -> None:
     for state in ("NotReady", "not_ready"):
         side.plainly(ApiKey.LIST_GROUPS, 5, types_filter=["Streams"], states_filter=[state])
     side.topic("in", 3)
-    epoch = side.until(lambda answer: MISSING_SOURCES not in codes(answer), "a", epoch).member_epoch
+    side.until(lambda answer: MISSING_SOURCES not in codes(answer), "a", epoch)
     epoch = side.until(has_tasks, "a", 0, topology=topology).member_epoch
     side.describe()
     partitions = [side.own(name) for name in ("between", "counts")]

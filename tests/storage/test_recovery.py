@@ -38,6 +38,12 @@ def fill(log: Log, count: int, start: int = 0, *, leader_epoch: int = 0) -> None
         )
 
 
+def fill_epochs(log: Log, epochs: int, count: int) -> None:
+    """`count` records in each epoch from 0 on."""
+    for epoch in range(epochs):
+        fill(log, count, epoch * count, leader_epoch=epoch)
+
+
 def stopped(count: int = 60, *, config: LogConfig = CONFIG) -> CrashFiles:
     """A disk after a clean stop with `count` records."""
     files = CrashFiles()
@@ -179,8 +185,7 @@ class TestTail:
     def test_epochs_of_unsaved_batches_are_found(self) -> None:
         files = CrashFiles()
         log = open_log(open_manager(files))
-        for epoch in range(5):
-            fill(log, 7, epoch * 7, leader_epoch=epoch)
+        fill_epochs(log, 5, 7)
         log = open_log(open_manager(files))
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
 
@@ -191,8 +196,7 @@ class TestTail:
             files = CrashFiles()
             manager = open_manager(files)
             log = open_log(manager, config=ONE_SEGMENT)
-            for epoch in range(epochs):
-                fill(log, 7, epoch * 7, leader_epoch=epoch)
+            fill_epochs(log, epochs, 7)
             commit(log)
             manager.checkpoint(NOW).run()
             for name in ("00000000000000000000.index", "00000000000000000000.timeindex"):
@@ -237,8 +241,7 @@ class TestTail:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager, config=ONE_SEGMENT)
-        for epoch in range(3):
-            fill(log, 2, epoch * 2, leader_epoch=epoch)
+        fill_epochs(log, 3, 2)
         commit(log)
         log.delete_records_before(5)
         log.truncate_to(5, now_ms=NOW)
@@ -262,8 +265,7 @@ class TestTail:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager)
-        for epoch in range(5):
-            fill(log, 7, epoch * 7, leader_epoch=epoch)
+        fill_epochs(log, 5, 7)
         commit(log)
         manager.close(now_ms=NOW)
         files.damage(f"{FOLDER}/leader-epoch-checkpoint", b"\0" * 12)
@@ -274,8 +276,7 @@ class TestTail:
         files = CrashFiles()
         manager = open_manager(files)
         log = open_log(manager, config=ONE_SEGMENT)
-        for epoch in range(2):
-            fill(log, 7, epoch * 7, leader_epoch=epoch)
+        fill_epochs(log, 2, 7)
         commit(log)
         manager.close(now_ms=NOW)
         files.write_atomic(f"{FOLDER}/leader-epoch-checkpoint", b"0\n2\n0 0\n1 3\n")

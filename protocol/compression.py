@@ -59,19 +59,18 @@ class OutputLimitError(DecompressionError):
 
 class _Coder(NamedTuple):
     compress: Callable[[Buffer, int | None], bytes]
-    decompress: Callable[[memoryview, _Output], None]
+    decompress: Callable[[memoryview, _Output], Iterator[bytes]]
 
 
 class _Output:
-    """Chunks of decompressed bytes, refused once they sum up to more than `limit`."""
+    """Count of the bytes that one stream decompresses to, at most `limit`."""
 
-    __slots__ = ("chunks", "frames", "limit", "size")
+    __slots__ = ("frames", "limit", "size")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
         self.frames = 0
-        self.chunks: list[bytes] = []
 
     def begin_frame(self) -> None:
         self.frames += 1
@@ -83,13 +82,11 @@ class _Output:
         if self.size + size > self.limit:
             raise OutputLimitError(f"decompresses to more than {self.limit} bytes")
 
-    def add(self, chunk: bytes) -> None:
+    def counted(self, chunk: bytes) -> bytes:
+        """Count `chunk` and return it. Raises OutputLimitError."""
         self.reserve(len(chunk))
         self.size += len(chunk)
-        self.chunks.append(chunk)
-
-    def joined(self) -> bytes:
-        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+        return chunk
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -123,12 +120,31 @@ def decompress(codec: int, data: Buffer, limit: int) -> bytes:
         DecompressionError: anything else that is wrong with the stream, truncation included.
         ValueError: there is no such codec.
     """
+    chunks = list(decompressed_chunks(codec, data, limit))
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def decompressed_chunks(codec: int, data: Buffer, limit: int) -> Iterator[bytes]:
+    """Decompress a stream chunk by chunk, so that no caller has to hold all of it.
+
+    Args:
+        codec: a `Codec` or its number.
+        data: the stream, to its end.
+        limit: the most bytes that may come out in sum.
+
+    Returns:
+        Chunks of up to `CHUNK_BYTES`. A snappy block is one chunk, whatever its size.
+
+    Raises:
+        OutputLimitError: more than `limit` bytes would come out.
+        DecompressionError: the stream is damaged or truncated.
+        ValueError: there is no such codec.
+    """
     output = _Output(limit)
     if codec == Codec.NONE:
         output.reserve(len(data))
-        return bytes(data)
-    _coder(codec).decompress(memoryview(data), output)
-    return output.joined()
+        return iter((bytes(data),))
+    return _coder(codec).decompress(memoryview(data), output)
 
 
 def _coder(codec: int) -> _Coder:
@@ -148,7 +164,7 @@ def _gzip_compress(data: Buffer, level: int | None) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
-def _gzip_decompress(data: memoryview, output: _Output) -> None:
+def _gzip_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
     position = 0
     while True:
         output.begin_frame()
@@ -164,7 +180,7 @@ def _gzip_decompress(data: memoryview, output: _Output) -> None:
             position += len(piece) - len(left)
             if not chunk and not member.eof and position == len(data):
                 raise DecompressionError("gzip stream is truncated")
-            output.add(chunk)
+            yield output.counted(chunk)
         if position == len(data):
             return
 
@@ -187,12 +203,12 @@ def _snappy_compress(data: Buffer, level: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _snappy_decompress(data: memoryview, output: _Output) -> None:
+def _snappy_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        _snappy_block(data, output)
+        yield _snappy_block(data, output)
         return
     for block in _xerial_blocks(data):
-        _snappy_block(block, output)
+        yield _snappy_block(block, output)
 
 
 def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
@@ -217,7 +233,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
         position += size
 
 
-def _snappy_block(block: memoryview, output: _Output) -> None:
+def _snappy_block(block: memoryview, output: _Output) -> bytes:
     import snappy
 
     declared = _snappy_declared_size(block)
@@ -227,7 +243,7 @@ def _snappy_block(block: memoryview, output: _Output) -> None:
         raise DecompressionError(f"snappy block of {len(block)} bytes declares {declared}")
     output.reserve(declared)
     try:
-        output.add(snappy.decompress(block))
+        return output.counted(snappy.decompress(block))
     except snappy.UncompressError:
         raise DecompressionError("snappy block is damaged or truncated") from None
 
@@ -267,7 +283,7 @@ def _lz4_compress(data: Buffer, level: int | None) -> bytes:
     return compressed
 
 
-def _lz4_decompress(data: memoryview, output: _Output) -> None:
+def _lz4_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
     import lz4.frame
 
     position = 0
@@ -287,7 +303,7 @@ def _lz4_decompress(data: memoryview, output: _Output) -> None:
             position += consumed
             if not chunk and not ended and (position == len(data) or not consumed):
                 raise DecompressionError("lz4 frame is truncated")
-            output.add(chunk)
+            yield output.counted(chunk)
         if position == len(data):
             return
 
@@ -305,7 +321,7 @@ def _zstd_compress(data: Buffer, level: int | None) -> bytes:
     return zstandard.ZstdCompressor(3 if level is None else level).compress(data)
 
 
-def _zstd_decompress(data: memoryview, output: _Output) -> None:
+def _zstd_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
@@ -313,7 +329,7 @@ def _zstd_decompress(data: memoryview, output: _Output) -> None:
         reader = decompressor.stream_reader(frame)
         try:
             while chunk := reader.read(CHUNK_BYTES):
-                output.add(chunk)
+                yield output.counted(chunk)
         except zstandard.ZstdError as error:
             raise DecompressionError(f"zstd frame is damaged: {error}") from None
 

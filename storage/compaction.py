@@ -151,7 +151,10 @@ def digest(key: bytes) -> bytes:
 
 
 class _Transactions:
-    """Follows batches and markers in order, and tells which of them are of no use any more."""
+    """State of the transactions of a log while its batches and markers are read in order.
+
+    Reading may begin anywhere in the log, so an entry counts only for batches before its marker.
+    """
 
     def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
         self._ahead = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
@@ -159,12 +162,13 @@ class _Transactions:
         self._seen: set[int] = set()  # producers with batches of the transaction that is open
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Take note of a data batch; whether its transaction was aborted."""
+        """Record a data batch. Return True if its transaction was aborted."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
         self._seen.add(header.producer_id)
-        return header.producer_id in self._aborting
+        entry = self._aborting.get(header.producer_id)
+        return entry is not None and header.last_offset < entry.last_offset
 
     def end(
         self, header: BatchHeader, marker: Marker | None
@@ -179,7 +183,8 @@ class _Transactions:
         if marker.commit:
             return not was_seen, None
         entry = self._aborting.pop(header.producer_id, None)
-        return not was_seen, entry if was_seen else None
+        is_its_entry = entry is not None and entry.last_offset == header.last_offset
+        return not was_seen, entry if was_seen and is_its_entry else None
 
     def _begin_up_to(self, offset: int) -> None:
         while self._ahead and self._ahead[-1].first_offset <= offset:

@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rounds",
         type=int,
         default=int(os.environ.get("KBROKER_KILL_ROUNDS", "6")),
-        help="Rounds of tests/kill, transactions and replication (KBROKER_KILL_ROUNDS).",
+        help="Rounds of kill, transaction, replication and compaction tests (KBROKER_KILL_ROUNDS).",
     )
     group.addoption(
         "--schemas",

@@ -415,6 +415,35 @@ class TestTransactions:
                 found += [(record.offset, record.value) for record in listed]
         return found
 
+    @pytest.mark.parametrize("last", [None, b"3"])
+    def test_commit_counts_after_abort_of_the_same_producer_in_a_clean_segment(
+        self, files: Files, manager: LogManager, log: Log, last: bytes | None
+    ) -> None:
+        """The abort marker lies in a segment that the second run does not map any more."""
+
+        def transact(*pairs: tuple[bytes, bytes | None], is_commit: bool) -> None:
+            producer = log.producers.get(7)
+            sequence = producer.next_sequence if producer else 0
+            fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+            put(log, *pairs, transactional=True, **fields)
+            mark(log, 7, is_commit=is_commit)
+
+        transact((b"a", b"1"), (b"b", b"1"), is_commit=True)
+        transact((b"a", b"2"), is_commit=False)
+        compact(files, manager, log)
+        transact((b"a", last), is_commit=True)
+        compact(files, manager, log)
+        put(log, (b"c", b"1"))
+        compact(files, manager, log, now_ms=NOW + 2 * KEYED.delete_retention_ms)
+        expected = [(b"b", b"1"), (b"a", last), (b"c", b"1")]
+        found = [
+            (record.key, record.value)
+            for header, listed in batches(log)
+            for record in listed
+            if not header.is_control
+        ]
+        assert found == [pair for pair in expected if pair[1] is not None]
+
     def test_aborted_records_go_and_committed_ones_count(
         self, files: Files, manager: LogManager, log: Log
     ) -> None:

@@ -119,7 +119,7 @@ def committed(log: Log) -> Iterator[Record]:
                 dropped.add(aborted.pop(0)[0])
             records = read_records(data[position : position + header.size])
             if header.is_control:
-                marker = read_marker(next(records))
+                marker = next(map(read_marker, records), None)  # compaction may have emptied it
                 if marker is not None and not marker.commit:
                     dropped.discard(header.producer_id)
             elif header.producer_id not in dropped:

@@ -40,6 +40,7 @@ from kbroker.partitions.flusher import Flusher
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.log_output import logged_as
+from kbroker.security.acls import Client
 from kbroker.security.errors import BadSettings
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import LogFolders
@@ -171,6 +172,21 @@ class LocalNode:
             return None
         is_here = endpoint == self.endpoint or endpoint in self.server.advertised().values()
         return self.server.insider(self.endpoint) if is_here else None
+
+    def insider_for(self, client: Client, endpoint: Endpoint, name: str) -> trio.SocketStream:
+        """Connect from inside this process on behalf of an authenticated client.
+
+        Args:
+            client: Client whose ACLs and quotas apply, with its own address.
+            endpoint: Address that the connection counts as having dialled.
+            name: Listener by which it counts as having come in.
+
+        Raises:
+            OSError: The node is down.
+        """
+        if not self.is_running:
+            raise ConnectionRefusedError(f"node {self.id} does not run now")
+        return self.server.insider(endpoint, name, client)
 
     @property
     def endpoint_of_nodes(self) -> Endpoint:

@@ -25,7 +25,7 @@ from kbroker.node.gate import Gate
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
 from kbroker.runtime.slices import Steps
-from kbroker.security.acls import INSIDER
+from kbroker.security.acls import INSIDER, Client
 from kbroker.security.errors import LoginFailed
 from kbroker.security.principals import ANONYMOUS
 
@@ -307,18 +307,27 @@ class Server:
         self._is_accepting = False
         self._accepting.cancel()
 
-    def insider(self, local: Endpoint, name: str | None = None) -> trio.SocketStream:
-        """A connection of this process itself: without TLS and a login, and it may do everything.
+    def insider(
+        self, local: Endpoint, name: str | None = None, client: Client | None = None
+    ) -> trio.SocketStream:
+        """Connect from inside this process, without TLS and a login.
 
-        Parameters: `local` is what it counts as having dialled, `name` the listener by which it counts as
-        having come in (None: the first one). Raises OSError when nobody is served.
+        Args:
+            local: Address that the connection counts as having dialled.
+            name: Listener by which it counts as having come in. None: the first one.
+            client: Authenticated client, with its own address, on whose behalf this process
+                asks: its ACLs and quotas apply. None: this process itself, which may do everything.
+
+        Raises:
+            OSError: The server accepts no clients.
         """
         if not self._is_accepting or self._tasks is None:
             raise ConnectionRefusedError(f"nobody is served at {local}")
         ours, theirs = socket.socketpair()
         listener = next(each for each, _ in self._sockets if name in (None, each.name))
-        peer = Peer(LOOPBACK[0], local, listener.name, listener.advertised)
-        peer.client = INSIDER
+        host = LOOPBACK[0] if client is None else client.host
+        peer = Peer(host, local, listener.name, listener.advertised)
+        peer.client = INSIDER if client is None else client
         # In the server's own context, whoever calls: its log lines go where those of all clients go.
         self._context.run(self._tasks.start_soon, self._serve_insider, peer, theirs)
         return trio.SocketStream(trio.socket.from_stdlib_socket(ours))

@@ -7,9 +7,9 @@ both keep it in a `History`. Here it becomes sentences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC
 from kbroker.coordination.causes import PREPARING, cause_of
@@ -23,6 +23,7 @@ from kbroker.coordinator import (
 )
 from kbroker.partitions.history import Line, clock_time, placing
 from kbroker.protocol.errors import KafkaError
+from kbroker.security.acls import AclResourceType, Resource
 from kbroker.storage.log import Log
 from kbroker.text.printable import printable
 
@@ -30,6 +31,16 @@ from .client_metrics import Pushed
 
 if TYPE_CHECKING:
     from .node import Node
+
+
+MayDescribe: TypeAlias = Callable[[Resource], bool]
+HIDDEN = "(hidden)"
+"""Stands for a name that the reader may not know."""
+
+
+def everything(_: Resource) -> bool:
+    """Return True: the reader may know of every resource."""
+    return True
 
 
 class Explanation(NamedTuple):
@@ -98,8 +109,16 @@ def _metric_lines(pushed: Pushed) -> Iterator[Line]:
         yield Line(pushed.at_ms, f"{each.name}{{{told}}} {each.value:.12g}")
 
 
-def explain_transaction(node: Node, transactional_id: str) -> Explanation:
-    """Where a transaction stands, and why."""
+def explain_transaction(
+    node: Node, transactional_id: str, may_describe: MayDescribe = everything
+) -> Explanation:
+    """Explain the state of a transaction.
+
+    Args:
+        node: Node to ask.
+        transactional_id: Transactional ID of the producer.
+        may_describe: Returns True for resources that the reader may know of.
+    """
     past = list(_transaction_lines(node.transactions.history.of(transactional_id)))
     if TRANSACTIONS_TOPIC not in node.cluster.topics:
         return Explanation(f"there is no transactional id {transactional_id}", past)
@@ -108,15 +127,25 @@ def explain_transaction(node: Node, transactional_id: str) -> Explanation:
     except KafkaError as error:
         now = f"transactional id {transactional_id} has no coordinator here: {error}"
         return Explanation(now, past)
-    return Explanation(_transaction_now(node, coordinator, transactional_id), past)
+    now = _transaction_now(node, coordinator, transactional_id, may_describe)
+    return Explanation(now, past)
 
 
-def _transaction_now(node: Node, coordinator: TransactionCoordinator, transactional_id: str) -> str:
+def _transaction_now(
+    node: Node,
+    coordinator: TransactionCoordinator,
+    transactional_id: str,
+    may_describe: MayDescribe,
+) -> str:
     known = coordinator.transactions.get(transactional_id)
     if known is None:
         return f"there is no transactional id {transactional_id}"
     who = f"producer {known.producer_id}, epoch {known.epoch},"
-    where = some_of([f"{topic}-{index}" for topic, index in sorted(known.partitions)])
+    named = [
+        f"{topic}-{index}" if may_describe(Resource(AclResourceType.TOPIC, topic)) else HIDDEN
+        for topic, index in sorted(known.partitions)
+    ]
+    where = some_of(named)
     if known.state is TransactionState.ONGOING:
         does = f"has a transaction {_open_since(node, known)} in {where}"
         deadline_ms = coordinator.deadline(transactional_id)
@@ -141,13 +170,22 @@ def _transaction_lines(events: Iterable[TransactionEvent]) -> Iterator[Line]:
         yield Line(event.at_ms, f"{event.cause}; {now}")
 
 
-def explain_partition(node: Node, topic: str, index: int) -> Explanation:
-    """Why a partition is served, or is not, and what holds up readers of committed records."""
+def explain_partition(
+    node: Node, topic: str, index: int, may_describe: MayDescribe = everything
+) -> Explanation:
+    """Explain why a partition is online or offline, and what holds back read_committed consumers.
+
+    Args:
+        node: Node to ask.
+        topic: Topic of the partition.
+        index: Number of the partition.
+        may_describe: Returns True for resources that the reader may know of.
+    """
     past = [*node.partitions.history.of((topic, None)), *node.partitions.history.of((topic, index))]
-    return Explanation(_partition_now(node, topic, index), []).beside(past)
+    return Explanation(_partition_now(node, topic, index, may_describe), []).beside(past)
 
 
-def _partition_now(node: Node, topic: str, index: int) -> str:
+def _partition_now(node: Node, topic: str, index: int, may_describe: MayDescribe) -> str:
     name = f"partition {topic}-{index}"
     partition = node.cluster.partition(topic, index)
     if partition is None:
@@ -168,7 +206,7 @@ def _partition_now(node: Node, topic: str, index: int) -> str:
     log = node.partitions.logs.get(topic, index)
     now = f"{name} is online: {placing(partition)}"
     if log is not None and holds_back_readers(log):
-        return f"{now}; {_held_up(node, topic, index, log)}"
+        return f"{now}; {_held_up(node, topic, index, log, may_describe)}"
     return now
 
 
@@ -177,14 +215,16 @@ def holds_back_readers(log: Log) -> bool:
     return log.last_stable_offset < log.high_watermark
 
 
-def _held_up(node: Node, topic: str, index: int, log: Log) -> str:
+def _held_up(node: Node, topic: str, index: int, log: Log, may_describe: MayDescribe) -> str:
     offset = log.last_stable_offset
     first = f"readers of committed records see nothing from offset {offset} on"
     starts = ((it.transaction_start, producer_id) for producer_id, it in log.producers)
     producer_id = next((each for start, each in starts if start == offset), None)
     if producer_id is None:
         return f"{first}: the end of a transaction is just being written"
-    for _, name, known in node.transactions.known():
+    for _, transactional_id, known in node.transactions.known():
+        resource = Resource(AclResourceType.TRANSACTIONAL_ID, transactional_id)
+        name = transactional_id if may_describe(resource) else HIDDEN
         if known.producer_id == producer_id and known.state is TransactionState.ONGOING:
             who = f"producer {producer_id} (transactional id {name})"
             return f"{first}: {who} has a transaction {_open_since(node, known)} there"

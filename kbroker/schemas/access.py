@@ -25,7 +25,8 @@ API = "SchemaRegistry"
 """What is asked, as the audit log names it."""
 _CLIENT = "kbroker.client"
 """Who asks: in the scope of a request."""
-_ALL = Resource(AclResourceType.TOPIC, TOPIC)
+ALL_SCHEMAS = Resource(AclResourceType.TOPIC, TOPIC)
+"""A client that may READ this topic may see all schemas."""
 
 
 class Access:
@@ -51,10 +52,12 @@ class Access:
         if authorizer is None:
             return
         client: Client = request.scope[_CLIENT]
-        resource = _ALL
+        resource = ALL_SCHEMAS
         if subject is not None and operation is not AclOperation.READ:
             resource = Resource(AclResourceType.TOPIC, topic_of(subject))
-        found = (each for each in (resource, _ALL) if authorizer.allows(client, operation, each))
+        found = (
+            each for each in (resource, ALL_SCHEMAS) if authorizer.allows(client, operation, each)
+        )
         allowed = next(found, None)
         level = logging.INFO if allowed is None else logging.DEBUG
         if audit_logger.isEnabledFor(level):

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 import trio
 
+from kbroker.security.acls import Resource
 from kbroker.web.console.schemas import Decoded
 
+from .access import ALL_SCHEMAS
 from .core.bytes_read import TooMuch, Unfit
 from .core.errors import RegistryError
 from .core.formats import Texts, referred_texts
@@ -45,6 +47,11 @@ class SchemaDecoder:
         self._kept: OrderedDict[Content, tuple[Values | str, int]] = OrderedDict()
         """What reads values, or why nothing does; and the characters that it was made of."""
         self._size = 0
+
+    @property
+    def resource(self) -> Resource:
+        """Topic that stores the schemas."""
+        return ALL_SCHEMAS
 
     async def catch_up(self) -> None:
         """Know what is registered by now, if that can be had soon."""

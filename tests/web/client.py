@@ -64,6 +64,15 @@ class HttpClient:
             await self.stream.send_all(self._http.send(event) or b"")
         return await self.answer()
 
+    async def head_of(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+        """Ask for a stream, and read no more than the head of its answer."""
+        fields = {"Host": self._host, **(headers or {})}
+        request = h11.Request(method="GET", target=path, headers=[*fields.items()])
+        for event in (request, h11.EndOfMessage()):
+            await self.stream.send_all(self._http.send(event) or b"")
+        head = await self._next()
+        return Answer(head.status_code, _headers_of(head), b"")
+
     async def answer(self) -> Answer:
         """What comes."""
         head = await self._next()
@@ -71,8 +80,7 @@ class HttpClient:
         parts = []
         while isinstance(event := await self._next(), h11.Data):
             parts.append(bytes(event.data))
-        headers = {name.decode(): value.decode() for name, value in head.headers}
-        return Answer(head.status_code, headers, b"".join(parts))
+        return Answer(head.status_code, _headers_of(head), b"".join(parts))
 
     async def _next(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -80,6 +88,10 @@ class HttpClient:
                 data = await self.stream.receive_some(RECEIVE_BYTES)
             self._http.receive_data(bytes(data))
         return event
+
+
+def _headers_of(head: h11.Response) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in head.headers}
 
 
 @asynccontextmanager

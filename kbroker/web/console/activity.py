@@ -20,15 +20,18 @@ from kbroker.node.explain import (
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.runtime.slices import Slices
-from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
+from kbroker.security.acls import AclOperation, AclResourceType
 from kbroker.text.times import iso_time
 
 from .answers import REST, Refusal, answer, answer_rows, number
-from .api import Api
+from .api import DESCRIBE_CLUSTER, Api, Needs
+from .groups import DESCRIBE_GROUP
+from .topics import DESCRIBE_TOPIC
 from .viewers import Viewer
 
 EVENTS_SHOWN = 200
 CLIENTS_SHOWN = 500
+DESCRIBE_TRANSACTION = Needs(AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, "name")
 
 
 class Activity:
@@ -41,15 +44,14 @@ class Activity:
         """Where it is told."""
         look = self._api.look
         return [
-            look("/activity", self._activity),
-            look("/explain/group/{name:path}", self._group),
-            look("/explain/transaction/{name:path}", self._transaction),
-            look("/explain/client/{name:path}", self._client),
-            look("/explain/partition/{name}/{partition:int}", self._partition),
+            look("/activity", self._activity, DESCRIBE_CLUSTER),
+            look("/explain/group/{group:path}", self._group, DESCRIBE_GROUP),
+            look("/explain/transaction/{name:path}", self._transaction, DESCRIBE_TRANSACTION),
+            look("/explain/client/{name:path}", self._client, DESCRIBE_CLUSTER),
+            look("/explain/partition/{topic}/{partition:int}", self._partition, DESCRIBE_TOPIC),
         ]
 
-    async def _activity(self, request: Request, viewer: Viewer) -> Response:
-        viewer.needs(AclOperation.DESCRIBE, CLUSTER)
+    async def _activity(self, request: Request, _: Viewer) -> Response:
         after = number(request, "after", 0, 0, 1 << 62)
         slices, rows = Slices(rest=REST), []
         for node in self._api.nodes:
@@ -80,33 +82,29 @@ class Activity:
         }
         return await answer_rows(said, "clients", rows)
 
-    async def _group(self, request: Request, viewer: Viewer) -> Response:
-        name = request.path_params["name"]
-        viewer.needs(AclOperation.DESCRIBE, Resource(AclResourceType.GROUP, name))
+    async def _group(self, request: Request, _: Viewer) -> Response:
+        name = request.path_params["group"]
         node = self._api.node_of(self._api.node.groups.coordinator_id(name))
         return _explained(explain_group(node, name))
 
     async def _transaction(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]
-        viewer.needs(AclOperation.DESCRIBE, Resource(AclResourceType.TRANSACTIONAL_ID, name))
         node = self._api.node
         if TRANSACTIONS_TOPIC in node.cluster.topics:
             node = self._api.node_of(node.transactions.coordinator_id(name))
-        return _explained(explain_transaction(node, name))
+        return _explained(explain_transaction(node, name, viewer.may_describe))
 
-    async def _client(self, request: Request, viewer: Viewer) -> Response:
-        viewer.needs(AclOperation.DESCRIBE, CLUSTER)
+    async def _client(self, request: Request, _: Viewer) -> Response:
         name = request.path_params["name"]
         return _explained(_told(self._api.nodes, name))
 
     async def _partition(self, request: Request, viewer: Viewer) -> Response:
-        name, index = request.path_params["name"], request.path_params["partition"]
-        viewer.needs(AclOperation.DESCRIBE, Resource(AclResourceType.TOPIC, name))
+        name, index = request.path_params["topic"], request.path_params["partition"]
         if index > 0x7FFFFFFF:
             raise Refusal(404, "there is no such partition")
         partition = self._api.node.cluster.partition(name, index)
         node = self._api.node_of(partition.leader if partition else None)
-        return _explained(explain_partition(node, name, index))
+        return _explained(explain_partition(node, name, index, viewer.may_describe))
 
 
 def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import trio
 from starlette.requests import Request
@@ -14,8 +14,10 @@ from starlette.routing import Route
 
 from kbroker import __version__
 from kbroker.broker.local_node import LocalNode
+from kbroker.net.server import Listener
 from kbroker.node.node import Node
 from kbroker.runtime.heavy_work import HeavyWork
+from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 from kbroker.text.documents import read_json
 from kbroker.web.logins import FORBIDDEN
 
@@ -30,6 +32,30 @@ SCANS_AT_ONCE = 2
 LIVE_MAX = 20
 
 View: TypeAlias = Callable[[Request, Viewer], Awaitable[Response]]
+
+
+class Needs(NamedTuple):
+    """A permission that a route needs.
+
+    Attributes:
+        operation: Operation that the viewer must be allowed.
+        type: Type of the resource.
+        parameter: Part of the path that names the resource; empty for the cluster.
+    """
+
+    operation: AclOperation
+    type: AclResourceType = AclResourceType.CLUSTER
+    parameter: str = ""
+
+    def resource(self, request: Request) -> Resource:
+        """Return the resource that a request is about."""
+        return (
+            Resource(self.type, request.path_params[self.parameter]) if self.parameter else CLUSTER
+        )
+
+
+DESCRIBE_CLUSTER = Needs(AclOperation.DESCRIBE)
+ALTER_CLUSTER = Needs(AclOperation.ALTER)
 
 
 class Api:
@@ -81,34 +107,46 @@ class Api:
         """A node of this process; this one where that is none."""
         return next((each for each in self.nodes if each.id == node_id), self.node)
 
-    async def schemas(self) -> Schemas | None:
-        """Those that are registered by now; None where there is no registry in this process."""
+    @property
+    def listener(self) -> Listener:
+        """The listener whose users log in here."""
+        return self._viewers.listener
+
+    async def schemas(self, viewer: Viewer) -> Schemas | None:
+        """Return the schemas that are registered by now.
+
+        None if this process has no registry, or the viewer may not read schemas.
+        """
         if self._schemas is None:
             return None
         found = self._schemas(self.local.id)
+        if not viewer.may(AclOperation.READ, found.resource):
+            return None
         await found.catch_up()
         return found
 
-    def look(self, path: str, view: View) -> Route:
-        """A route for who looks."""
+    def look(self, path: str, view: View, *needs: Needs) -> Route:
+        """Return a route that reads; a view without `needs` filters its rows by itself."""
 
         async def handle(request: Request) -> Response:
             _check_origin(request)
             async with self._viewers.viewer(request) as viewer:
+                _check(viewer, request, needs)
                 return await view(request, viewer)
 
         return Route(ROOT + path, guarded(handle), methods=["GET"])
 
-    def change(self, path: str, view: View, method: str = "POST") -> Route:
-        """A route for who changes something: from a page of this server, which knows the token."""
+    def change(self, path: str, view: View, *needs: Needs) -> Route:
+        """Return a route that changes something, for pages of this server: they know the token."""
 
         async def handle(request: Request) -> Response:
             _check_origin(request)
             self._check_write(request)
             async with self._viewers.viewer(request) as viewer:
+                _check(viewer, request, needs)
                 return await view(request, viewer)
 
-        return Route(ROOT + path, guarded(handle), methods=[method])
+        return Route(ROOT + path, guarded(handle), methods=["POST"])
 
     def _check_write(self, request: Request) -> None:
         if not self._may_write:
@@ -134,6 +172,12 @@ class Api:
             )
 
         return self.look("/session", session)
+
+
+def _check(viewer: Viewer, request: Request, needs: Sequence[Needs]) -> None:
+    """Raise Refusal if the viewer lacks one of the permissions."""
+    for each in needs:
+        viewer.needs(each.operation, each.resource(request))
 
 
 def _check_origin(request: Request) -> None:

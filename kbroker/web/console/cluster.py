@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from starlette.requests import Request
@@ -20,11 +21,11 @@ from kbroker.client.transactions import (
 )
 from kbroker.cluster import NO_LEADER
 from kbroker.runtime.slices import Slices
-from kbroker.security.acls import CLUSTER, AclOperation
+from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 from kbroker.storage.errors import StorageError
 
 from .answers import CONFLICT, REST, Refusal, answer, answer_rows, number
-from .api import Api, document, field
+from .api import DESCRIBE_CLUSTER, Api, document, field
 from .trends import SAMPLE_SECONDS
 from .viewers import Viewer
 
@@ -45,30 +46,29 @@ class ClusterViews:
         look = self._api.look
         return [
             look("/overview", self._overview),
-            look("/cluster", self._cluster),
-            look("/storage", self._storage),
+            look("/cluster", self._cluster, DESCRIBE_CLUSTER),
+            look("/storage", self._storage, DESCRIBE_CLUSTER),
             look("/transactions", self._transactions),
             self._api.change("/transactions/abort", self._abort),
         ]
 
     async def _overview(self, _: Request, viewer: Viewer) -> Response:
         api, node = self._api, self._api.node
+        may_see = viewer.may(AclOperation.DESCRIBE, CLUSTER)
+        partitions = sum(len(topic.partitions) for topic in node.cluster.topics.values())
         problems: list[dict[str, Any]] | None = None
-        if sum(len(topic.partitions) for topic in node.cluster.topics.values()) <= (
-            PARTITIONS_CHECKED_MAX
-        ):
+        if may_see and partitions <= PARTITIONS_CHECKED_MAX:
             problems = (await cluster_problems(viewer.cluster))[:50]
         software: Counter[str] = Counter()
         for each in tuple(api.local.server.connections):
             software[each.peer.software or "unknown"] += 1
-        may_see = viewer.may(AclOperation.DESCRIBE, CLUSTER)
         return answer(
             {
                 "cluster_id": node.cluster.id,
                 "node_id": node.id,
                 "state": api.local.state.value,
-                "topics": len(node.cluster.topics),
-                "groups": len(api.trends.groups),
+                "topics": await _count_visible(viewer, AclResourceType.TOPIC, node.cluster.topics),
+                "groups": await _count_visible(viewer, AclResourceType.GROUP, api.trends.groups),
                 "listeners": [
                     {
                         "name": listener.name,
@@ -76,20 +76,19 @@ class ClusterViews:
                         "tls": listener.certificates is not None,
                         "login": list(listener.users.mechanisms) if listener.users else [],
                     }
-                    for listener in api.local.listeners
+                    for listener in (api.local.listeners if may_see else [api.listener])
                 ],
                 "software": dict(software.most_common(50)) if may_see else None,
                 "disks": _disks(api) if may_see else None,
                 "problems": problems,
                 "elsewhere": api.elsewhere,
                 "sample_seconds": SAMPLE_SECONDS,
-                "records_per_second": api.trends.records.values(),
-                "requests_per_second": api.trends.requests.values(),
+                "records_per_second": api.trends.records.values() if may_see else None,
+                "requests_per_second": api.trends.requests.values() if may_see else None,
             }
         )
 
     async def _cluster(self, _: Request, viewer: Viewer) -> Response:
-        viewer.needs(AclOperation.DESCRIBE, CLUSTER)
         cluster, slices = self._api.node.cluster, Slices(rest=REST)
         leads: Counter[int] = Counter()
         hosts: Counter[int] = Counter()
@@ -129,8 +128,7 @@ class ClusterViews:
 
     # -- what is stored
 
-    async def _storage(self, request: Request, viewer: Viewer) -> Response:
-        viewer.needs(AclOperation.DESCRIBE, CLUSTER)
+    async def _storage(self, request: Request, _: Viewer) -> Response:
         search = request.query_params.get("search", "").lower()
         limit = number(request, "limit", 200, 1, ROWS_MAX)
         rows: list[dict[str, Any]] = []
@@ -183,6 +181,17 @@ class ClusterViews:
             )
         await abort_transaction(viewer.cluster, one)
         return answer({"aborted": one.row()})
+
+
+async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collection[str]) -> int:
+    """Count the resources that the viewer may describe."""
+    if viewer.sees_all:
+        return len(names)
+    slices, count = Slices(rest=REST), 0
+    for name in tuple(names):
+        count += viewer.may_describe(Resource(kind, name))
+        await slices.pause()
+    return count
 
 
 def _stored(topic: str, index: int, log: Any) -> dict[str, Any]:

@@ -14,14 +14,18 @@ from kbroker.client.places import Kind, Place
 from kbroker.client.seek import Seek
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import INT64_MAX
+from kbroker.security.acls import AclOperation, AclResourceType
 
 from .answers import Refusal, answer, answer_rows
-from .api import Api, document, field
+from .api import Api, Needs, document, field
 from .trends import SAMPLE_SECONDS
 from .viewers import Viewer
 
 TRENDS_MAX = 200
 """Of one answer."""
+DESCRIBE_GROUP = Needs(AclOperation.DESCRIBE, AclResourceType.GROUP, "group")
+READ_GROUP = DESCRIBE_GROUP._replace(operation=AclOperation.READ)
+DELETE_GROUP = DESCRIBE_GROUP._replace(operation=AclOperation.DELETE)
 
 
 class Groups:
@@ -35,9 +39,9 @@ class Groups:
         look, change = self._api.look, self._api.change
         return [
             look("/groups", self._list),
-            look("/groups/{group:path}/details", self._one),
-            change("/groups/{group:path}/seek", self._seek),
-            change("/groups/{group:path}/delete", self._delete),
+            look("/groups/{group:path}/details", self._one, DESCRIBE_GROUP),
+            change("/groups/{group:path}/seek", self._seek, READ_GROUP),
+            change("/groups/{group:path}/delete", self._delete, DELETE_GROUP),
         ]
 
     async def _list(self, request: Request, viewer: Viewer) -> Response:

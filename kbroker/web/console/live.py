@@ -26,7 +26,7 @@ from .answers import Refusal, json_of_rows
 from .api import LIVE_MAX, Api
 from .decoding import Seen, row
 from .scan import FETCH_BYTES, Budget, Reader
-from .topics import numbers_of
+from .topics import READ_TOPIC, numbers_of
 from .viewers import NO_ROOM, NOT_READY, Viewer
 from .wanted import Wanted
 
@@ -53,7 +53,7 @@ class Live:
 
     def routes(self) -> list[Route]:
         """Where they are."""
-        return [self._api.look("/topics/{topic}/live", self._live)]
+        return [self._api.look("/topics/{topic}/live", self._live, READ_TOPIC)]
 
     async def _live(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["topic"]
@@ -67,7 +67,7 @@ class Live:
         ends = await find(viewer.cluster, chosen, END)
         places = {one[1]: end for one, end in ends.items()}
         places |= _places(request.headers.get("last-event-id", ""), places)
-        schemas = await self._api.schemas()
+        schemas = await self._api.schemas(viewer)
         reader = Reader(
             viewer.cluster, name, wanted, self._api.heavy, committed=False, schemas=schemas
         )

@@ -1,4 +1,4 @@
-"""What a schema registry in the same process says of keys and values. It may not be there, nor what it needs."""
+"""Keys and values decoded by a schema registry in the same process, if there is one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.protocol.records import Record
+from kbroker.security.acls import Resource
 
 HEADERS_LOOKED_AT = 1_000
 
@@ -39,6 +40,11 @@ NEITHER = Both()
 
 class Schemas(Protocol):
     """The schemas that one node knows."""
+
+    @property
+    def resource(self) -> Resource:
+        """Topic that stores them: a client that may READ it may see all schemas."""
+        ...
 
     async def catch_up(self) -> None:
         """Know what is registered by now, if that can be had soon."""

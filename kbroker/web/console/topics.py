@@ -26,10 +26,10 @@ from kbroker.runtime.slices import Slices
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
 
 from .answers import REST, Refusal, answer, answer_rows, number
-from .api import Api
+from .api import Api, Needs
 from .decoding import row as record_row
 from .scan import Budget, Lane, LeftOf, Reader, Scan
-from .schemas import decoded_parts
+from .schemas import Schemas, decoded_parts
 from .viewers import Viewer
 from .wanted import Wanted
 
@@ -43,6 +43,10 @@ SECONDS, BYTES = 2_000, 64 * 1024 * 1024
 CURSORS_MAX = 256
 SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default", 8: "group"}
 VALUE_PIECE = 64 * 1024
+DESCRIBE_TOPIC = Needs(AclOperation.DESCRIBE, AclResourceType.TOPIC, "topic")
+DESCRIBE_TOPIC_CONFIGS = DESCRIBE_TOPIC._replace(operation=AclOperation.DESCRIBE_CONFIGS)
+READ_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.READ)
+WRITE_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.WRITE)
 
 
 class Topics:
@@ -58,10 +62,14 @@ class Topics:
         look = self._api.look
         return [
             look("/topics", self._list),
-            look("/topics/{topic}", self._one),
-            look("/topics/{topic}/config", self._config),
-            look("/topics/{topic}/messages", self._messages),
-            look("/topics/{topic}/records/{partition:int}/{offset:int}/{part}", self._part),
+            look("/topics/{topic}", self._one, DESCRIBE_TOPIC),
+            look("/topics/{topic}/config", self._config, DESCRIBE_TOPIC_CONFIGS),
+            look("/topics/{topic}/messages", self._messages, READ_TOPIC),
+            look(
+                "/topics/{topic}/records/{partition:int}/{offset:int}/{part}",
+                self._part,
+                READ_TOPIC,
+            ),
         ]
 
     # -- all topics
@@ -165,7 +173,7 @@ class Topics:
         milliseconds = number(request, "ms", SECONDS, 1, SECONDS_MAX)
         bytes_max = number(request, "bytes", BYTES, 1, BYTES_MAX)
         committed = request.query_params.get("committed") == "1"
-        schemas = await self._api.schemas()
+        schemas = await self._api.schemas(viewer)
         async with self._api.scanning:
             # The time of a look begins when it does, not when it waits for others.
             budget = Budget(milliseconds / 1000, bytes_max)
@@ -231,7 +239,8 @@ class Topics:
         if data is None:
             raise Refusal(404, f"the {part} is null")
         if request.query_params.get("decoded") == "1":
-            return await self._decoded_part(request.path_params["topic"], record, part)
+            schemas = await self._api.schemas(viewer)
+            return await _decoded_part(schemas, request.path_params["topic"], record, part)
         headers = {
             "content-length": str(len(data)),
             "content-disposition": f'attachment; filename="{part}.bin"',
@@ -240,15 +249,16 @@ class Topics:
             _pieces(data), headers=headers, media_type="application/octet-stream"
         )
 
-    async def _decoded_part(self, topic: str, record: Record, part: str) -> Response:
-        both = await decoded_parts(await self._api.schemas(), topic, record)
-        decoded = both.key if part == "key" else both.value
-        if decoded is None or decoded.text is None:
-            reason = "there is no schema for it" if decoded is None else decoded.trouble
-            raise Refusal(404, reason)
-        data = decoded.text.encode()
-        headers = {"content-length": str(len(data))}
-        return StreamingResponse(_pieces(data), headers=headers, media_type="application/json")
+
+async def _decoded_part(schemas: Schemas | None, topic: str, record: Record, part: str) -> Response:
+    both = await decoded_parts(schemas, topic, record)
+    decoded = both.key if part == "key" else both.value
+    if decoded is None or decoded.text is None:
+        reason = "there is no schema for it" if decoded is None else decoded.trouble
+        raise Refusal(404, reason)
+    data = decoded.text.encode()
+    headers = {"content-length": str(len(data))}
+    return StreamingResponse(_pieces(data), headers=headers, media_type="application/json")
 
 
 async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:

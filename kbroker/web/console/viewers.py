@@ -1,8 +1,10 @@
-"""Who looks at the console, and the client through which it asks for them.
+"""Viewers of the console, and the client through which the console asks on their behalf.
 
-The console is a client of the cluster like any other one: it speaks Kafka's protocol to all nodes, logs in
-as who looks at it, and so may do what that one may do, by the same users and ACLs. Without logins it is
-nobody, as every client on this machine is.
+The console asks all nodes by Kafka's protocol, with the principal and the address of the viewer's HTTP
+connection, so that the same ACLs apply, including their host rules. Nodes of this process are reached
+from inside. At nodes of other processes the console logs in as the viewer, and those see the address of
+this node; so every route also names the permissions that it needs, which this node checks first.
+Without logins the viewer is anonymous.
 """
 
 from __future__ import annotations
@@ -10,19 +12,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import NamedTuple
 
 import trio
 from starlette.requests import Request
 
 from kbroker.broker.local_node import ON_THIS_MACHINE, LocalNode
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.connection import encrypted
-from kbroker.client.credentials import Security
+from kbroker.client.connection import Connection, encrypted
 from kbroker.client.endpoint import Endpoint
-from kbroker.net.server import LOOPBACK
+from kbroker.client.security import log_in
+from kbroker.net.server import Listener
 from kbroker.security.acls import AclOperation, Client, Resource
 from kbroker.security.errors import BadSettings
-from kbroker.security.principals import Principal
 from kbroker.web.logins import FORBIDDEN, Caller, Logins, NotLetIn, Surface
 
 from .answers import Refusal
@@ -34,20 +37,36 @@ SESSIONS_MAX = 32
 NO_ROOM, NOT_READY = 429, 503
 
 
-class Viewer:
-    """One who looks, with a client of its own."""
+class _Session(NamedTuple):
+    """What a client is kept by: the credentials that were shown, and the address they came from."""
 
-    def __init__(self, local: LocalNode, principal: Principal, cluster: ClusterClient) -> None:
-        self.client = Client(principal, LOOPBACK[0])
+    shown: bytes
+    host: str
+
+
+class Viewer:
+    """A viewer, with a client of its own."""
+
+    def __init__(self, local: LocalNode, client: Client, cluster: ClusterClient) -> None:
+        self.client = client
         self.cluster = cluster
         self.began_at = trio.current_time()
         self.uses = 0
         self._local = local
 
+    @property
+    def sees_all(self) -> bool:
+        """Return True if no ACLs are enforced."""
+        return self._local.node.authorizer is None
+
     def may(self, operation: AclOperation, resource: Resource) -> bool:
         """Whether it may do something of which this node tells what it knows by itself."""
         authorizer = self._local.node.authorizer
         return authorizer is None or authorizer.allows(self.client, operation, resource)
+
+    def may_describe(self, resource: Resource) -> bool:
+        """Return True if the viewer may know of a resource."""
+        return self.may(AclOperation.DESCRIBE, resource)
 
     def needs(self, operation: AclOperation, resource: Resource) -> None:
         """Raise Refusal where it may not."""
@@ -62,7 +81,12 @@ class Viewers:
         self._local = local
         self._nodes = nodes
         self._logins = Logins(local, Surface("the console", "--http", is_exposed))
-        self._known: dict[bytes, Viewer] = {}
+        self._known: dict[_Session, Viewer] = {}
+
+    @property
+    def listener(self) -> Listener:
+        """The listener whose users log in at the console."""
+        return self._logins.listener
 
     @asynccontextmanager
     async def viewer(self, request: Request) -> AsyncIterator[Viewer]:
@@ -84,57 +108,71 @@ class Viewers:
             await viewer.cluster.aclose()
 
     async def _find(self, request: Request) -> Viewer:
+        host = request.client.host if request.client else ""
         try:
-            # From this machine the console asks the broker, whoever looks at it.
-            shown = request.headers.get("authorization", "")
-            caller = await self._logins.caller(shown, LOOPBACK[0])
+            caller = await self._logins.caller(request.headers.get("authorization", ""), host)
         except NotLetIn as error:
             raise Refusal(error.status, str(error), error.headers) from None
-        return self._of(caller)
+        return self._of(caller, host)
 
-    def _of(self, caller: Caller) -> Viewer:
-        known = self._known.get(caller.shown)
+    def _of(self, caller: Caller, host: str) -> Viewer:
+        session = _Session(caller.shown, host)
+        known = self._known.get(session)
         if known is not None and trio.current_time() - known.began_at < SESSION_SECONDS:
             return known
-        here = self._here(self._local)
-        security = Security(None, caller.credentials)
-        cluster = ClusterClient([here], CLIENT_ID, direct=False, security=security, dial=self._dial)
+        client = Client(caller.principal, host)
+        cluster = ClusterClient(
+            [self._here(self._local)],
+            CLIENT_ID,
+            direct=False,
+            dial=partial(self._dial, client),
+            log_in=partial(self._log_in, caller),
+        )
         if known is not None:
-            self._known[secrets.token_bytes(8)] = known  # until nobody uses it any more
-        viewer = self._known[caller.shown] = Viewer(self._local, caller.principal, cluster)
+            self._known[_Session(secrets.token_bytes(8), host)] = known  # until its last use ends
+        viewer = self._known[session] = Viewer(self._local, client, cluster)
         return viewer
 
     async def _close_old(self) -> None:
         now = trio.current_time()
         crowded = len(self._known) > SESSIONS_MAX
-        for shown, viewer in tuple(self._known.items()):
+        for session, viewer in tuple(self._known.items()):
             is_old = now - viewer.began_at >= SESSION_SECONDS
             if not viewer.uses and (is_old or crowded):
-                del self._known[shown]
+                del self._known[session]
                 with trio.CancelScope(shield=True):
                     await viewer.cluster.aclose()
                 crowded = len(self._known) > SESSIONS_MAX
 
     def _here(self, local: LocalNode) -> Endpoint:
         """Where a node of this process is reached from here."""
-        name = self._logins.listener.name
+        name = self.listener.name
         found = next(each for each in local.listeners if each.name == name)
         return Endpoint(ON_THIS_MACHINE.get(found.host, found.host), found.port)
 
-    async def _dial(self, endpoint: Endpoint) -> trio.abc.Stream:
-        """Reach a node by what it tells clients. Raises OSError."""
-        name, certificates = self._logins.listener.name, self._logins.listener.certificates
+    def _node_at(self, endpoint: Endpoint) -> LocalNode | None:
+        """The node of this process that advertises an address; None for a node elsewhere."""
+        name = self.listener.name
         for local in self._nodes:
-            here = self._here(local)
-            if endpoint in (here, local.endpoints().get(name)):
-                stream: trio.abc.Stream = await trio.open_tcp_stream(*here)
-                if certificates is None:
-                    return stream
-                return await encrypted(stream, here, certificates.to_itself())
-        stream = await trio.open_tcp_stream(*endpoint)
+            if endpoint in (self._here(local), local.endpoints().get(name)):
+                return local
+        return None
+
+    async def _dial(self, client: Client, endpoint: Endpoint) -> trio.abc.Stream:
+        """Connect to the node that advertises an address. Raises OSError."""
+        local = self._node_at(endpoint)
+        if local is not None:
+            return local.insider_for(client, endpoint, self.listener.name)
+        certificates = self.listener.certificates
+        stream: trio.abc.Stream = await trio.open_tcp_stream(*endpoint)
         if certificates is None:
             return stream
         try:
             return await encrypted(stream, endpoint, certificates.to_others())
         except BadSettings as error:
             raise OSError(str(error)) from None
+
+    async def _log_in(self, caller: Caller, connection: Connection, endpoint: Endpoint) -> None:
+        """Authenticate at a node of another process as the viewer. Raises OSError."""
+        if caller.credentials is not None and self._node_at(endpoint) is None:
+            await log_in(connection, caller.credentials)

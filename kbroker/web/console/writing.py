@@ -15,7 +15,7 @@ from kbroker.protocol.records import Record
 
 from .answers import Refusal, answer
 from .api import Api
-from .topics import one_record
+from .topics import READ_TOPIC, WRITE_TOPIC, one_record
 from .viewers import Viewer
 
 LINES_MAX = 1_000
@@ -32,8 +32,13 @@ class Writing:
         """Where it is told to."""
         change = self._api.change
         return [
-            change("/topics/{topic}/records", self._produce),
-            change("/topics/{topic}/records/{partition:int}/{offset:int}/resend", self._resend),
+            change("/topics/{topic}/records", self._produce, WRITE_TOPIC),
+            change(
+                "/topics/{topic}/records/{partition:int}/{offset:int}/resend",
+                self._resend,
+                READ_TOPIC,
+                WRITE_TOPIC,
+            ),
         ]
 
     async def _produce(self, request: Request, viewer: Viewer) -> Response:

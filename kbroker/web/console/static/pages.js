@@ -45,7 +45,7 @@ export async function overview(view) {
   view.append(h("h1", {}, "Overview"), cards, rest);
   async function look() {
     const it = await get("/overview");
-    const now = (values) => values[values.length - 1];
+    const now = (values) => values?.[values.length - 1];
     const errors = it.problems?.filter((row) => row.severity === "error").length;
     cards.replaceChildren(
       card(
@@ -87,7 +87,9 @@ export async function overview(view) {
         ? h(
             "p",
             {},
-            "There are many partitions: ",
+            it.software === null
+              ? "Problems are shown to users with DESCRIBE on the cluster: "
+              : "There are many partitions: ",
             h("code", {}, "kbroker cluster health"),
             " looks at all of them.",
           )

@@ -1,0 +1,249 @@
+"""Permissions of the console: every route, with ACLs for the address of the viewer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import trio
+
+from kbroker.broker import Broker
+from kbroker.client.acls import add_acls, remove_acls
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.endpoint import Endpoint
+from kbroker.client.producer import Producer
+from kbroker.client.topics import NewTopic, create_topics
+from kbroker.process.http import http_service
+from kbroker.process.listeners import configured_listeners
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.security.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Pattern,
+    PatternType,
+)
+
+from ..schemas.client import RegistryClient
+from ..schemas.client import record as avro_record
+from .client import Answer, HttpClient
+from .secured import secured_broker, secured_config, shown
+from .test_console_api import API, record
+from .test_console_schemas import framed
+
+HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
+ALICE, ADMIN = shown("alice", "secret"), shown("admin", "hush")
+TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.CLUSTER
+TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
+READ, WRITE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE
+DESCRIBE, DESCRIBE_CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
+ALTER = AclOperation.ALTER
+ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
+EVERY_ACL = AclFilter(
+    AclResourceType.ANY,
+    None,
+    PatternType.ANY,
+    None,
+    None,
+    AclOperation.ANY,
+    AclPermission.ANY,
+)
+COUNTRY = avro_record("Order", ("country", "string"))
+
+
+class Route(NamedTuple):
+    """A route with the permissions that it needs."""
+
+    path: str
+    needs: tuple[tuple[AclOperation, AclResourceType], ...]
+    is_change: bool = False
+    body: bytes = b"{}"
+
+
+ROUTES = [
+    Route("/topics/{topic}", ((DESCRIBE, TOPIC), (DESCRIBE_CONFIGS, TOPIC))),
+    Route("/topics/{topic}/config", ((DESCRIBE_CONFIGS, TOPIC),)),
+    Route("/topics/{topic}/messages", ((READ, TOPIC),)),
+    Route("/topics/{topic}/live", ((READ, TOPIC),)),
+    Route("/topics/{topic}/records/{partition:int}/{offset:int}/{part}", ((READ, TOPIC),)),
+    Route("/topics/{topic}/records", ((WRITE, TOPIC),), True, b'{"value": "x"}\n'),
+    Route(
+        "/topics/{topic}/records/{partition:int}/{offset:int}/resend",
+        ((READ, TOPIC), (WRITE, TOPIC)),
+        True,
+    ),
+    Route("/groups/{group:path}/details", ((DESCRIBE, GROUP),)),
+    Route(
+        "/groups/{group:path}/seek",
+        ((READ, GROUP), (READ, TOPIC)),
+        True,
+        b'{"to": "start", "topic": "t", "dry_run": false}',
+    ),
+    Route("/groups/{group:path}/delete", ((DELETE, GROUP), (DESCRIBE, GROUP)), True),
+    Route("/activity", ((DESCRIBE, CLUSTER),)),
+    Route("/cluster", ((DESCRIBE, CLUSTER),)),
+    Route("/storage", ((DESCRIBE, CLUSTER),)),
+    Route("/explain/group/{group:path}", ((DESCRIBE, GROUP),)),
+    Route("/explain/transaction/{name:path}", ((DESCRIBE, TRANSACTIONAL_ID),)),
+    Route("/explain/client/{name:path}", ((DESCRIBE, CLUSTER),)),
+    Route("/explain/partition/{topic}/{partition:int}", ((DESCRIBE, TOPIC),)),
+]
+UNDER_TEST = {"/tests", "/tests/disarm", "/tests/advance"}
+"""Answered with 404 unless the broker runs under test."""
+FILTERED = {"/session", "/topics", "/groups", "/overview", "/transactions", "/transactions/abort"}
+"""Answer anybody who is authenticated, with what that one may see."""
+VALUES = {
+    "{topic}": "t",
+    "{group:path}": "g",
+    "{name:path}": "x",
+    "{partition:int}": "0",
+    "{offset:int}": "0",
+    "{part}": "value",
+}
+NAMES = {TOPIC: "t", GROUP: "g", TRANSACTIONAL_ID: "x", CLUSTER: CLUSTER_NAME}
+
+
+class Shop(NamedTuple):
+    """A broker with ACLs, a topic with a record by a schema, and a console."""
+
+    broker: Broker
+    console: Endpoint
+    cluster: ClusterClient
+    routes: list[str]
+
+    async def allow(
+        self,
+        rights: Iterable[tuple[AclOperation, AclResourceType]],
+        host: str,
+        permission: AclPermission = ALLOW,
+        name: str | None = None,
+    ) -> None:
+        """Add ACLs for alice from one address."""
+        await add_acls(
+            self.cluster,
+            [
+                Acl(
+                    Pattern(kind, PatternType.LITERAL, name or NAMES[kind]),
+                    "User:alice",
+                    host,
+                    operation,
+                    permission,
+                )
+                for operation, kind in rights
+            ],
+        )
+
+    async def ask(
+        self,
+        path: str,
+        who: Mapping[str, str] = ALICE,
+        host: str = HERE,
+        *,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Ask the console from an address of this machine; a stream is read no further than its head."""
+        there = self.console
+        async with await trio.open_tcp_stream(*there, local_address=host) as stream:
+            client = HttpClient(stream, str(there))
+            if body is None:
+                if path.endswith("/live"):
+                    return await client.head_of(path, who)
+                return await client.ask(path, headers=who)
+            session = await client.ask(f"{API}/session", headers=who)
+            headers = {**who, "X-Kbroker-Token": session.json()["token"]}
+            return await client.ask(path, "POST", headers, body)
+
+    async def status(self, route: Route, host: str) -> int:
+        body = route.body if route.is_change else None
+        return (await self.ask(_filled(route.path), host=host, body=body)).status
+
+
+def _filled(path: str) -> str:
+    for name, value in VALUES.items():
+        path = path.replace(name, value)
+    return API + path
+
+
+@asynccontextmanager
+async def shop() -> AsyncIterator[Shop]:
+    config = secured_config("PLAIN", http_port="0", registry_port="0")
+    service = http_service(config, configured_listeners(config))
+    assert service is not None
+    assert service.http is not None
+    assert service.registry is not None
+    async with (
+        secured_broker(config, service) as broker,
+        open_cluster([broker.nodes[0].endpoint], dial=broker.dial_inside) as cluster,
+    ):
+        registry = RegistryClient(service.registry.endpoint_of(1), headers=ADMIN)
+        schema = await registry.register("t-value", COUNTRY)
+        await create_topics(cluster, [NewTopic("t", 1)])
+        value = framed(schema, bytes([4]) + b"DE")
+        await Producer(cluster).write({("t", 0): [record(value)]})
+        console = service.http.console
+        assert console is not None
+        routes = [each.path for each in console.routes(broker.nodes[0])]
+        yield Shop(broker, service.http.endpoint_of(1), cluster, routes)
+
+
+async def commit(cluster: ClusterClient) -> None:
+    """Make the group, with an offset of the topic."""
+    connection = await cluster.coordinator("g")
+    partition = OffsetCommitRequest.Partition(partition_index=0, committed_offset=0)
+    topic = OffsetCommitRequest.Topic(name="t", partitions=[partition])
+    request = OffsetCommitRequest(group_id="g", topics=[topic])
+    answer = await connection.ask(request, oldest=2, newest=9)
+    assert not answer.topics[0].partitions[0].error_code
+
+
+async def test_each_route_needs_a_permission_or_filters_its_rows() -> None:
+    known = {each.path for each in ROUTES} | UNDER_TEST | FILTERED
+    async with shop() as it:
+        found = {each.removeprefix(API) for each in it.routes if each.startswith(API)}
+        assert found == known
+        for route in ROUTES:
+            assert await it.status(route, HERE) == 403, route.path
+        for path in UNDER_TEST:
+            body = None if path == "/tests" else b"{}"
+            assert (await it.ask(API + path, body=body)).status == 403, path
+        overview = (await it.ask(f"{API}/overview")).json()
+        assert (overview["topics"], overview["groups"]) == (0, 0)
+        assert overview["requests_per_second"] is None
+        assert (await it.ask(f"{API}/topics?internal=1")).json()["topics"] == []
+        assert (await it.ask(f"{API}/groups")).json()["groups"] == []
+        assert (await it.ask(f"{API}/transactions")).json()["transactions"] == []
+
+
+async def test_acl_for_one_host_counts_by_the_address_of_the_viewer() -> None:
+    async with shop() as it:
+        for route in ROUTES:
+            await commit(it.cluster)
+            await it.allow(route.needs, ELSEWHERE)
+            assert await it.status(route, HERE) == 403, route.path
+            assert await it.status(route, ELSEWHERE) == 200, route.path
+            for right in route.needs:  # a denial goes before all that allow
+                await it.allow([right], ELSEWHERE, DENY)
+            await commit(it.cluster)
+            assert await it.status(route, ELSEWHERE) == 403, route.path
+            await remove_acls(it.cluster, [EVERY_ACL])
+
+
+async def test_console_shows_schemas_to_viewers_who_may_read_them_only() -> None:
+    async with shop() as it:
+        await it.allow([(READ, TOPIC)], "*")
+        (row,) = (await it.ask(f"{API}/topics/t/messages?from=oldest")).json()["records"]
+        assert "value_schema" not in row
+        assert "country" not in str(row)
+        decoded = f"{API}/topics/t/records/0/0/value?decoded=1"
+        assert (await it.ask(decoded)).status == 404
+        where = f"{API}/topics/t/messages?from=oldest&where=value.country%3D%3D%22DE%22"
+        assert (await it.ask(where)).json()["records"] == []
+        await it.allow([(READ, TOPIC)], "*", name="_schemas")
+        (row,) = (await it.ask(f"{API}/topics/t/messages?from=oldest")).json()["records"]
+        assert row["value_schema"]["subject"] == "t-value"
+        assert (await it.ask(decoded)).json() == {"country": "DE"}
+        assert len((await it.ask(where)).json()["records"]) == 1

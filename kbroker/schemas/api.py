@@ -19,14 +19,23 @@ from kbroker.security.acls import AclOperation
 
 from .access import Access
 from .core import registry
-from .core.errors import BAD_REQUEST, CONTENT_TYPE, NO_SUCH_SCHEMA, RegistryError, invalid_schema
+from .core.errors import (
+    BAD_REQUEST,
+    CONTENT_TYPE,
+    INVALID_SCHEMA,
+    NO_SUCH_SCHEMA,
+    RegistryError,
+    invalid_schema,
+    no_such_schema,
+)
 from .core.formats import referred_texts, serialized
 from .core.registry import Checked, Compared, Planned
-from .core.store import Registered, SchemaStore
+from .core.store import ID_MAX, Registered, SchemaStore
 from .core.values import PROTOBUF, TYPES, Content, Level, Mode, content_of
 from .topic import Plan, SchemaTopic
 
 NOT_FOUND, NOT_ALLOWED = 404, 405
+COUNT_DIGITS_MAX = 10
 ROWS_IN_PLACE = 100
 """Longer answers are made in a thread."""
 
@@ -251,39 +260,35 @@ class SchemaApi:
         return self._formatted(request, content, told)
 
     def _content(self, request: Request, schema_id: int) -> Content:
-        content = self._store.content_of_id(schema_id)
+        return self._places(request, schema_id, deleted=True)[0].content
+
+    def _places(self, request: Request, schema_id: int, *, deleted: bool) -> list[Registered]:
+        """The versions with an id, if the subject that is asked for, if any, has one of them."""
+        found = self._store.places_of(schema_id, deleted=True)
         subject = request.query_params.get("subject")
-        if subject and all(
-            each.subject != subject for each in self._store.places_of(schema_id, deleted=True)
-        ):
-            raise RegistryError(NO_SUCH_SCHEMA, f"Schema {schema_id} not found")
-        return content
+        if subject and all(each.subject != subject for each in found):
+            raise no_such_schema(schema_id)
+        return [each for each in found if deleted or not each.is_deleted]
 
     def _text_by_id(self, request: Request) -> Any:
         return self._text_of(request, self._content(request, _id(request)))
 
     def _subjects_of_id(self, request: Request) -> Any:
-        found = self._store.places_of(_id(request), deleted=_flag(request, "deleted"))
+        found = self._places(request, _id(request), deleted=_flag(request, "deleted"))
         return _page(request, [*dict.fromkeys(each.subject for each in found)])
 
     def _versions_of_id(self, request: Request) -> Any:
-        found = self._store.places_of(_id(request), deleted=_flag(request, "deleted"))
-        subject = request.query_params.get("subject")
-        return _page(
-            request,
-            [
-                {"subject": each.subject, "version": each.version}
-                for each in found
-                if subject in (None, each.subject)
-            ],
-        )
+        found = self._places(request, _id(request), deleted=_flag(request, "deleted"))
+        rows = [{"subject": each.subject, "version": each.version} for each in found]
+        return _page(request, rows)
 
     def _by_guid(self, request: Request) -> Any:
-        content = self._store.content_of_id(self._store.id_of_guid(_path(request, "guid")))
+        content = self._store.content_of_guid(_path(request, "guid"))
         return self._formatted(request, content, {**content.document(), "guid": content.guid})
 
     def _ids_of_guid(self, request: Request) -> Any:
-        return [{"context": ".", "id": self._store.id_of_guid(_path(request, "guid"))}]
+        found = self._store.ids_of_guid(_path(request, "guid"))
+        return [{"context": ".", "id": each} for each in found]
 
     # -- subjects and versions
 
@@ -313,8 +318,10 @@ class SchemaApi:
         return self._text_of(request, self._one(request).content)
 
     def _referring(self, request: Request) -> Any:
-        found = self._one(request)
-        return sorted({each.id for each in self._store.referring(*found.place)})
+        version = registry.version_of(_path(request, "version"))
+        found = self._store.version(_path(request, "subject"), version, deleted=True)
+        referring = self._store.referring(*found.place, deleted=_flag(request, "deleted"))
+        return _page(request, sorted({each.id for each in referring}))
 
     def _with_metadata(self, request: Request) -> Any:
         """The latest version whose metadata have these properties."""
@@ -322,7 +329,9 @@ class SchemaApi:
         wanted = dict(zip(names, values, strict=False))
         subject = _path(request, "subject")
         for each in reversed(self._store.some_versions(subject, deleted=_flag(request, "deleted"))):
-            properties = json.loads(each.content.metadata or "{}").get("properties") or {}
+            properties = json.loads(each.content.metadata or "{}").get("properties")
+            if not isinstance(properties, dict):
+                properties = {}
             if wanted.items() <= properties.items():
                 return each.document()
         raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
@@ -332,9 +341,7 @@ class SchemaApi:
         normalize, deleted = _flag(request, "normalize"), _flag(request, "deleted")
 
         def compared() -> Compared:
-            store = self._store
-            store.some_versions(subject, deleted=deleted)
-            made = registry.to_compare(store, subject, content, normalize=normalize)
+            made = registry.to_compare(self._store, subject, content, normalize=normalize)
             return made._replace(earlier=())
 
         checked = await self._checked(await self._looking(compared))
@@ -392,11 +399,15 @@ class SchemaApi:
                 all_versions=version is None,
             )
         )
-        checked = await self._checked(compared)
-        told: dict[str, Any] = {"is_compatible": not checked.reasons}
-        if _flag(request, "verbose"):
-            told["messages"] = [*checked.reasons]
-        return told
+        is_verbose = _flag(request, "verbose")
+        try:
+            reasons = (await self._checked(compared)).reasons
+        except RegistryError as error:
+            if not is_verbose or error.code != INVALID_SCHEMA:
+                raise
+            reasons = [error.message]
+        told: dict[str, Any] = {"is_compatible": not reasons}
+        return told | {"messages": [*reasons]} if is_verbose else told
 
     # -- settings
 
@@ -482,8 +493,8 @@ def _subject(request: Request) -> str | None:
 
 def _id(request: Request) -> int:
     text = _path(request, "id")
-    if not text.isdecimal() or len(text) > 10:
-        raise RegistryError(NO_SUCH_SCHEMA, f"Schema {text[:100]} not found")
+    if not (text.isascii() and text.isdecimal()) or int(text[:20]) > ID_MAX:
+        raise RegistryError(NOT_FOUND, "HTTP 404 Not Found")  # as for a path that is not served
     return int(text)
 
 
@@ -492,9 +503,16 @@ def _flag(request: Request, name: str) -> bool:
 
 
 def _page(request: Request, rows: list[T]) -> list[T]:
-    first, count = (request.query_params.get(each, "") for each in ("offset", "limit"))
-    rows = rows[int(first) :] if first.isdecimal() else rows
-    return rows[: int(count)] if count.isdecimal() and int(count) else rows
+    first, count = (_count(request, each) for each in ("offset", "limit"))
+    rows = rows[first:]
+    return rows[:count] if count else rows
+
+
+def _count(request: Request, name: str) -> int:
+    """A number of rows that the query names; 0 for none, and for what is no number."""
+    text = request.query_params.get(name, "")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= COUNT_DIGITS_MAX
+    return int(text) if is_number else 0
 
 
 async def _body(request: Request) -> Mapping[str, Any]:
@@ -518,7 +536,7 @@ def _number(body: Mapping[str, Any], name: str) -> int:
     value = body.get(name)
     if value is None:
         return -1
-    if type(value) is not int or not -1 <= value <= registry.ID_MAX:
+    if type(value) is not int or not -1 <= value <= ID_MAX:
         raise RegistryError(BAD_REQUEST, f"{name} is a number")
     return value
 

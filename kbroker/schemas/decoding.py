@@ -69,7 +69,7 @@ class SchemaDecoder:
         store = self._topic.store
         try:
             known = frame.schema
-            schema_id = store.id_of_guid(known) if isinstance(known, str) else known
+            schema_id = store.ids_of_guid(known)[0] if isinstance(known, str) else known
             place = store.place_of(schema_id, subject)
         except RegistryError:
             if isinstance(frame.schema, str) and frame.indexes is None:

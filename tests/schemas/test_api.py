@@ -106,7 +106,7 @@ async def test_modes_say_what_may_be_done() -> None:
         assert (await client.try_to_register("s", WIDER, id=70)).body["error_code"] == 42205
         await client.put("/mode/new", {"mode": "IMPORT"})
         assert await client.register("new", BROKEN, id=70, version=5) == 70
-        assert (await client.try_to_register("new", WIDER, id=70)).body["error_code"] == 42207
+        assert (await client.try_to_register("new", WIDER, id=70)).body["error_code"] == 42205
         assert await client.register("s", WIDER) == 71
 
 
@@ -236,3 +236,68 @@ async def test_other_schemas_have_no_descriptors() -> None:
         assert (await client.get("/schemas/ids/1?format=serialized"))["schema"] == '"string"'
         await client.register("p", 'edition = "2023"; message M {}', schemaType="PROTOBUF")
         assert await client.refusal("GET", "/schemas/ids/2?format=serialized") == 42201
+
+
+async def test_error_codes_are_those_of_confluents_registry() -> None:
+    async with registry() as (_, [client]):
+        unknown = "/compatibility/subjects/s/versions"
+        said = await client.ask("POST", f"{unknown}/latest", {"schema": '"int"'})
+        assert said.body == {"is_compatible": True}
+        assert await client.refusal("POST", f"{unknown}/1", {"schema": '"int"'}) == 40402
+        assert await client.refusal("POST", "/subjects/s", {"schema": '"in'}) == 42201
+        assert await client.refusal("POST", "/subjects/s", {"schema": '"int"'}) == 40401
+        await client.register("s", PLAIN)
+        said = await client.ask("POST", f"{unknown}/1?verbose=true", {"schema": '"in'})
+        assert said.body["is_compatible"] is False
+        assert "Invalid schema" in said.body["messages"][0]
+        assert (await client.try_to_register("s", WIDER, version=7)).body["error_code"] == 42201
+        large = '"' + "x" * 1_040_000 + '"'
+        assert (await client.try_to_register("s", large)).body["error_code"] in (42201, 42209)
+        for each in ("config", "mode"):
+            assert await client.refusal("DELETE", f"/{each}/s") == 40401
+        assert await client.refusal("PUT", "/config/__GLOBAL", {"compatibility": "NONE"}) == 42208
+        assert await client.refusal("GET", "/schemas/ids/x") == 404
+        assert await client.refusal("GET", "/schemas/ids/1/versions?subject=t") == 40403
+        await client.put("/config/s", {"compatibility": "FULL"})
+        await client.delete("/subjects/s")
+        assert await client.get("/config/s") == {"compatibilityLevel": "FULL"}
+        assert await client.refusal("GET", "/subjects/s/versions/latest?deleted=true") == 40402
+        assert await client.refusal("DELETE", "/subjects/s/versions/latest?permanent=true") == 40402
+        await client.delete("/subjects/s/versions/1?permanent=true")
+        assert await client.refusal("GET", "/config/s") == 40408
+
+
+async def test_soft_deleted_schemas_hold_what_they_refer_to() -> None:
+    async with registry() as (_, [client]):
+        await client.register("base", record("Base", ("x", "int")))
+        references = [{"name": "Base", "subject": "base", "version": 1}]
+        await client.register("outer", record("Outer", ("b", "Base")), references=references)
+        await client.delete("/subjects/outer")
+        path = "/subjects/base/versions/1/referencedby"
+        assert await client.get(path) == []
+        assert await client.get(f"{path}?deleted=true") == [2]
+        await client.delete("/subjects/base")
+        assert await client.refusal("DELETE", "/subjects/base?permanent=true") == 42206
+        await client.delete("/subjects/outer?permanent=true")
+        assert await client.delete("/subjects/base?permanent=true") == [1]
+
+
+async def test_files_of_protobuf_need_no_message() -> None:
+    async with registry() as (_, [client]):
+        await client.register("l", LINE, schemaType="PROTOBUF")
+        references = [{"name": "l.proto", "subject": "l", "version": 1}]
+        texts = (
+            'syntax = "proto3"; import public "l.proto";',
+            'syntax = "proto2"; package p; import "l.proto"; extend Line { optional int32 x = 9; }',
+            'syntax = "proto3"; import "l.proto"; service S { rpc Get (p.Line) returns (p.Line); }',
+        )
+        for number, text in enumerate(texts):
+            subject = f"s{number}"
+            await client.register(subject, text, schemaType="PROTOBUF", references=references)
+            path = f"/subjects/{subject}/versions/1?format=serialized"
+            file = FileDescriptorProto.FromString(
+                base64.b64decode((await client.get(path))["schema"])
+            )
+            assert [*file.dependency] == ["l.proto"]
+        said = await client.try_to_register("s", " // nothing", schemaType="PROTOBUF")
+        assert said.body["error_code"] == 42201

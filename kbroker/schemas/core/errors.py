@@ -11,7 +11,7 @@ SUBJECT_SOFT_DELETED, SUBJECT_NOT_SOFT_DELETED = 40404, 40405
 VERSION_SOFT_DELETED, VERSION_NOT_SOFT_DELETED = 40406, 40407
 NO_OWN_LEVEL, NO_OWN_MODE = 40408, 40409
 INVALID_SCHEMA, INVALID_VERSION, INVALID_LEVEL, INVALID_MODE = 42201, 42202, 42203, 42204
-NOT_PERMITTED, REFERENCE_EXISTS, ID_TAKEN, INVALID_SUBJECT = 42205, 42206, 42207, 42208
+NOT_PERMITTED, REFERENCE_EXISTS, INVALID_SUBJECT, SCHEMA_TOO_LARGE = 42205, 42206, 42208, 42209
 DENIED = 40301
 INCOMPATIBLE, BAD_REQUEST, STORE_FAILED, STORE_TIMED_OUT = 409, 400, 50001, 50002
 
@@ -47,6 +47,11 @@ def no_such_version(version: int | str) -> RegistryError:
 def no_such_schema(what: object = "") -> RegistryError:
     """No schema has that id, or is equal to the one that was given."""
     return RegistryError(NO_SUCH_SCHEMA, f"Schema {what} not found" if what else "Schema not found")
+
+
+def schema_too_large(reason: str) -> RegistryError:
+    """Return the error for a schema that exceeds a limit of its size."""
+    return RegistryError(SCHEMA_TOO_LARGE, f"The schema is too large: {reason}")
 
 
 def invalid_schema(reason: str) -> RegistryError:

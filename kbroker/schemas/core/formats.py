@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from .avro import AvroSchema
-from .errors import RegistryError, invalid_schema
+from .errors import RegistryError, invalid_schema, schema_too_large
 from .json_schema import JsonSchema
 from .limits import DIFFERENCES_MAX, REFERENCES_MAX, TEXT_MAX, Budget
 from .parsed import Difference, Parsed
@@ -38,7 +38,7 @@ def check_size(content: Content) -> None:
     if content.type not in _TYPES:
         raise invalid_schema(f"there is no type {content.type}; there are {', '.join(_TYPES)}")
     if len(content.text) > TEXT_MAX:
-        raise invalid_schema(f"it has more than {TEXT_MAX} characters")
+        raise schema_too_large(f"it has more than {TEXT_MAX} characters")
     if len(content.references) > REFERENCES_MAX:
         raise invalid_schema(f"it has more than {REFERENCES_MAX} references")
 

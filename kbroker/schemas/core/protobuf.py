@@ -48,9 +48,9 @@ class ProtobufSchema:
     def __init__(self, text: str, texts: Mapping[str, str] | None = None) -> None:
         tokens = tokens_of(text_of(text))
         self.canonical = _joined(tokens)
+        if not tokens:
+            raise invalid_schema("it is empty")
         self.own = _Parser(tokens).file()
-        if not (self.own.messages or self.own.enums):
-            raise invalid_schema("it declares neither a message nor an enum")
         self.known = Declared(self.own.package)
         for each in texts or {}:
             self._add(_Parser(tokens_of(text_of((texts or {})[each]))).file())

@@ -15,15 +15,19 @@ LAST_ID = "kbroker.last.id"
 
 
 class Entry(NamedTuple):
-    """A record: its key, and its value or None for a tombstone."""
+    """A record: its key, and its value or None for a tombstone.
+
+    `stored_key` holds the key's bytes as another registry wrote them, or None for our own form.
+    """
 
     key: Mapping[str, Any]
     value: Mapping[str, Any] | None = None
     last_id: int | None = None
+    stored_key: bytes | None = None
 
     def key_bytes(self) -> bytes:
-        """As it is stored; equal keys have equal bytes, which compaction needs."""
-        return _bytes(self.key)
+        """The key as it is stored. Compaction compares these bytes, not what they mean."""
+        return _bytes(self.key) if self.stored_key is None else self.stored_key
 
     def value_bytes(self) -> bytes | None:
         """As it is stored."""
@@ -41,8 +45,17 @@ def subject_key(kind: str, subject: str | None) -> dict[str, Any]:
 
 
 def noop(last_id: int | None = None) -> Entry:
-    """A record that changes nothing, and after which nobody writes who wrote before."""
-    return Entry({"keytype": NOOP, "magic": 0}, None, last_id)
+    """Make a record that changes nothing, and that fences writers of earlier epochs.
+
+    Its magic byte differs from that of other registries, so that compaction keeps the header with
+    the highest schema ID when another registry writes a NOOP of its own.
+    """
+    return Entry({"keytype": NOOP, "magic": 1}, None, last_id)
+
+
+def tombstone(key: bytes) -> Entry:
+    """Make a record that lets compaction delete what was stored under exactly these key bytes."""
+    return Entry(_read(key) or {}, None, None, key)
 
 
 def read_entry(key: bytes | None, value: bytes | None, last_id: bytes | None = None) -> Entry:
@@ -51,7 +64,7 @@ def read_entry(key: bytes | None, value: bytes | None, last_id: bytes | None = N
     if read is None:
         raise ValueError("a record of the registry has no key")
     known = int(last_id) if last_id is not None and last_id.isdigit() else None
-    return Entry(read, _read(value), known)
+    return Entry(read, _read(value), known, key)
 
 
 def _read(data: bytes | None) -> dict[str, Any] | None:

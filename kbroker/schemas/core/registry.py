@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
+from unicodedata import category
 
 from .errors import (
-    ID_TAKEN,
     INCOMPATIBLE,
     INVALID_LEVEL,
     INVALID_MODE,
@@ -26,16 +26,30 @@ from .errors import (
     RegistryError,
     invalid_schema,
     no_such_schema,
+    no_such_subject,
+    no_such_version,
 )
 from .formats import Texts, check_size, differences, parse, referred_texts, stored
 from .parsed import Difference
-from .records import CONFIG, DELETE_SUBJECT, MODE, Entry, noop, schema_key, subject_key
-from .store import LEVEL, NORMALIZE, Registered, SchemaStore
+from .records import (
+    CONFIG,
+    DELETE_SUBJECT,
+    MODE,
+    SCHEMA,
+    Entry,
+    noop,
+    schema_key,
+    subject_key,
+    tombstone,
+)
+from .store import ID_MAX, LEVEL, NORMALIZE, Registered, SchemaStore
 from .values import PROTOBUF, Content, Level, Mode
 
-ID_MAX = VERSION_MAX = 2**31 - 1
+VERSION_MAX = ID_MAX
 SUBJECT_MAX = 1024
 """Characters of a subject's name."""
+RESERVED_SUBJECTS = frozenset({"__GLOBAL", "__EMPTY"})
+"""Names that Confluent's registry uses itself."""
 SAME_MAX = 500_000
 """Characters of schemas that are read to see whether they are only written down in another way."""
 CONFIG_KEYS = frozenset(
@@ -81,7 +95,8 @@ class Checked(NamedTuple):
 
 def check_subject(subject: str) -> None:
     """Raises RegistryError for what is no name of a subject."""
-    if not subject or len(subject) > SUBJECT_MAX or not subject.isprintable():
+    is_text = not any(category(each) == "Cc" for each in subject)
+    if not 0 < len(subject) <= SUBJECT_MAX or subject in RESERVED_SUBJECTS or not is_text:
         raise RegistryError(
             INVALID_SUBJECT, f"The specified subject '{subject[:100]}' is not a valid."
         )
@@ -89,9 +104,13 @@ def check_subject(subject: str) -> None:
 
 def version_of(text: str) -> int:
     """-1 for the latest one. Raises RegistryError."""
-    if text in ("latest", "-1"):
+    if text.strip().lower() in ("latest", "-1"):
         return -1
-    if not text.isdecimal() or len(text) > 10 or not 0 < int(text) <= VERSION_MAX:
+    if (
+        not (text.isascii() and text.isdecimal())
+        or len(text) > 10
+        or not 0 < int(text) <= VERSION_MAX
+    ):
         raise RegistryError(
             INVALID_VERSION,
             f"The specified version '{text[:100]}' is not a valid version id. Allowed values are "
@@ -120,10 +139,11 @@ def to_compare(
     level = store.level(subject)
     there = store.versions(subject)[::-1]
     if with_version is not None:
-        there = [store.version(subject, with_version)]
-    elif not (all_versions and level is not Level.NONE) and not level.is_transitive:
-        there = there[:1]
-    if level is Level.NONE or store.mode(subject) is Mode.IMPORT:
+        there = _named_version(store, subject, with_version)
+    elif not all_versions:
+        there = [] if store.mode(subject) is Mode.IMPORT else there
+        there = there if level.is_transitive else there[:1]
+    if level is Level.NONE:
         there = []
     return Compared(
         content,
@@ -132,6 +152,16 @@ def to_compare(
         normalize or store.normalizes(subject),
         tuple((each, referred_texts(store, each.content)) for each in there),
     )
+
+
+def _named_version(store: SchemaStore, subject: str, version: int) -> list[Registered]:
+    """Return one version; of a subject without versions the latest is none. Raises RegistryError."""
+    try:
+        return [store.version(subject, version)]
+    except RegistryError:
+        if version == -1:
+            return []
+        raise no_such_version(version) from None
 
 
 def check(compared: Compared) -> Checked:
@@ -158,7 +188,9 @@ def _told(found: Sequence[Difference], old: Registered, level: Level) -> Iterato
 
 def find(store: SchemaStore, subject: str, content: Content, *, deleted: bool) -> Registered:
     """The version that has exactly this schema. Raises RegistryError."""
-    there = store.some_versions(subject, deleted=deleted)
+    there = store.versions(subject, deleted=deleted)
+    if not there:
+        raise no_such_subject(subject)
     names_none = content.metadata is None and content.rule_set is None
     found = _newest_with(there, content, any_metadata=names_none)
     if found is None:
@@ -206,7 +238,10 @@ def _without_style(content: Content) -> str:
     """The text, without what another way to write it down has otherwise."""
     if content.type == PROTOBUF:
         return "\n".join(line for line in content.text.splitlines() if line.strip())
-    return json.dumps(json.loads(content.text), sort_keys=True)
+    try:
+        return json.dumps(json.loads(content.text), sort_keys=True)
+    except (ValueError, RecursionError):  # another registry wrote what is not JSON here
+        return content.text
 
 
 def plan_registration(
@@ -216,7 +251,7 @@ def plan_registration(
     check_subject(subject)
     content, mode = checked.content, store.mode(subject)
     known = _newest_with(store.versions(subject), content)
-    if known is not None and schema_id in (-1, known.id):
+    if known is not None and schema_id in (-1, known.id) and version in (-1, 0, known.version):
         return Planned((), known)
     _check_may_write(store, subject)
     if schema_id >= 0 and mode is not Mode.IMPORT:
@@ -227,15 +262,38 @@ def plan_registration(
         raise incompatible(subject, checked.reasons)
     there = store.versions(subject, deleted=True)
     following = there[-1].version + 1 if there else 1
+    if mode is not Mode.IMPORT and version > 0 and version != following:
+        raise invalid_schema("Version is not one more than previous version")
     made = Registered(
         subject,
-        version if mode is Mode.IMPORT and version > 0 else following,
+        version if version > 0 else following,
         _id_for(store, content, schema_id),
         content,
     )
     if max(made.id, made.version) > VERSION_MAX:
         raise invalid_schema("there are no more ids")
-    return Planned([_entry_of(made)], made)
+    replaced = _replaced(store, there, made)
+    return Planned([*replaced, _entry_of(made)], made)
+
+
+def _replaced(store: SchemaStore, there: Sequence[Registered], made: Registered) -> Iterator[Entry]:
+    """Delete the soft-deleted versions that a new version with the same ID takes the place of."""
+    for each in there:
+        is_earlier = each.is_deleted and each.id == made.id and each.version < made.version
+        if is_earlier and not store.referring(*each.place, deleted=True):
+            yield from _deletion(store, SCHEMA, *each.place)
+
+
+def _deletion(
+    store: SchemaStore, kind: str, subject: str | None, version: int = 0
+) -> Iterator[Entry]:
+    """Delete a version or a setting under each form of its key that the topic holds."""
+    key = schema_key(subject, version) if kind == SCHEMA and subject else subject_key(kind, subject)
+    own = Entry(key)
+    yield own
+    for each in store.keys(kind, subject, version):
+        if each != own.key_bytes():
+            yield tombstone(each)
 
 
 def incompatible(subject: str, reasons: Sequence[str]) -> RegistryError:
@@ -256,7 +314,9 @@ def _id_for(store: SchemaStore, content: Content, wanted: int) -> int:
     except RegistryError:
         return wanted
     if there != content:
-        raise RegistryError(ID_TAKEN, f"Overwrite new schema with id {wanted} is not permitted.")
+        raise RegistryError(
+            NOT_PERMITTED, f"Overwrite new schema with id {wanted} is not permitted."
+        )
     return wanted
 
 
@@ -274,60 +334,74 @@ def plan_version_deletion(
     store: SchemaStore, subject: str, version: int, *, permanent: bool
 ) -> Planned:
     """Delete one version; for good only what is deleted already. Raises RegistryError."""
-    found = store.version(subject, version, deleted=permanent or version != -1)
-    _check_may_write(store, subject)
-    _check_not_referred(store, found)
+    found = store.version(subject, version, deleted=True)
     whose = f"Subject '{subject}' Version {found.version}"
-    if permanent:
-        if not found.is_deleted:
-            raise RegistryError(
-                VERSION_NOT_SOFT_DELETED,
-                f"{whose} was not deleted first before being permanently deleted",
-            )
-        return Planned([Entry(schema_key(*found.place)), noop(store.last_id)], found.version)
-    if found.is_deleted:
+    if found.is_deleted and not permanent:
         raise RegistryError(
             VERSION_SOFT_DELETED,
             f"{whose} was soft deleted. Set permanent=true to delete permanently",
         )
-    return Planned([_entry_of(replace(found, is_deleted=True))], found.version)
+    _check_may_write(store, subject)
+    _check_not_referred(store, found, permanent=permanent)
+    if not permanent:
+        return Planned([_entry_of(replace(found, is_deleted=True))], found.version)
+    if not found.is_deleted:
+        raise RegistryError(
+            VERSION_NOT_SOFT_DELETED,
+            f"{whose} was not deleted first before being permanently deleted",
+        )
+    gone = [*_deletion(store, SCHEMA, *found.place)]
+    if len(store.versions(subject, deleted=True)) == 1:
+        gone += _settings_deletion(store, subject)
+    return Planned([*gone, noop(store.last_id)], found.version)
+
+
+def _settings_deletion(store: SchemaStore, subject: str) -> Iterator[Entry]:
+    """Delete the settings of a subject that has no version left."""
+    for kind, known in ((CONFIG, store.config(subject)), (MODE, store.own_mode(subject))):
+        if known is not None:
+            yield from _deletion(store, kind, subject)
 
 
 def plan_subject_deletion(store: SchemaStore, subject: str, *, permanent: bool) -> Planned:
-    """Delete all versions of a subject, and its settings. Raises RegistryError."""
+    """Delete all versions of a subject; for good also its settings. Raises RegistryError."""
     there = store.some_versions(subject, deleted=True)
     left = [each for each in there if not each.is_deleted]
-    _check_may_write(store, subject)
-    for each in left:
-        _check_not_referred(store, each)
-    settings = [
-        Entry(subject_key(kind, subject))
-        for kind, known in ((CONFIG, store.config(subject)), (MODE, store.own_mode(subject)))
-        if known is not None
-    ]
-    if permanent:
-        if left:
-            raise RegistryError(
-                SUBJECT_NOT_SOFT_DELETED,
-                f"Subject '{subject}' was not deleted first before being permanently deleted",
-            )
-        for each in there:
-            _check_not_referred(store, each)
-        gone = [Entry(schema_key(*each.place)) for each in there]
-        versions = [each.version for each in there]
-        return Planned([*gone, *settings, noop(store.last_id)], versions)
-    if not left:
+    if not permanent and not left:
         raise RegistryError(
             SUBJECT_SOFT_DELETED,
             f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently",
         )
-    value = {"subject": subject, "version": left[-1].version}
+    _check_may_write(store, subject)
+    for each in there if permanent else left:
+        _check_not_referred(store, each, permanent=permanent, apart_from=subject)
+        if permanent and not each.is_deleted:
+            raise RegistryError(
+                SUBJECT_NOT_SOFT_DELETED,
+                f"Subject '{subject}' was not deleted first before being permanently deleted",
+            )
+    if permanent:
+        # References among versions of one subject lead to earlier ones.
+        gone = [tomb for each in reversed(there) for tomb in _deletion(store, SCHEMA, *each.place)]
+        settings = _settings_deletion(store, subject)
+        return Planned([*gone, *settings, noop(store.last_id)], [each.version for each in there])
+    # The highest version of all: this record takes the place of an earlier one of the same key.
+    value = {"subject": subject, "version": there[-1].version}
     mark = Entry(subject_key(DELETE_SUBJECT, subject), value)
-    return Planned([mark, *settings], [each.version for each in left])
+    return Planned([mark], [each.version for each in left])
 
 
-def _check_not_referred(store: SchemaStore, each: Registered) -> None:
-    if store.referring(*each.place):
+def _check_not_referred(
+    store: SchemaStore, each: Registered, *, permanent: bool, apart_from: str | None = None
+) -> None:
+    """Raise RegistryError if another schema refers to a version.
+
+    Args:
+        permanent: Whether soft-deleted schemas count; records may still need them.
+        apart_from: A subject whose own references do not count, because all of it is deleted.
+    """
+    found = store.referring(*each.place, deleted=permanent)
+    if any(other.subject != apart_from for other in found):
         key = f"{{magic=1,keytype=SCHEMA,subject={each.subject},version={each.version}}}"
         raise RegistryError(REFERENCE_EXISTS, f"One or more references exist to the schema {key}.")
 
@@ -369,9 +443,10 @@ def plan_config_deletion(store: SchemaStore, subject: str | None) -> Planned:
     """Forget a subject's settings, so that those of all hold for it. Raises RegistryError."""
     known = store.config(subject)
     if subject is not None and known is None:
-        raise no_own_level(subject)
+        raise no_such_subject(subject)
     _check_may_write(store, subject)
-    return Planned([Entry(subject_key(CONFIG, subject))], dict(known or {LEVEL: Level.BACKWARD}))
+    gone = [*_deletion(store, CONFIG, subject)]
+    return Planned(gone, dict(known or {LEVEL: Level.BACKWARD}))
 
 
 def no_own_level(subject: str) -> RegistryError:
@@ -393,21 +468,37 @@ def plan_mode(store: SchemaStore, subject: str | None, mode: Any, *, force: bool
     except ValueError:
         known = ", ".join(Mode)
         raise RegistryError(INVALID_MODE, f"Invalid mode. Valid values are {known}") from None
-    there = store.subjects() if subject is None else store.versions(subject)
-    is_new = wanted is Mode.IMPORT and store.mode(subject) is not Mode.IMPORT
-    if is_new and there and not force:
-        raise RegistryError(NOT_PERMITTED, "Cannot import since found existing subjects")
+    gone: list[Entry] = []
+    if wanted is Mode.IMPORT and store.mode(subject) is not Mode.IMPORT and not force:
+        gone = [*_cleared(store, subject)]
     value = {"subject": subject, "mode": wanted} if subject is not None else {"mode": wanted}
-    return Planned([Entry(subject_key(MODE, subject), value)], {"mode": wanted})
+    return Planned([*gone, Entry(subject_key(MODE, subject), value)], {"mode": wanted})
+
+
+def _cleared(store: SchemaStore, subject: str | None) -> Iterator[Entry]:
+    """Delete for good what is soft-deleted, so that schemas with any ID can be imported.
+
+    Raises RegistryError if a version is left, or is referred to.
+    """
+    names = store.subjects(deleted=True) if subject is None else [subject]
+    there = [each for name in names for each in store.versions(name, deleted=True)]
+    if not all(each.is_deleted for each in there):
+        raise RegistryError(NOT_PERMITTED, "Cannot import since found existing subjects")
+    for each in there:
+        _check_not_referred(store, each, permanent=True)
+    for each in there:
+        yield from _deletion(store, SCHEMA, *each.place)
+    if there:
+        yield noop(store.last_id)
 
 
 def plan_mode_deletion(store: SchemaStore, subject: str | None) -> Planned:
     """Forget the mode of a subject. Raises RegistryError."""
     known = store.own_mode(subject)
     if subject is not None and known is None:
-        raise no_own_mode(subject)
+        raise no_such_subject(subject)
     told = {"mode": known or Mode.READWRITE}
-    return Planned([Entry(subject_key(MODE, subject))], told)
+    return Planned([*_deletion(store, MODE, subject)], told)
 
 
 def no_own_mode(subject: str) -> RegistryError:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from .errors import no_such_schema, no_such_subject, no_such_version
-from .records import (
-    CLEAR_SUBJECT,
-    CONFIG,
-    DELETE_SUBJECT,
-    MODE,
-    SCHEMA,
-    Entry,
-)
+from .records import CLEAR_SUBJECT, CONFIG, DELETE_SUBJECT, MODE, SCHEMA, Entry
 from .values import Content, Level, Malformed, Mode, Reference, content_of
 
+ID_MAX = 2**31 - 1
 LEVEL = "compatibilityLevel"
 NORMALIZE = "normalize"
 PLACES_LOOKED_AT = 100
+Identity: TypeAlias = tuple[str, str | None, int]
+"""The key type, the subject and the version (0 for settings) that a key stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +53,15 @@ class SchemaStore:
         self._subjects: dict[str, dict[int, Registered]] = {}
         self._places: dict[int, dict[tuple[str, int], Registered]] = {}
         """By id; those that are gone for good leave none behind."""
-        self._ids: dict[Content, int] = {}
-        self._guids: dict[str, int] = {}
+        self._ids: dict[Content, set[int]] = {}
+        self._guids: dict[str, Content] = {}
         self._referring: dict[tuple[str, int], set[tuple[str, int]]] = {}
         self._configs: dict[str | None, Mapping[str, Any]] = {}
         self._modes: dict[str | None, Mode] = {}
+        self._keys: dict[Identity, tuple[bytes, ...]] = {}
+        """The bytes of the keys under which the topic holds values: each registry writes its own form."""
+        self._orphans: set[Identity] = set()
+        """What is deleted, while the topic still holds values under other forms of its key."""
 
     # -- replay
 
@@ -77,11 +77,15 @@ class SchemaStore:
                 return
             case _ if kind == SCHEMA:
                 self._replay_schema(entry)
+                self._note_key((SCHEMA, subject, int(entry.key["version"])), entry)
             case _ if kind == CONFIG:
+                _check_level(entry.value)
                 _set(self._configs, subject, entry.value)
+                self._note_key((CONFIG, subject, 0), entry)
             case _ if kind == MODE:
                 mode = None if entry.value is None else Mode(entry.value["mode"])
                 _set(self._modes, subject, mode)
+                self._note_key((MODE, subject, 0), entry)
             case _ if kind == DELETE_SUBJECT:
                 if entry.value is not None:
                     self._mark_deleted(entry.value["subject"], int(entry.value["version"]))
@@ -91,20 +95,39 @@ class SchemaStore:
             case _:
                 raise ValueError(f"there are no records of kind {kind}")
 
+    def _note_key(self, identity: Identity, entry: Entry) -> None:
+        """Remember under which bytes of a key the topic holds a value."""
+        key = entry.key_bytes()
+        others = tuple(each for each in self._keys.pop(identity, ()) if each != key)
+        keys = others if entry.value is None else (*others, key)
+        if keys:
+            self._keys[identity] = keys
+        if entry.value is None and keys:
+            self._orphans.add(identity)
+        else:
+            self._orphans.discard(identity)
+
+    def keys(self, kind: str, subject: str | None, version: int = 0) -> tuple[bytes, ...]:
+        """Return the bytes of all keys under which the topic holds a version or a setting."""
+        return self._keys.get((kind, subject, version), ())
+
+    def orphaned_keys(self) -> list[bytes]:
+        """Return the keys whose values come back if compaction drops the tombstone of another form."""
+        return [key for each in self._orphans for key in self._keys[each]]
+
     def _replay_schema(self, entry: Entry) -> None:
-        place = entry.key["subject"], int(entry.key["version"])
+        place = _place_of(entry.key)
         value = entry.value
         if value is None:
             self._forget(place)
             return
-        made = Registered(
-            *place, int(value["id"]), content_of(value), bool(value.get("deleted", False))
-        )
+        schema_id = _number(value["id"], "an id")
+        made = Registered(*place, schema_id, content_of(value), bool(value.get("deleted", False)))
         self._forget(place)
         self._subjects.setdefault(made.subject, {})[made.version] = made
         self._places.setdefault(made.id, {})[place] = made
-        self._ids.setdefault(made.content, made.id)
-        self._guids.setdefault(made.content.guid, made.id)
+        self._ids.setdefault(made.content, set()).add(made.id)
+        self._guids[made.content.guid] = made.content
         self.last_id = max(self.last_id, made.id)
         for each in made.content.references:
             self._referring.setdefault((each.subject, each.version), set()).add(place)
@@ -112,7 +135,7 @@ class SchemaStore:
     def _mark_deleted(self, subject: str, last: int) -> None:
         for version, each in [*self._subjects.get(subject, {}).items()]:
             if version <= last and not each.is_deleted:
-                gone = Registered(subject, version, each.id, each.content, True)
+                gone = replace(each, is_deleted=True)
                 self._subjects[subject][version] = self._places[each.id][gone.place] = gone
 
     def _forget(self, place: tuple[str, int]) -> None:
@@ -126,11 +149,20 @@ class SchemaStore:
         del places[place]
         if not places:
             del self._places[gone.id]
-            if self._ids.get(gone.content) == gone.id:
-                del self._ids[gone.content]
-                del self._guids[gone.content.guid]
+        self._forget_id(gone)
         for each in gone.content.references:
             self._referring[each.subject, each.version].discard(place)
+
+    def _forget_id(self, gone: Registered) -> None:
+        """Forget that a content has an ID, unless another version has both."""
+        places = self._places.get(gone.id, {})
+        if any(each.content == gone.content for each in places.values()):
+            return
+        ids = self._ids[gone.content]
+        ids.discard(gone.id)
+        if not ids:
+            del self._ids[gone.content]
+            del self._guids[gone.content.guid]
 
     # -- what there is
 
@@ -161,11 +193,13 @@ class SchemaStore:
         return found
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> Registered:
-        """One version, -1 for the latest. Raises RegistryError."""
+        """One version, -1 for the latest that is not deleted. Raises RegistryError."""
         there = self._subjects.get(subject, {})
         if version == -1:
-            return self.some_versions(subject, deleted=deleted)[-1]
-        found = there.get(version)
+            live = self.versions(subject)
+            found = live[-1] if live else None
+        else:
+            found = there.get(version)
         if found is not None and (deleted or not found.is_deleted):
             return found
         self.some_versions(subject, deleted=deleted)
@@ -195,26 +229,30 @@ class SchemaStore:
         """Also of versions that are deleted, because records may still be there. Raises RegistryError."""
         return self.places_of(schema_id, deleted=True)[0].content
 
-    def id_of_guid(self, guid: str) -> int:
-        """Raises RegistryError."""
+    def content_of_guid(self, guid: str) -> Content:
+        """Return the schema with a GUID. Raises RegistryError."""
         if guid not in self._guids:
             raise no_such_schema(guid)
         return self._guids[guid]
 
+    def ids_of_guid(self, guid: str) -> list[int]:
+        """Return the IDs that the schema with a GUID has, in order. Raises RegistryError."""
+        return sorted(self._ids[self.content_of_guid(guid)])
+
     def id_of(self, content: Content) -> int | None:
-        """Of what is registered under any subject."""
-        return self._ids.get(content)
+        """Return the lowest ID that a content has under any subject."""
+        return min(self._ids.get(content, ()), default=None)
 
     def everything(self, *, deleted: bool = False) -> Iterator[Registered]:
         """Every version of every subject, in order."""
         for subject in sorted(self._subjects):
             yield from self.versions(subject, deleted=deleted)
 
-    def referring(self, subject: str, version: int) -> list[Registered]:
-        """The versions that refer to one and are not deleted."""
+    def referring(self, subject: str, version: int, *, deleted: bool = False) -> list[Registered]:
+        """Return the versions that refer to one; `deleted` includes soft-deleted ones."""
         places = sorted(self._referring.get((subject, version), ()))
         found = (self._subjects[name][number] for name, number in places)
-        return [each for each in found if not each.is_deleted]
+        return [each for each in found if deleted or not each.is_deleted]
 
     def referred(self, reference: Reference) -> Registered:
         """What a reference means, also if that was deleted meanwhile. Raises RegistryError."""
@@ -251,6 +289,24 @@ class SchemaStore:
         if of_all == Mode.READONLY_OVERRIDE:
             return of_all
         return self._modes.get(subject, of_all)
+
+
+def _place_of(key: Mapping[str, Any]) -> tuple[str, int]:
+    if not isinstance(key["subject"], str):
+        raise Malformed("a schema has a subject")
+    return key["subject"], _number(key["version"], "a version")
+
+
+def _number(value: Any, what: str) -> int:
+    if type(value) is not int or not 0 <= value <= ID_MAX:
+        raise Malformed(f"{what} is a number up to {ID_MAX}")
+    return value
+
+
+def _check_level(config: Mapping[str, Any] | None) -> None:
+    level = (config or {}).get(LEVEL)
+    if level is not None:
+        Level(level)
 
 
 def _set(settings: dict[str | None, Any], subject: str | None, value: Any) -> None:

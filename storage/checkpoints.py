@@ -254,21 +254,41 @@ def decode_id(text: str) -> UUID:
         raise ValueError(f"{text!r} is not an id") from error
 
 
-def partition_metadata_to_bytes(topic_id: UUID) -> bytes:
-    rows = ["version: 0", f"topic_id: {encode_id(topic_id)}"]
-    return "\n".join([*rows, f"checksum: {_checksum(rows)}"]).encode()
+class PartitionMetadata(NamedTuple):
+    """Which partition a folder holds, whatever the folder is called.
 
+    `partition` is None in a file that Apache Kafka wrote: it has the topic id only.
+    """
 
-def partition_metadata_from_bytes(data: bytes) -> UUID | None:
-    """The topic id of a partition folder; None when the file is damaged."""
-    try:
-        rows = data.decode().split("\n")
-        fields = dict(row.split(": ") for row in rows if row)
-        if "checksum" in fields and int(fields["checksum"]) != _checksum(rows[:2]):
+    topic_id: UUID
+    partition: int | None
+
+    def is_of(self, topic_id: UUID, partition: int) -> bool:
+        """Return True unless the file says that it belongs to another partition."""
+        return self.topic_id == topic_id and self.partition in (None, partition)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of `partition.metadata`. Kafka reads the first two lines of it."""
+        rows = ["version: 0", f"topic_id: {encode_id(self.topic_id)}"]
+        if self.partition is not None:
+            rows.append(f"partition: {self.partition}")
+        return "\n".join([*rows, f"checksum: {_checksum(rows)}"]).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PartitionMetadata | None:
+        """Parse `partition.metadata`; return None if it is damaged."""
+        try:
+            rows = [row for row in data.decode().split("\n") if row]
+            fields = dict(row.split(": ") for row in rows)
+            known = [row for row in rows if not row.startswith("checksum: ")]
+            if "checksum" in fields and int(fields["checksum"]) != _checksum(known):
+                return None
+            if fields["version"] != "0":
+                return None
+            partition = fields.get("partition")
+            return cls(decode_id(fields["topic_id"]), None if partition is None else int(partition))
+        except (ValueError, KeyError):
             return None
-        return decode_id(fields["topic_id"]) if fields["version"] == "0" else None
-    except (ValueError, KeyError):
-        return None
 
 
 def clean_marker() -> bytes:

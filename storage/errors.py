@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 
@@ -19,6 +21,22 @@ class WriteRefusedError(StorageError):
 
     What else is written there will meet it too; it may be over later.
     """
+
+
+class ForeignLogError(StorageError):
+    """The folder of a partition holds another partition: nothing in it is opened or changed.
+
+    Attributes:
+        folder: Path of the folder.
+        topic_id: Topic id that the folder holds.
+        partition: Partition number that the folder holds; None if it says none.
+    """
+
+    def __init__(self, message: str, *, folder: str, topic_id: UUID, partition: int | None) -> None:
+        super().__init__(message)
+        self.folder = folder
+        self.topic_id = topic_id
+        self.partition = partition
 
 
 class CorruptLogError(StorageError):

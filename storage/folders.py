@@ -15,6 +15,7 @@ A copy that is found beside a log of its name is not complete; it is made anew.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -28,6 +29,8 @@ from .future import FutureLog
 from .log import Log
 from .log_config import LogConfig
 from .manager import CheckpointJob, LogManager, sync_logs
+
+logger = logging.getLogger(__name__)
 
 EVERY_FOLDER = "*"
 
@@ -122,13 +125,24 @@ class LogFolders:
             self._clear_up(manager)
 
     def _clear_up(self, manager: LogManager) -> None:
-        """Give copies that are the log now its name; put the others aside."""
-        for key, name in manager.futures():
-            if self._holder(key) is None:
-                manager.take_over(key, name)
+        """Give finished copies whose log is gone its name, and remove copies of logs that are here.
+
+        Any other copy stays as it is: it may have the only records that are left.
+        """
+        for future in manager.futures():
+            holder = self._holder(future.key)
+            if holder is None and manager.is_finished(future):
+                manager.take_over(future.key, future.name)
+            elif holder is not None and holder.is_copy_of(future):
+                manager.discard_future(future)
+                self.interrupted.append((future.key, manager.data_dir))
             else:
-                manager.discard_future(key, name)
-                self.interrupted.append((key, manager.data_dir))
+                logger.warning(
+                    "%s/%s is not a copy of a log of this node, or an unfinished one of a log that is "
+                    "missing: it is kept and not served; remove it if its records are not needed",
+                    manager.data_dir,
+                    future.name,
+                )
 
     # -- what is where
 
@@ -215,6 +229,11 @@ class LogFolders:
         """Whether a partition is on disk, open or not."""
         return self._holder(partition) is not None
 
+    def is_folder(self, key: Partition) -> bool:
+        """As `LogManager.is_folder`."""
+        holder = self._holder(key)
+        return holder is not None and holder.is_folder(key)
+
     def folders(self) -> list[Partition]:
         """Topic and partition of everything on disk, open or not, as `LogManager.folders`."""
         return [key for manager in self.managers for key in manager.folders()]
@@ -246,14 +265,15 @@ class LogFolders:
         self._forget_place((topic, partition))
         return log
 
-    def delete_logs(self, partitions: Iterable[Partition]) -> None:
+    def delete_logs(self, partitions: Iterable[Partition], topic_id: UUID) -> list[str]:
         """As `LogManager.delete_logs`; copies that are being made go as well."""
         keys = list(partitions)
         for key in keys:
             self._forget_place(key)
             self.drop_future(key)
-        for manager in self.managers:
-            manager.delete_logs(keys)
+        return [
+            folder for manager in self.managers for folder in manager.delete_logs(keys, topic_id)
+        ]
 
     def set_aside(self, partitions: Iterable[Partition]) -> list[str]:
         """As `LogManager.set_aside`."""
@@ -324,7 +344,7 @@ class LogFolders:
         offsets = future.finish()
         there.expect(key, offsets)
         del self._futures[key]  # from here on the copy must not be given up
-        here.delete_logs([key])
+        here.delete_logs([key], source.topic_id)
         there.take_over(key, future.folder.rpartition("/")[2])
         return there.open_log(
             source.topic, source.topic_id, source.partition, config, now_ms=now_ms

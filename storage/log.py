@@ -33,6 +33,7 @@ from kbroker.protocol.records import (
 )
 
 from .cached import waiting
+from .checkpoints import PartitionMetadata
 from .epochs import LeaderEpochs
 from .errors import CorruptLogError, StorageError, WriteRefusedError
 from .files import Files
@@ -153,7 +154,8 @@ class Log:
         """Bytes appended since the log was opened."""
         self.pending = Pending(durable=files.durable)
         """What is not durable yet, and what waits for a checkpoint."""
-        self.segments = LogSegments(files, self.folder, topic_id, self.pending, open_segments)
+        identity = PartitionMetadata(topic_id, partition)
+        self.segments = LogSegments(files, self.folder, identity, self.pending, open_segments)
         self._saved_bytes = 0
         self._intact = False  # everything is on disk that makes opening quick
         # Shared with the manager: logs that its next checkpoint has to look at.

@@ -12,12 +12,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from uuid import UUID
 
 from kbroker.protocol.records import BatchHeader
 
 from .batches import BEGINNING, Position
-from .checkpoints import partition_metadata_to_bytes
+from .checkpoints import PartitionMetadata
 from .files import Files
 from .naming import (
     CLEANED,
@@ -46,7 +45,7 @@ class LogSegments:
     Parameters:
         files: where they are.
         folder: of the partition.
-        topic_id: written into the folder when it is made.
+        identity: written into the folder when it is made.
         pending: what is to be done on disk goes there.
         open_segments: bounds the open files of many logs; None for no bound.
     """
@@ -55,11 +54,11 @@ class LogSegments:
         "_bases",
         "_files",
         "_folder",
+        "_identity",
         "_indexed",
         "_open_segments",
         "_pending",
         "_segments",
-        "_topic_id",
         "folder_exists",
         "snapshots",
     )
@@ -68,13 +67,13 @@ class LogSegments:
         self,
         files: Files,
         folder: str,
-        topic_id: UUID,
+        identity: PartitionMetadata,
         pending: Pending,
         open_segments: OpenSegments | None,
     ) -> None:
         self._files = files
         self._folder = folder
-        self._topic_id = topic_id
+        self._identity = identity
         self._pending = pending
         self._open_segments = open_segments
         self._segments: list[Segment] = []
@@ -165,7 +164,7 @@ class LogSegments:
         file = self._files.open(path, create=True)
         if file.size:
             file.truncate(0)
-        file.append([partition_metadata_to_bytes(self._topic_id)])
+        file.append([self._identity.to_bytes()])
         file.close()
         self._pending.must_sync(FileSync(self._files, path))
         self._distrust_parent()

@@ -13,6 +13,7 @@ The owner calls, from its event loop:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -25,17 +26,16 @@ from .checkpoints import (
     OffsetCheckpoints,
     Offsets,
     Partition,
+    PartitionMetadata,
     clean_marker,
-    partition_metadata_from_bytes,
-    partition_metadata_to_bytes,
+    encode_id,
 )
-from .errors import StorageError
+from .errors import ForeignLogError, StorageError
 from .files import Files, Lock
 from .log import NEVER_COMPACTED, Log
 from .log_config import LogConfig
 from .naming import (
     CLEAN_SHUTDOWN,
-    DELETED_FOLDER,
     LOCK,
     LOG,
     META_PROPERTIES,
@@ -45,6 +45,7 @@ from .naming import (
     deleted_folder_name,
     file_name,
     folder_name,
+    is_deleted_folder,
     parse_folder_name,
     parse_future_folder_name,
     segments_from,
@@ -55,6 +56,8 @@ from .recovery import Cut, load_log
 from .reserve import Reserve
 from .segment import Segment
 from .sync import SyncItem, sync_together
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY_MS = 5_000
 _ROLLED_EVERY_MS = 1_000
@@ -167,6 +170,14 @@ def _offsets_of(log: Log) -> Offsets:
     )
 
 
+class Future(NamedTuple):
+    """The folder of a copy that was found at start: of which partition it is, and its name."""
+
+    key: Partition
+    topic_id: UUID
+    name: str
+
+
 class Repaired(NamedTuple):
     """A log that was repaired.
 
@@ -254,7 +265,7 @@ class LogManager:
 
     def _find_folders(self) -> None:
         names = self._files.listdir(self.data_dir)
-        self._trash = [f"{self.data_dir}/{name}" for name in names if name.endswith(DELETED_FOLDER)]
+        self._trash = [f"{self.data_dir}/{name}" for name in names if is_deleted_folder(name)]
         # Partitions that are on disk; in one order in every run.
         self._folders = dict.fromkeys(sorted(partitions_among(names)))
         self._unopened = set(self._folders)
@@ -363,6 +374,10 @@ class LogManager:
         """
         return [(*partition, self._topic_id(partition)) for partition in self.folders()]
 
+    def is_folder(self, key: Partition) -> bool:
+        """Return True if what has the name of a partition is a directory, False for a file."""
+        return self._files.is_folder(f"{self.data_dir}/{folder_name(*key)}")
+
     def settle(self) -> None:
         """Make durable what an owner that crashed had written, several logs at once.
 
@@ -391,13 +406,18 @@ class LogManager:
                     file.close()
             self._files.sync_dir(folder)
 
-    def _topic_id(self, partition: Partition) -> UUID | None:
-        log = self._logs.get(partition)
+    def _topic_id(self, key: Partition) -> UUID | None:
+        log = self._logs.get(key)
         if log is not None:
             return log.topic_id
-        path = f"{self.data_dir}/{folder_name(*partition)}/{PARTITION_METADATA}"
+        held = self._held(key)
+        return None if held is None else held.topic_id
+
+    def _held(self, key: Partition) -> PartitionMetadata | None:
+        """Return which partition a folder holds; None if the file is missing or damaged."""
+        path = f"{self.data_dir}/{folder_name(*key)}/{PARTITION_METADATA}"
         try:
-            return partition_metadata_from_bytes(self._files.read_bytes(path))
+            return PartitionMetadata.from_bytes(self._files.read_bytes(path))
         except FileNotFoundError:
             return None
 
@@ -406,11 +426,11 @@ class LogManager:
     ) -> Log:
         """The log of a partition: the open one, or from disk, or a new one.
 
-        A folder that belongs to an earlier topic of that name is put aside for removal. A new log
-        has no folder until its first append.
+        A new log has no folder until its first append.
 
         Raises:
             CorruptLogError: bytes that were durable are damaged; other logs are not affected.
+            ForeignLogError: the folder holds another partition, or one of another topic.
             StorageError: the system refuses.
         """
         key = (topic, partition)
@@ -420,11 +440,7 @@ class LogManager:
         if self.failed is not None:
             raise StorageError(self.failed)
         if key in self._folders:
-            found = self._topic_id(key)
-            if found is not None and found != topic_id:
-                self.delete_logs([key])
-            elif found is None:
-                self._write_topic_id(key, topic_id)
+            self._check_held(key, topic_id)
         return self._keep(key, self._load(key, topic_id, config, now_ms, clean=self.clean))
 
     def repair_log(
@@ -453,11 +469,36 @@ class LogManager:
         self._unopened.discard(key)
         return log
 
-    def _write_topic_id(self, key: Partition, topic_id: UUID) -> None:
-        """Say whose a folder is whose file about that is missing or damaged."""
-        folder = f"{self.data_dir}/{folder_name(*key)}"
-        if self._files.exists(folder):
-            data = partition_metadata_to_bytes(topic_id)
+    def _check_held(self, key: Partition, topic_id: UUID) -> None:
+        """Check that a folder holds the partition that it is opened for.
+
+        A folder that does not say what it holds gets a file that does.
+
+        Raises:
+            ForeignLogError: The folder holds another partition.
+            StorageError: The folder cannot be read or written.
+        """
+        folder, held = f"{self.data_dir}/{folder_name(*key)}", self._held(key)
+        if held is not None and not held.is_of(topic_id, key[1]):
+            number = "" if held.partition is None else f", partition {held.partition}"
+            raise ForeignLogError(
+                f"{folder} holds topic id {encode_id(held.topic_id)}{number}, not topic id "
+                f"{encode_id(topic_id)}, partition {key[1]}, as the metadata says",
+                folder=folder,
+                topic_id=held.topic_id,
+                partition=held.partition,
+            )
+        if (held is None or held.partition is None) and self._files.is_folder(folder):
+            if held is None and self._checkpoints.get(key).recovery_point:
+                logger.warning(
+                    "%s/%s is missing or damaged: the folder is taken for topic id %s, partition %d, "
+                    "because of its name",
+                    folder,
+                    PARTITION_METADATA,
+                    encode_id(topic_id),
+                    key[1],
+                )
+            data = PartitionMetadata(topic_id, key[1]).to_bytes()
             self._files.write_atomic(f"{folder}/{PARTITION_METADATA}", data)
 
     def _load(
@@ -502,12 +543,38 @@ class LogManager:
             cut=cut,
         )
 
-    def delete_logs(self, partitions: Iterable[Partition]) -> None:
-        """Remove partitions: gone at once under their names, their bytes with `empty_trash`.
+    def delete_logs(self, partitions: Iterable[Partition], topic_id: UUID) -> list[str]:
+        """Remove partitions of a topic: gone at once under their names, their bytes with
+        `empty_trash`.
 
-        Ranges that are being sent stay readable. Raises StorageError.
+        Ranges that are being sent stay readable. A folder that holds another partition is set
+        aside instead.
+
+        Args:
+            partitions: Which ones; those without a folder are left out.
+            topic_id: Id of the topic that was deleted, or whose replicas were.
+
+        Returns:
+            The folders that were set aside, under their new names.
+
+        Raises:
+            StorageError: The system refuses.
         """
-        self._trash += self._take_out(partitions, self._deleted_folder)
+        keys = [key for key in partitions if key in self._folders]
+        own = [key for key in keys if self._is_known_to_be(key, topic_id)]
+        self._trash += self._take_out(own, self._deleted_folder)
+        return self.set_aside(key for key in keys if key in self._folders)
+
+    def _is_known_to_be(self, key: Partition, topic_id: UUID) -> bool:
+        """Return False if the folder of a partition says that it holds another one."""
+        log = self._logs.get(key)
+        if log is not None:
+            return log.topic_id == topic_id
+        try:
+            held = self._held(key)
+        except StorageError:  # what cannot be read may be anything
+            return False
+        return held is None or held.is_of(topic_id, key[1])
 
     def set_aside(self, partitions: Iterable[Partition]) -> list[str]:
         """Take partitions out of service that belong to no topic, and keep what they hold.
@@ -546,7 +613,9 @@ class LogManager:
 
     def _put_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> str | None:
         path = f"{self.data_dir}/{folder_name(*key)}"
-        topic_id = self._topic_id(key) or _NO_ID
+        topic_id = _NO_ID
+        with suppress(StorageError):  # a folder that cannot be read can be renamed all the same
+            topic_id = self._topic_id(key) or _NO_ID
         log = self._logs.pop(key, None)
         if log is not None:
             log.close(clean=False)
@@ -567,17 +636,25 @@ class LogManager:
 
     # -- copies that replace logs
 
-    def futures(self) -> list[tuple[Partition, str]]:
-        """Copies that were found at start: partition, and the name of the folder."""
+    def futures(self) -> list[Future]:
+        """Copies that were found at start."""
         names = self._files.listdir(self.data_dir)
         found = [(parse_future_folder_name(name), name) for name in names]
-        return [(key, name) for key, name in found if key is not None]
+        return [Future((it[0], it[1]), it[2], name) for it, name in found if it is not None]
 
-    def discard_future(self, key: Partition, name: str) -> None:
+    def is_copy_of(self, future: Future) -> bool:
+        """Return True if a copy is one of the log that is here."""
+        return self._is_known_to_be(future.key, future.topic_id)
+
+    def is_finished(self, future: Future) -> bool:
+        """Return True if a copy was complete and durable when its move broke off."""
+        return self._checkpoints.get(future.key) != Offsets()
+
+    def discard_future(self, future: Future) -> None:
         """Remove a copy that was never finished, and what a checkpoint may say of it."""
-        self._files.rmtree(f"{self.data_dir}/{name}")
-        if key not in self._folders:
-            self._checkpoints.forget([key])
+        self._files.rmtree(f"{self.data_dir}/{future.name}")
+        if future.key not in self._folders:
+            self._checkpoints.forget([future.key])
 
     def expect(self, key: Partition, offsets: Offsets) -> None:
         """Checkpoint a log that will be taken over. Raises StorageError."""
@@ -689,7 +766,7 @@ def check_owner(data_dir: str, meta: MetaProperties, node_id: int) -> None:
 def partitions_among(names: Iterable[str]) -> Iterator[Partition]:
     """The partitions whose folders are among what lies in a data folder."""
     for name in names:
-        if not name.endswith(DELETED_FOLDER) and (parsed := parse_folder_name(name)):
+        if parsed := parse_folder_name(name):
             yield parsed
 
 

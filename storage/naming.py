@@ -55,7 +55,8 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 _FOLDER_NAME_MAX = 255
 _NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot|replaces))")
 _FOLDER = re.compile(r"(.+)-(\d+)")
-_FUTURE = re.compile(rf"(.+)-(\d+)\.[0-9a-f]{{32}}{FUTURE_FOLDER}")
+_FUTURE = re.compile(rf"(.+)-(\d+)\.([0-9a-f]{{32}}){FUTURE_FOLDER}")
+_DELETED = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{DELETED_FOLDER}")
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -96,10 +97,22 @@ def deleted_folder_name(topic: str, partition: int, topic_id: UUID) -> str:
     return topic[: _FOLDER_NAME_MAX - len(ending)] + ending
 
 
-def stray_folder_name(topic: str, partition: int, topic_id: UUID, number: int) -> str:
-    """The name under which a partition that belongs to no topic is kept, as in Kafka.
+def is_deleted_folder(name: str) -> bool:
+    """Return True for a name that `deleted_folder_name` or Kafka gives, False for any other.
 
-    `number` tells apart what was found more than once; 0 is left out.
+    Other names that end in `-delete` are not this program's: they are neither read nor removed.
+    """
+    return _DELETED.fullmatch(name) is not None
+
+
+def stray_folder_name(topic: str, partition: int, topic_id: UUID, number: int) -> str:
+    """Return the name under which a partition is kept that the metadata does not know (as Kafka).
+
+    Args:
+        topic: Topic name in the folder's present name.
+        partition: Partition number in the folder's present name.
+        topic_id: Topic id that the folder holds.
+        number: Tells apart folders with the same ids; 0 is left out of the name.
     """
     ending = f"-{partition}.{topic_id.hex}{f'.{number}' if number else ''}{STRAY_FOLDER}"
     return topic[: _FOLDER_NAME_MAX - len(ending)] + ending
@@ -117,7 +130,7 @@ def future_folder_name(topic: str, partition: int, topic_id: UUID) -> str:
     return name
 
 
-def parse_future_folder_name(name: str) -> tuple[str, int] | None:
-    """Topic and partition of the folder of a copy; None for any other name."""
+def parse_future_folder_name(name: str) -> tuple[str, int, UUID] | None:
+    """Return topic, partition and topic id of the folder of a copy; None for any other name."""
     match = _FUTURE.fullmatch(name)
-    return (match[1], int(match[2])) if match else None
+    return (match[1], int(match[2]), UUID(match[3])) if match else None

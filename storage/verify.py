@@ -17,7 +17,7 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import BatchHeader, check_crc, read_header, read_marker, read_records
 
 from .batches import BEGINNING, Position, walk
-from .checkpoints import MetaProperties, offsets_from_bytes, partition_metadata_from_bytes
+from .checkpoints import MetaProperties, PartitionMetadata, offsets_from_bytes
 from .epochs import UNDEFINED, LeaderEpochs
 from .errors import CorruptLogError, StorageError
 from .files import File, Files
@@ -146,7 +146,7 @@ class _Verification:
         else:
             self._epochs = epochs
         data = self.read(PARTITION_METADATA)
-        if data is not None and partition_metadata_from_bytes(data) is None:
+        if data is not None and PartitionMetadata.from_bytes(data) is None:
             self.problem(f"{self.folder}/{PARTITION_METADATA}", None, "it is damaged")
 
     # -- segments

@@ -487,13 +487,23 @@ class Cluster(ClusterView):
         await self._put_changed(topic, partition, after, cause=cause)
         return after.leader
 
-    async def renew_leader(self, name: str, index: int, *, cause: str) -> None:
+    async def renew_leader(
+        self, name: str, index: int, *, after_epoch: int = 0, cause: str
+    ) -> None:
         """Let a partition's leader begin a new epoch, as one that lost it and was elected again.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
+        Args:
+            name: Topic name.
+            index: Partition number.
+            after_epoch: The new leader epoch is above this one as well.
+            cause: Why, for the log.
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         topic, partition = self.existing(name, index)
-        after = replace(partition, leader_epoch=partition.leader_epoch + 1)
+        epoch = max(partition.leader_epoch, after_epoch) + 1
+        after = replace(partition, leader_epoch=epoch)
         await self._put_changed(topic, partition, after, cause=cause)
 
     async def raise_leader_epochs(

@@ -6,13 +6,14 @@ import json
 import logging
 import math
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import trio
 
+from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.files import File, Files
@@ -24,6 +25,9 @@ from .watchers import Watchers
 
 logger = logging.getLogger(__name__)
 
+CLEAN_END = ".clean"
+NO_LEASE = 0
+
 
 class LocalStore:
     """A journal file, replayed at start; one object that all nodes of the process share.
@@ -31,10 +35,12 @@ class LocalStore:
     Format: one line a transaction, `crc32-in-hex SP json LF`. A line is synced before the
     transaction answers. Crash policy: what a crash tears can only be the last line, that of a
     transaction that was never answered, so it is cut. A bad line that sound ones follow is damage:
-    StorageError, and the file is left as it is. Entries that hang on a lease are in the journal
+    StorageError, and the file is left as it is. So is a journal that does not end where the last
+    clean stop left it, which a file beside it tells (`.clean`, removed before the first write):
+    it was cut, or an older copy was put in its place. Entries that hang on a lease are in the journal
     with its id, and are dropped when it is opened: the process that held it is gone.
-    Before the first write, a journal that is mostly history is rewritten without it (temporary file,
-    rename), and so is one that was torn.
+    A journal that is mostly history is rewritten without it (temporary file, rename): before the
+    first write, where one that was torn is rewritten too, and by `run` while it grows.
     A reserve beside the journal lets metadata change on a full disk: topics can be deleted there.
 
     Watchers are called within `transact`: when it returns, all nodes have heard of the change.
@@ -65,14 +71,17 @@ class LocalStore:
         self._keeps_room = not files.durable
         self._journal: File | None = None
         """Opened by the first write: who only looks leaves no trace."""
-        self._is_history = False
+        self._written_entries = 0
+        """How many entries stand in the journal, most of them perhaps replaced since."""
+        self._grew = trio.Event()
         self._read_bytes = self._torn_bytes = 0
         self._load()
+        self._check_clean_end()
         self._watchers.forget(self._revision)
 
     def _load(self) -> None:
         text = self._files.read_bytes(self._path) if self._files.exists(self._path) else b""
-        good = replayed = 0
+        good = 0
         leased: set[str] = set()
         lines = text.splitlines(keepends=True)
         for number, line in enumerate(lines, 1):
@@ -86,10 +95,9 @@ class LocalStore:
             if "lease" in record:
                 leased.update(entries)
             good += len(line)
-            replayed += len(entries)
+            self._written_entries += len(entries)
         for key in leased:
             self._entries.pop(key, None)
-        self._is_history = good > self.REWRITE_BYTES and replayed > 2 * len(self._entries)
         self._read_bytes, self._torn_bytes = len(text), len(text) - good
 
     def _open_journal(self) -> File:
@@ -99,9 +107,14 @@ class LocalStore:
             raise StorageError(f"{self._path} was written by somebody else; start the server again")
         if self._torn_bytes:
             logger.warning("%s: cut %d bytes of a torn last line", self._path, self._torn_bytes)
-        if self._torn_bytes or self._is_history:
-            rewrite = partial(self._files.write_atomic, self._path, self._snapshot_lines())
+        clean_end = clean_end_path(self._path)
+        if self._files.exists(clean_end):
+            self._files.remove(clean_end)
+            self._files.sync_dir(_parent(self._path))
+        if self._torn_bytes or self._is_history(self._read_bytes):
+            rewrite = partial(self._files.write_atomic, self._path, b"".join(self._snapshot()))
             self._with_reserve(rewrite)
+            self._written_entries = len(self._entries)
         journal = self._files.open(self._path, create=True)
         if created:
             self._files.sync_dir(_parent(self._path))
@@ -125,6 +138,34 @@ class LocalStore:
                 self._reserve.make()
                 self._keeps_room = True
 
+    def _is_history(self, size: int) -> bool:
+        """Return True if a journal of `size` bytes is worth a rewrite."""
+        return size > self.REWRITE_BYTES and self._written_entries > 2 * len(self._entries)
+
+    def _check_clean_end(self) -> None:
+        """Raise StorageError unless the journal ends where the last clean stop left it."""
+        path = clean_end_path(self._path)
+        if not self._files.exists(path):
+            return
+        end = _parse_line(self._files.read_bytes(path))
+        if end is None:
+            logger.warning(
+                "%s is damaged: how the last stop left %s is not known", path, self._path
+            )
+        elif (end["bytes"], end["revision"]) != (self._read_bytes, self._revision):
+            raise StorageError(
+                f"{self._path} ends at byte {self._read_bytes - self._torn_bytes:,}, revision "
+                f"{self._revision}; the last clean stop left it at byte {end['bytes']:,}, revision "
+                f"{end['revision']}. It was cut, or another copy was put in its place: restore the "
+                f"newest copy, or remove {path} to go on with the topics, settings and users that it "
+                "holds (records of other topics are kept in folders that end in -stray)"
+            )
+
+    def _note_clean_end(self) -> None:
+        """Write down where the journal ends. Raises StorageError."""
+        end = {"bytes": self._files.size(self._path), "revision": self._revision}
+        self._files.write_atomic(clean_end_path(self._path), _format_line(_to_json(end)))
+
     def _check_torn(self, number: int, behind: list[bytes]) -> None:
         """Raise StorageError when a crash cannot have left a bad line `number`."""
         sound = sum(_parse_line(line) is not None for line in behind)
@@ -134,14 +175,23 @@ class LocalStore:
                 "the file from a copy"
             )
 
-    def _snapshot_lines(self) -> bytes:
-        """All entries, one line for each revision that is still the newest of some key."""
-        by_revision: dict[int, dict[str, Document | None]] = {}
+    def _snapshot(self) -> Iterator[bytes]:
+        """Yield all entries as lines: one for each revision that is still the newest of some key,
+        and for each lease that some of its keys hang on."""
+        groups: dict[tuple[int, int], dict[str, Document | None]] = {}
         for key, entry in self._entries.items():
-            by_revision.setdefault(entry.revision, {})[key] = entry.value
-        by_revision.setdefault(self._revision, {})
-        records = [{"revision": each, "entries": by_revision[each]} for each in sorted(by_revision)]
-        return b"".join(_format_line(_to_json(record)) for record in records)
+            lease = self._lease_of.get(key)
+            group = entry.revision, NO_LEASE if lease is None else lease.id
+            groups.setdefault(group, {})[key] = entry.value
+        groups.setdefault((self._revision, NO_LEASE), {})
+        for revision, lease_id in sorted(groups):
+            record: dict[str, Any] = {
+                "revision": revision,
+                "entries": groups[revision, lease_id],
+            }
+            if lease_id != NO_LEASE:
+                record["lease"] = lease_id
+            yield _format_line(_to_json(record))
 
     def _apply(self, change: Change) -> None:
         self._revision = change.revision
@@ -205,6 +255,9 @@ class LocalStore:
         # As a restart would read them, and not what the caller may change afterwards.
         change = _change(self._revision + 1, json.loads(body)["entries"], cause)
         self._apply(change)
+        self._written_entries += len(puts)
+        if self._journal is not None and self._is_history(self._journal.size):
+            self._grew.set()
         self._hang(change.entries, lease)
         self._watchers.tell(change, keep=self.HISTORY_ENTRIES)
         return change.revision
@@ -231,10 +284,14 @@ class LocalStore:
                 await self._in_thread(journal.sync)
                 await trio.lowlevel.checkpoint()  # it may have been done at once
         except StorageError as error:
-            self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
-            logger.error("%s", self._failed)
+            self._fail(error)
             raise
         self._keep_room()
+
+    def _fail(self, error: StorageError) -> None:
+        """Write nothing more: it is not known what of the journal is on the disk."""
+        self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
+        logger.error("%s", self._failed)
 
     # -- watchers
 
@@ -275,6 +332,47 @@ class LocalStore:
                 self._lease_of[key] = lease
 
     async def run(self) -> None:
+        """End the leases that nobody keeps alive, and keep the journal short, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_leases)
+            nursery.start_soon(self._rewrite_regularly)
+
+    async def _rewrite_regularly(self) -> None:
+        while True:
+            await self._grew.wait()
+            self._grew = trio.Event()
+            async with self._alone():
+                if self._journal is not None and self._is_history(self._journal.size):
+                    await self._rewrite(self._journal)
+
+    async def _rewrite(self, journal: File) -> None:
+        """Replace the journal by one without history. Nothing else changes it at the same time.
+
+        A crash leaves the old or the new one, which hold the same entries. Where the disk refuses
+        before the new one is in place, the old one goes on.
+        """
+        slices, lines = Slices(), []
+        for line in self._snapshot():
+            lines.append(line)
+            await slices.pause()
+        write = partial(self._files.write_atomic, self._path, b"".join(lines))
+        try:
+            if self._in_thread is None:
+                write()
+            else:
+                await self._in_thread(write)
+            self._journal = self._files.open(self._path)
+        except WriteRefusedError as error:
+            logger.warning("%s stays as long as it is: %s", self._path, error.message)
+            return
+        except StorageError as error:
+            self._fail(error)
+            return
+        finally:
+            self._written_entries = len(self._entries)  # or each change would try again
+        journal.close()
+
+    async def _end_leases(self) -> None:
         """End the leases that nobody keeps alive.
 
         All holders live in this event loop. What counts is therefore not the time that went by but
@@ -301,8 +399,15 @@ class LocalStore:
             lease.seconds_left = lease.ttl_seconds
 
     async def aclose(self) -> None:
-        if self._journal is not None:
-            self._journal.close()
+        journal, self._journal = self._journal, None
+        if journal is None:
+            return
+        journal.close()
+        if self._failed is None and self._files.durable:
+            try:
+                self._note_clean_end()
+            except StorageError as error:
+                logger.warning("a cut journal cannot be told at the next start: %s", error.message)
 
 
 class LocalLease:
@@ -326,6 +431,11 @@ class LocalLease:
     async def revoke(self) -> None:
         if self._store.has(self):
             await self._store.end(self, f"{self.holder} gave its lease back")
+
+
+def clean_end_path(path: str) -> str:
+    """Return the path of the file that says how a clean stop left the journal at `path`."""
+    return path + CLEAN_END
 
 
 def _parent(path: str) -> str:

@@ -48,8 +48,8 @@ from kbroker.storage.batches import BEGINNING, Position, walk_headers
 from kbroker.storage.checkpoints import (
     MetaProperties,
     OffsetCheckpoints,
+    PartitionMetadata,
     clean_marker,
-    partition_metadata_from_bytes,
 )
 from kbroker.storage.epochs import LeaderEpochs
 from kbroker.storage.errors import CorruptLogError
@@ -257,15 +257,15 @@ def _check_stopped(path: Path) -> None:
 
 def _topic_id(folder: Path) -> UUID:
     try:
-        topic_id = partition_metadata_from_bytes((folder / PARTITION_METADATA).read_bytes())
+        held = PartitionMetadata.from_bytes((folder / PARTITION_METADATA).read_bytes())
     except OSError:
-        topic_id = None
-    if topic_id is None:
+        held = None
+    if held is None:
         raise AdoptError(
             f"{folder / PARTITION_METADATA} is missing or damaged: start and stop the broker with "
             "Kafka 2.8 or newer, which writes it"
         )
-    return topic_id
+    return held.topic_id
 
 
 def read_metadata(sources: Iterable[Source]) -> KafkaMetadata | None:

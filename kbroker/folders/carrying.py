@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from kbroker.cluster import LocalStore, MetadataStore
 from kbroker.cluster.carrying import CAUSE, carry, check_nobody_runs, is_carried, remove_all
 from kbroker.cluster.keys import LEAVING, META, NODES
+from kbroker.cluster.local_store import clean_end_path
 from kbroker.cluster.store import Document
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 
 from .data_folders import JOURNAL_RESERVE, known_cluster, lone_node, node_folder, node_folders
-from .found_folders import LEAVING_JOURNAL, METADATA_JOURNAL
+from .found_folders import JOURNAL_END, LEAVING_JOURNAL, METADATA_JOURNAL
 from .growth import finish, locked
 
 CARRIED_JOURNAL = METADATA_JOURNAL + ".carried"
@@ -39,6 +40,7 @@ async def carry_out(
         leaving = f"{folder}/{LEAVING_JOURNAL}"
         if not files.exists(leaving):
             files.rename(f"{folder}/{METADATA_JOURNAL}", leaving)
+            files.remove(f"{folder}/{JOURNAL_END}")
             files.sync_dir(folder)
         source = LocalStore(files, leaving)
         try:
@@ -94,6 +96,8 @@ async def _write_journal(files: Files, folder: str, source: MetadataStore, meta:
         await carry(source, target, meta)
     finally:
         await target.aclose()
+    files.remove(clean_end_path(coming))
+    files.remove(f"{folder}/{JOURNAL_END}")
     files.rename(coming, journal)
     files.sync_dir(folder)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kbroker.cluster.local_store import clean_end_path
 from kbroker.storage.checkpoints import MetaProperties, Partition
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
@@ -20,6 +21,7 @@ from kbroker.storage.naming import (
 )
 
 METADATA_JOURNAL = "cluster.journal"
+JOURNAL_END = clean_end_path(METADATA_JOURNAL)
 LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
 """The journal while it is carried to another store."""
 NODE_FOLDER = re.compile(r"node-(\d+)")

@@ -27,12 +27,14 @@ from .data_folders import (
     node_folder,
     node_folders,
 )
-from .found_folders import METADATA_JOURNAL
+from .found_folders import JOURNAL_END, METADATA_JOURNAL
 
 NOTE = ".moving"
 """The file that says what is to be moved, in the first folder."""
 HALFWAY = ".moved"
 """The folder that becomes a node's, or was: a partition may have the name of a node's folder."""
+STAYING = (METADATA_JOURNAL, JOURNAL_END, JOURNAL_RESERVE, NOTE, f"{NOTE}.tmp", HALFWAY, LOCK)
+"""What is not moved with the logs of a node."""
 
 
 class Plan(NamedTuple):
@@ -190,7 +192,7 @@ def _move_out(files: Files, path: str, node_id: int) -> None:
 
 def _move_all(files: Files, source: str, target: str) -> None:
     for name in files.listdir(source):
-        if name not in (METADATA_JOURNAL, JOURNAL_RESERVE, NOTE, f"{NOTE}.tmp", HALFWAY, LOCK):
+        if name not in STAYING:
             files.rename(f"{source}/{name}", f"{target}/{name}")
     # What is in neither after a power cut would be lost: it is in the new one first.
     files.sync_dir(target)

@@ -222,18 +222,7 @@ class Node:
         Of those that have much to load, `run` does the rest.
         """
         await self.controller.settle()
-        # A folder that belongs to an earlier topic of the same name is put aside when it is opened.
-        strangers = self.partitions.logs.set_aside(
-            (name, index)
-            for name, index in self.partitions.logs.folders()
-            if self.cluster.partition(name, index) is None
-        )
-        if strangers:
-            logger.warning(
-                "folders of partitions that belong to no topic of this cluster: %s. They are kept "
-                "and not served; remove them when you do not miss their records",
-                some_of(strangers),
-            )
+        self.partitions.set_strays_aside()
         for coordinators in self.coordinators:
             await coordinators.load()
         self.moves.resume()
@@ -253,6 +242,7 @@ class Node:
         partitions = self.partitions
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partitions.flusher.run)
+            nursery.start_soon(partitions.epoch_renewal.run)
             nursery.start_soon(self.membership.run)
             nursery.start_soon(self.controller.run)
             if self.config.auto_leader_rebalance_enable and not self.membership.is_alone:

@@ -17,6 +17,7 @@ from kbroker.cluster import Cluster, Partition, Topic, TopicsChanged
 from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.registrations import NO_EPOCH, NO_NODE
 from kbroker.config import BrokerConfig, TopicConfig
+from kbroker.coordinator import some_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.clock import Clock
@@ -29,9 +30,11 @@ from kbroker.storage.folders import LogFolders
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 
+from .epoch_renewal import EpochRenewal
 from .flusher import Flusher
 from .history import History, Line, change_of
 from .leading import Leading
+from .log_opening import LogOpening
 from .log_settings import log_config
 from .replica import Replica
 
@@ -80,6 +83,8 @@ class Partitions:
         self._config = config
         self._settings: dict[int, tuple[TopicConfig, LogConfig]] = {}
         """Of topics that have partitions here, by the number of the topic's id."""
+        self.epoch_renewal = EpochRenewal(cluster)
+        self._opening = LogOpening(cluster, logs, self.node_id, self.note)
         self._replicas: dict[tuple[int, int], Replica] = {}
         """By the number of the topic's id, whose hash is faster than that of the id, and index."""
         flusher.when_failed = lambda replica: self.when_unusable(replica.topic, replica.index)
@@ -114,7 +119,10 @@ class Partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not self.leads(topic.partitions[index]):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return self.hosted(topic, index)
+        replica = self.hosted(topic, index)
+        if replica.leading is None:  # its leader epoch has to be raised first
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return replica
 
     def hosted(self, topic: Topic, index: int) -> Replica:
         """As `replica`, of a partition that this node leads or follows."""
@@ -200,9 +208,7 @@ class Partitions:
     def _open(self, topic: Topic, index: int) -> Replica:
         config, of_log = self._settings_of(topic)
         try:
-            log = self.logs.open_log(
-                topic.name, topic.id, index, of_log, now_ms=self.clock.log_ms()
-            )
+            log = self._opening.open(topic, index, of_log, now_ms=self.clock.log_ms())
         except StorageError as error:
             self.report_storage_error(topic, index, error)
             raise
@@ -215,6 +221,13 @@ class Partitions:
             self._lead(replica, replica.partition)
         self.flusher.opened(replica)
         return replica
+
+    def set_strays_aside(self) -> None:
+        """Set the folders aside of partitions that the metadata does not place on this node.
+
+        A folder that belongs to another topic of the same name is set aside when it is opened.
+        """
+        self._opening.set_strays_aside()
 
     def _append_refused(self, replica: Replica, error: StorageError) -> None:
         self.when_refused(replica, error)
@@ -238,6 +251,12 @@ class Partitions:
         self._tell_if_unusable(replica)
 
     def _lead(self, replica: Replica, partition: Partition) -> None:
+        """Let a replica lead, unless the metadata is older than its records."""
+        latest = replica.log.epochs.latest
+        if latest > partition.leader_epoch:
+            replica.become_follower(partition)
+            self.epoch_renewal.request(replica.topic, replica.index, latest)
+            return
         replica.become_leader(
             Leading(
                 partition,
@@ -295,7 +314,15 @@ class Partitions:
                 self.flusher.forget(replica)
                 replica.close(deleted=deleted)
         try:
-            self.logs.delete_logs((topic.name, index) for index in indexes)
+            kept = self.logs.delete_logs([(topic.name, index) for index in indexes], topic.id)
+            if kept:
+                logger.warning(
+                    "folders of deleted partitions of topic %s held other topic ids or partitions "
+                    "than the metadata says: %s. They are kept and not served; remove them if their "
+                    "records are not needed",
+                    topic.name,
+                    some_of(kept),
+                )
         except StorageError as error:
             logger.error(
                 "files of topic %s stay until the next start: %s", topic.name, error.message

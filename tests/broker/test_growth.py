@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kbroker.broker import Broker
 from kbroker.cli import main
 from kbroker.folders.data_folders import JOURNAL_RESERVE
-from kbroker.folders.found_folders import METADATA_JOURNAL
+from kbroker.folders.found_folders import JOURNAL_END, METADATA_JOURNAL
 from kbroker.folders.growth import grow, shrink
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
@@ -89,7 +89,8 @@ async def _check(broker: Broker) -> None:
 
 async def test_one_node_becomes_three_and_one_again(alone: Path) -> None:
     assert grow(OsFiles(), [str(alone)], 3) == [1, 2, 3]
-    there = {METADATA_JOURNAL, JOURNAL_RESERVE, ".lock", "node-1", "node-2", "node-3"}
+    there = {METADATA_JOURNAL, JOURNAL_RESERVE, JOURNAL_END, ".lock"}
+    there |= {"node-1", "node-2", "node-3"}
     assert set(os.listdir(alone)) == there
     async with started(alone) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]

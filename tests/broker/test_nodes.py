@@ -32,8 +32,8 @@ async def test_each_node_has_its_port_and_its_folder(tmp_path: Path) -> None:
         assert broker.bootstrap_servers == ",".join(str(each.endpoint) for each in broker.nodes)
         for each in broker.nodes:
             await (await trio.open_tcp_stream(*each.endpoint)).aclose()
-    there = {"cluster.journal", "cluster.journal.reserve", "node-1", "node-2", "node-3"}
-    assert set(os.listdir(tmp_path)) == there
+    names = {f"cluster.journal{kind}" for kind in ("", ".clean", ".reserve")}
+    assert set(os.listdir(tmp_path)) == {*names, "node-1", "node-2", "node-3"}
 
 
 async def test_ports_of_the_next_nodes_are_those_behind() -> None:

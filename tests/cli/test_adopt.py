@@ -38,7 +38,7 @@ from kbroker.protocol.metadata_log import (
 from kbroker.protocol.primitives import DecodeError, write_uvarint
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.security.scram import ScramMechanism
-from kbroker.storage.checkpoints import partition_metadata_from_bytes
+from kbroker.storage.checkpoints import PartitionMetadata
 
 from ..brokers import started
 from ..limits import PROCESS_SECONDS
@@ -80,11 +80,9 @@ def metadata_log(folder: Path, *records: object) -> None:
 
 
 def topic_id(kafka: Path, topic: str) -> UUID:
-    found = partition_metadata_from_bytes(
-        (kafka / f"{topic}-0" / "partition.metadata").read_bytes()
-    )
+    found = PartitionMetadata.from_bytes((kafka / f"{topic}-0" / "partition.metadata").read_bytes())
     assert found is not None
-    return found
+    return found.topic_id
 
 
 async def write(folder: Path) -> None:

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kbroker.cluster.local_store import LocalStore
 from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Entry, Lease
 from kbroker.runtime.disk_work import DiskWork
-from kbroker.storage.crash_files import NO_LIMIT, CrashFiles
+from kbroker.storage.crash_files import NO_LIMIT, CrashFiles, Operation
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -405,3 +405,130 @@ async def test_others_have_their_turn_among_changes_that_are_synced_at_once(
             await put(store, f"key-{number}", number)
         nursery.cancel_scope.cancel()
     assert turns > 40
+
+
+# -- the end of a journal
+
+
+@pytest.fixture
+def disk() -> CrashFiles:
+    files = CrashFiles()
+    files.mkdir("data")
+    files.sync_dir("")
+    return files
+
+
+async def stopped_store(disk: CrashFiles, count: int = 5) -> bytes:
+    """Write some entries, stop in order, and return the journal."""
+    store = LocalStore(disk, PATH)
+    for number in range(count):
+        await put(store, f"key-{number}", number)
+    await store.aclose()
+    return disk.read_bytes(PATH)
+
+
+async def test_journal_cut_after_a_clean_stop_is_refused_at_every_byte(disk: CrashFiles) -> None:
+    journal = await stopped_store(disk)
+    for size in range(len(journal)):
+        disk.write_atomic(PATH, journal[:size])
+        with pytest.raises(StorageError, match=f"at byte {len(journal)}, revision 5.*restore"):
+            LocalStore(disk, PATH)
+        assert disk.read_bytes(PATH) == journal[:size]
+    disk.write_atomic(PATH, journal)
+    assert len(await keys(LocalStore(disk, PATH))) == 5
+
+
+async def test_older_copy_of_a_journal_is_refused_until_the_operator_agrees(
+    disk: CrashFiles,
+) -> None:
+    older = await stopped_store(disk)
+    store = LocalStore(disk, PATH)
+    await put(store, "young", 1)
+    await store.aclose()
+    disk.write_atomic(PATH, older)
+    with pytest.raises(StorageError, match=f"remove {PATH}.clean to go on"):
+        LocalStore(disk, PATH)
+    disk.remove(f"{PATH}.clean")
+    again = LocalStore(disk, PATH)
+    assert "young" not in await keys(again)
+    await put(again, "next", 1)
+    await again.aclose()
+    assert "next" in await keys(LocalStore(disk, PATH))
+
+
+async def test_torn_line_after_a_crash_is_cut_although_the_stop_before_was_clean(
+    disk: CrashFiles,
+) -> None:
+    await stopped_store(disk)
+    store = LocalStore(disk, PATH)
+    await put(store, "young", 1)
+    journal = disk.read_bytes(PATH)
+    disk.write_atomic(PATH, journal[:-3])
+    assert await keys(LocalStore(disk, PATH)) == {f"key-{number}" for number in range(5)}
+
+
+async def test_damaged_note_of_the_end_is_ignored_with_a_warning(
+    disk: CrashFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stopped_store(disk)
+    note = disk.read_bytes(f"{PATH}.clean")
+    disk.write_atomic(f"{PATH}.clean", note[:12] + b"?" + note[13:])
+    assert len(await keys(LocalStore(disk, PATH))) == 5
+    assert f"{PATH}.clean is damaged" in caplog.text
+
+
+async def test_journal_is_rewritten_while_the_store_runs(
+    disk: CrashFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 2000)
+    store = LocalStore(disk, PATH)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        lease = await store.grant(math.inf, holder="node 1")
+        await store.transact({"leased": {"n": 1}}, compares={}, cause="test", lease=lease)
+        await put(store, "kept", 1)
+        largest = 0
+        for number in range(400):
+            revision = await put(store, "topic", number)
+            assert revision is not None
+            await store.transact({"topic": None}, compares={"topic": revision}, cause="test")
+            await wait_all_tasks_blocked()
+            largest = max(largest, disk.size(PATH))
+        assert largest < 3000
+        assert await keys(store) == {"leased", "kept"}
+        nursery.cancel_scope.cancel()
+    again = LocalStore(disk, PATH)
+    assert await keys(again) == {"kept"}, "the lease ended with the process"
+    assert again.revision == store.revision
+
+
+async def test_crash_while_the_journal_is_rewritten_loses_nothing(
+    disk: CrashFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "REWRITE_BYTES", 1000)
+    store = LocalStore(disk, PATH)
+    acknowledged: dict[str, int] = {}
+    cuts: list[tuple[CrashFiles, dict[str, int]]] = []
+
+    def cut(operation: Operation) -> None:
+        for mode in ("drop", "lost-name", "mixed"):
+            cuts.append((disk.crashed(mode, disk.operations), dict(acknowledged)))
+
+    disk.hook = cut
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.run)
+        for number in range(60):
+            key = f"key-{number % 3}"
+            revision = acknowledged.get(key, ABSENT)
+            stored = await put(store, key, number, revision)
+            assert stored is not None
+            acknowledged[key] = stored
+            await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert disk.size(PATH) < 1500
+    assert len(cuts) > 300
+    for crashed, known in cuts:
+        entries = (await LocalStore(crashed, PATH).range("")).entries
+        for key, revision in known.items():
+            assert key in entries, (known, entries, crashed.listdir("data"))
+            assert entries[key].revision >= revision

@@ -8,14 +8,13 @@ from kbroker.storage.checkpoints import (
     MetaProperties,
     OffsetCheckpoints,
     Offsets,
+    PartitionMetadata,
     clean_marker,
     decode_id,
     encode_id,
     offsets_from_bytes,
     offsets_to_bytes,
     parse_lines,
-    partition_metadata_from_bytes,
-    partition_metadata_to_bytes,
 )
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
@@ -101,14 +100,23 @@ class TestIds:
         topic_id = UUID("6d5ca2a1-0b84-462c-9bc8-ef00ee6a3c7d")
         assert decode_id("bVyioQuERiybyO8A7mo8fQ") == topic_id
         assert encode_id(topic_id) == "bVyioQuERiybyO8A7mo8fQ"
-        assert partition_metadata_from_bytes(KAFKA_PARTITION) == topic_id
-        assert partition_metadata_to_bytes(topic_id).startswith(KAFKA_PARTITION + b"\nchecksum: ")
+        assert PartitionMetadata.from_bytes(KAFKA_PARTITION) == (topic_id, None)
+        assert PartitionMetadata(topic_id, 3).to_bytes().startswith(KAFKA_PARTITION + b"\n")
+
+    @pytest.mark.parametrize("partition", [None, 0, 12])
+    def test_partition_metadata_round_trip_keeps_topic_id_and_partition(
+        self, partition: int | None
+    ) -> None:
+        identity = PartitionMetadata(UUID(int=7), partition)
+        assert PartitionMetadata.from_bytes(identity.to_bytes()) == identity
+        assert identity.is_of(UUID(int=7), 12) == (partition != 0)
+        assert not identity.is_of(UUID(int=8), 12)
 
     @pytest.mark.parametrize(
         "data", [b"", b"\0" * 43, KAFKA_PARTITION[:-3], b"version: 1" + KAFKA_PARTITION[10:]]
     )
     def test_damage_is_seen(self, data: bytes) -> None:
-        assert partition_metadata_from_bytes(data) is None
+        assert PartitionMetadata.from_bytes(data) is None
 
 
 class TestMetaProperties:
@@ -134,11 +142,11 @@ class TestMetaProperties:
 
 def test_no_changed_bit_goes_unnoticed() -> None:
     """It is seen as damage, or it hit the checksum's own line and the content is right."""
-    topic_id = UUID(int=2**100 + 17)
+    identity = PartitionMetadata(UUID(int=2**100 + 17), 12)
     meta = MetaProperties("GyFiz_PMSD627V0vW6A4Pg", 1, "9zWOGwWPTcG2AgDWW_m4NQ")
     offsets = {("orders", 0): 30, ("orders", 1): 1234}
     for data, parse, content in (
-        (partition_metadata_to_bytes(topic_id), partition_metadata_from_bytes, topic_id),
+        (identity.to_bytes(), PartitionMetadata.from_bytes, identity),
         (offsets_to_bytes(offsets), offsets_from_bytes, offsets),
         (meta.to_bytes(), _parse_meta, meta),
     ):

@@ -52,7 +52,7 @@ def test_a_partition_goes_where_the_fewest_are() -> None:
     for index in range(5):
         append(open_log(folders, index=index), b"x")
     assert [place(folders, index=index) for index in range(5)] == [ONE, TWO, ONE, TWO, ONE]
-    folders.delete_logs([("a", 0), ("a", 2)])
+    folders.delete_logs([("a", 0), ("a", 2)], TOPIC_ID)
     assert {place(folders, "b", index) for index in range(2)} == {ONE}
     folders.close(now_ms=NOW)
     again = open_folders(files)
@@ -273,7 +273,7 @@ def test_a_move_is_given_up() -> None:
     assert not files.exists(FUTURE)
     assert values(log) == written
     folders.begin_move(log, TWO).copy(300, now_ms=NOW)
-    folders.delete_logs([("a", 0)])
+    folders.delete_logs([("a", 0)], TOPIC_ID)
     assert not files.exists(FUTURE)
     assert folders.future("a", 0) is None
 
@@ -418,7 +418,7 @@ def _swap_in_the_wrong_order(
     source = future.source
     key = (source.topic, source.partition)
     here, there = self.where(*key), self.managers[future.data_dir == TWO]
-    here.delete_logs([key])
+    here.delete_logs([key], source.topic_id)
     offsets = future.finish()
     there.expect(key, offsets)
     del self._futures[key]

@@ -513,7 +513,7 @@ class TestRead:
         log.delete_records_before(50)
         manager.checkpoint(NOW).run()
         assert _bases(log, place)[0] > 0
-        manager.delete_logs([("orders", 0)])
+        manager.delete_logs([("orders", 0)], TOPIC_ID)
         manager.empty_trash()
         assert isinstance(part.records, FileRange)
         assert next(read_records(content(part))).value == b"value 0"

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.storage.checkpoints import offsets_from_bytes
+from kbroker.storage.checkpoints import PartitionMetadata, encode_id, offsets_from_bytes
 from kbroker.storage.crash_files import CrashFiles, Operation
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import ForeignLogError, StorageError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
@@ -88,20 +88,58 @@ class TestOpen:
         fill(open_log(manager, "first"), 1)
         assert manager.folders() == [("orders", 0), ("other", 0), ("first", 0)], "none is sorted"
 
-    def test_a_folder_of_an_earlier_topic_is_put_aside(self, place: Place) -> None:
+    def test_folder_of_another_topic_id_is_not_opened_and_stays(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
         manager.close()
         manager = open_manager(files, data_dir)
+        for _ in range(2):
+            with pytest.raises(ForeignLogError, match=encode_id(TOPIC_ID)) as refused:
+                manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        assert encode_id(UUID(int=8)) in str(refused.value)
+        assert (refused.value.topic_id, refused.value.partition) == (TOPIC_ID, 0)
+        assert values(open_log(manager)) == [b"value %d" % number for number in range(5)]
+
+    def test_folder_set_aside_keeps_its_records_beside_a_new_log(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        fill(open_log(manager), 5)
+        kept = manager.set_aside([("orders", 0)])
+        assert kept == [f"{data_dir}/orders-0.{TOPIC_ID.hex}-stray"]
         log = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
-        assert log.log_end_offset == 0
         fill(log, 2)
         manager.checkpoint(NOW).run()
         manager.empty_trash()
-        names = files.listdir(data_dir)
-        assert [name for name in names if name.startswith("orders")] == ["orders-0"]
         assert manager.partitions() == [("orders", 0, UUID(int=8))]
+        manager.delete_logs([("orders", 0)], UUID(int=8))
+        files.rename(kept[0], f"{data_dir}/orders-0")
+        manager.close()
+        log = open_log(open_manager(files, data_dir))
+        assert values(log) == [b"value %d" % number for number in range(5)]
+
+    def test_folder_of_another_partition_is_not_opened(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        for partition in range(2):
+            fill(manager.open_log("orders", TOPIC_ID, partition, SMALL, now_ms=NOW), 5)
+        manager.close()
+        for old, new in (("orders-0", "x"), ("orders-1", "orders-0"), ("x", "orders-1")):
+            files.rename(f"{data_dir}/{old}", f"{data_dir}/{new}")
+        manager = open_manager(files, data_dir)
+        for partition in range(2):
+            with pytest.raises(ForeignLogError, match=f"partition {1 - partition}, not topic"):
+                manager.open_log("orders", TOPIC_ID, partition, SMALL, now_ms=NOW)
+
+    def test_folder_written_by_kafka_gets_its_partition_number(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        fill(open_log(manager), 5)
+        manager.close()
+        path = f"{data_dir}/orders-0/partition.metadata"
+        files.write_atomic(path, b"version: 0\ntopic_id: " + encode_id(TOPIC_ID).encode())
+        assert open_log(open_manager(files, data_dir)).log_end_offset == 5
+        assert PartitionMetadata.from_bytes(files.read_bytes(path)) == (TOPIC_ID, 0)
 
     def test_an_id_that_was_lost_is_written_again(self, place: Place) -> None:
         files, data_dir = place
@@ -126,6 +164,30 @@ class TestOpen:
 
 
 class TestDelete:
+    def test_delete_sets_folder_of_another_topic_id_aside(self, place: Place) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        fill(open_log(manager), 5)
+        manager.close()
+        manager = open_manager(files, data_dir)
+        kept = manager.delete_logs([("orders", 0), ("orders", 1)], UUID(int=8))
+        assert kept == [f"{data_dir}/orders-0.{TOPIC_ID.hex}-stray"]
+        manager.empty_trash()
+        assert files.exists(f"{kept[0]}/00000000000000000000.log")
+        assert manager.folders() == []
+
+    def test_start_removes_folders_with_the_full_name_of_a_deletion_only(
+        self, place: Place
+    ) -> None:
+        files, data_dir = place
+        ours, others = f"orders-0.{TOPIC_ID.hex}-delete", ("to-delete", "orders-0-delete")
+        for name in (ours, *others):
+            files.mkdir(f"{data_dir}/{name}")
+        open_manager(files, data_dir).empty_trash()
+        names = files.listdir(data_dir)
+        assert ours not in names
+        assert set(others) <= set(names)
+
     @pytest.mark.parametrize("appended", [True, False])
     def test_a_deleted_name_can_be_used_again(self, place: Place, appended: bool) -> None:
         files, data_dir = place
@@ -134,7 +196,7 @@ class TestDelete:
         if appended:
             fill(log, 30)
             manager.checkpoint(NOW).run()
-        manager.delete_logs([("orders", 0), ("unknown", 3)])
+        manager.delete_logs([("orders", 0), ("unknown", 3)], TOPIC_ID)
         assert manager.partitions() == []
         with pytest.raises(StorageError):
             append(log, b"x")
@@ -162,7 +224,7 @@ class TestDelete:
             )
 
         files.hook = cut
-        manager.delete_logs([("orders", 0)])
+        manager.delete_logs([("orders", 0)], TOPIC_ID)
         fill(manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW), 3)
         done = len(disks)
         manager.empty_trash()
@@ -171,12 +233,17 @@ class TestDelete:
             again = open_manager(disk)
             found = {topic_id for _, _, topic_id in again.partitions()}
             assert found <= {TOPIC_ID, UUID(int=8), None}
+            if TOPIC_ID in found:
+                again.set_aside([("orders", 0)])
             log = again.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
             assert log.log_end_offset <= 3
             if number >= done:
                 assert values(log) == [b"value 0", b"value 1", b"value 2"]
-            old = open_manager(disk).open_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
-            assert old.log_end_offset in (0, 50)
+            if found == {TOPIC_ID}:
+                kept = [name for name in disk.listdir("data") if name.endswith("-stray")]
+                disk.rename(f"data/{kept[0]}", "data/orders-0")
+                again = open_manager(disk)
+                assert open_log(again).log_end_offset == 50
 
 
 class TestCheckpoint:
@@ -351,7 +418,7 @@ class TestCheckpoint:
         fill(log, 60)
         log.delete_records_before(50)
         job = manager.checkpoint(NOW)
-        manager.delete_logs([("orders", 0)])
+        manager.delete_logs([("orders", 0)], TOPIC_ID)
         again = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
         fill(again, 3)
         before = {path: data for path, data in files.image().items() if "orders-0/" in path}

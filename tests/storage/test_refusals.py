@@ -10,7 +10,7 @@ from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.reserve import RESERVE_BYTES_MAX
 
 from ..refusing_files import DATA, RefusingFiles
-from .helpers import NOW, append, batch, commit, open_log, open_manager, values
+from .helpers import NOW, TOPIC_ID, append, batch, commit, open_log, open_manager, values
 
 
 def test_a_refused_batch_begins_no_leader_epoch() -> None:
@@ -157,4 +157,4 @@ def test_a_start_on_a_full_disk_begins_with_refusals_and_room() -> None:
     assert values(log) == [b"a"]
     log.delete_records_before(1)
     manager.checkpoint(NOW).run()
-    manager.delete_logs([("orders", 0)])
+    manager.delete_logs([("orders", 0)], TOPIC_ID)

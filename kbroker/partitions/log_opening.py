@@ -1,0 +1,144 @@
+"""Opening of logs whose folders hold what the metadata does not expect: nothing of it is lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+from kbroker.cluster import Cluster, Topic
+from kbroker.coordinator import some_of
+from kbroker.storage.errors import ForeignLogError, StorageError
+from kbroker.storage.folders import LogFolders
+from kbroker.storage.log import Log
+from kbroker.storage.log_config import LogConfig
+from kbroker.storage.naming import folder_name
+
+logger = logging.getLogger(__name__)
+
+
+class LogOpening:
+    """Opens the logs of one node, and sets folders aside that hold another topic.
+
+    Args:
+        cluster: The metadata.
+        logs: The data folders of the node.
+        node_id: Id of the node.
+        note: Remembers what happened to a partition: topic name, partition number, text.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        logs: LogFolders,
+        node_id: int,
+        note: Callable[[str, int | None, str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._logs = logs
+        self._node_id = node_id
+        self._note = note
+        # Partitions whose folders were set aside in this run, by topic id and number.
+        self._began_empty: set[tuple[UUID, int]] = set()
+
+    def open(self, topic: Topic, index: int, config: LogConfig, *, now_ms: int) -> Log:
+        """Open the log of a partition. A folder of a topic that the metadata does not know is set
+        aside, as Kafka does with stray replicas, and the log begins empty.
+
+        Args:
+            topic: The topic, as the metadata has it.
+            index: Number of the partition.
+            config: Settings of the log.
+            now_ms: Log clock, in milliseconds.
+
+        Raises:
+            StorageError: The log cannot be opened, the folder belongs to another partition of this
+                cluster, or the log would begin empty while it counts as in sync.
+        """
+        if (topic.id, index) in self._began_empty:
+            self._check_may_begin_empty(topic, index)
+        try:
+            return self._logs.open_log(topic.name, topic.id, index, config, now_ms=now_ms)
+        except ForeignLogError as error:
+            self._check_misplaced(error)
+            self._set_aside(topic, index, error)
+            self._check_may_begin_empty(topic, index)
+            return self._logs.open_log(topic.name, topic.id, index, config, now_ms=now_ms)
+
+    def set_strays_aside(self) -> None:
+        """Set folders aside whose partitions the metadata does not place on this node: the topic does
+        not exist, has fewer partitions, or has its replicas elsewhere."""
+        strays = [
+            key
+            for key in self._logs.folders()
+            if not self._is_placed_here(*key) and self._logs.is_folder(key)
+        ]
+        try:
+            kept = self._logs.set_aside(strays)
+        except StorageError:  # of one that cannot be renamed the others must not suffer
+            kept = [folder for key in strays for folder in self._set_one_aside(key)]
+        if kept:
+            logger.warning(
+                "folders of partitions that the cluster's metadata does not place on node %d are kept "
+                "and not served: %s. If the metadata is an older copy, stop the server and restore "
+                "the newest one; otherwise remove the folders when their records are not needed",
+                self._node_id,
+                some_of(kept),
+            )
+
+    def _is_placed_here(self, name: str, index: int) -> bool:
+        partition = self._cluster.partition(name, index)
+        return partition is not None and self._node_id in partition.replicas
+
+    def _set_one_aside(self, key: tuple[str, int]) -> list[str]:
+        try:
+            return self._logs.set_aside([key])
+        except StorageError as error:
+            name = folder_name(*key)
+            logger.error(
+                "the folder of %s belongs to no partition of this node, and cannot be set aside: %s; "
+                "it is not served; move it away",
+                name,
+                error.message,
+            )
+            return []
+
+    def _set_aside(self, topic: Topic, index: int, error: ForeignLogError) -> None:
+        folders = self._logs.set_aside([(topic.name, index)])
+        self._began_empty.add((topic.id, index))
+        logger.warning(
+            "partition %s-%d begins empty: %s. The records are kept in %s and not served. If the "
+            "metadata is an older copy, stop the server and restore the newest one; if the folder was "
+            "put there by mistake, restore the right one; otherwise remove the kept folder",
+            topic.name,
+            index,
+            error.message,
+            " and ".join(folders),
+        )
+        self._note(topic.name, index, f"begins empty: {error.message}")
+
+    def _check_misplaced(self, error: ForeignLogError) -> None:
+        """Raise StorageError for the folder of a partition of this cluster under another name."""
+        held = self._cluster.topics_by_id.get(error.topic_id)
+        if held is None:
+            return
+        name = held.name if error.partition is None else f"{held.name}-{error.partition}"
+        raise StorageError(
+            f"{error.message}: it is the folder of {name}. The partition is offline and the folder "
+            f"is untouched; stop the server, and give the folders of this node's partitions their "
+            f"right names, or move {error.folder} away"
+        ) from error
+
+    def _check_may_begin_empty(self, topic: Topic, index: int) -> None:
+        """Raise StorageError while other replicas count on this one.
+
+        A leader whose log is empty would make its followers truncate theirs.
+        """
+        partition = topic.partitions[index]
+        if len(partition.replicas) > 1 and self._node_id in partition.isr:
+            raise StorageError(
+                f"{topic.name}-{index} would begin empty on node {self._node_id}, which counts as in "
+                "sync; it is offline here until another replica leads. If no other one is in sync, "
+                "restore the folder, or let one lead that may lack records with "
+                "unclean.leader.election.enable=true"
+            )

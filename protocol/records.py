@@ -228,6 +228,20 @@ def claims_transaction(buffer: Buffer | None) -> bool:
     return bool(buffer[_CRC_START + 1] & TRANSACTIONAL_BIT)
 
 
+def claimed_producer(buffer: Buffer | None) -> tuple[int, int, int] | None:
+    """Return what the first batch of a request says about its idempotent producer.
+
+    Nothing else of the batch is checked.
+
+    Returns:
+        Producer ID, producer epoch and base sequence; None without them.
+    """
+    if buffer is None or len(buffer) < HEADER_SIZE or buffer[_MAGIC_AT] != MAGIC:
+        return None
+    *_, producer_id, epoch, sequence, _ = _HEADER.unpack_from(buffer)
+    return (producer_id, epoch, sequence) if producer_id >= 0 and sequence >= 0 else None
+
+
 def claimed_codec(buffer: Buffer | None) -> int:
     """In which codec the first batch of what a client sent says that it is.
 

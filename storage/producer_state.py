@@ -52,6 +52,12 @@ _EARLIER_HEAD = (1).to_bytes(2, "big")
 _EARLIER_BATCH = struct.Struct(">qiqiq")
 
 
+def sequence_distance(sequence: int, other: int) -> int:
+    """Return how far `sequence` is after `other`, negative if it is before; sequences wrap."""
+    half = (_SEQUENCE_MASK + 1) // 2
+    return ((sequence - other + half) & _SEQUENCE_MASK) - half
+
+
 class Batch(NamedTuple):
     """One remembered batch: sequences, offsets, and its greatest timestamp (ms)."""
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.slices import Turn
     from kbroker.security.login import Login
 
+    from .refused_batches import RefusedBatches
     from .registry import Api
 
 EVERY_INTERFACE = ("0.0.0.0", "::")
@@ -74,6 +75,7 @@ class Peer:
         "local",
         "login",
         "port",
+        "refused_batches",
         "software",
     )
 
@@ -96,6 +98,8 @@ class Peer:
         self.client_id: str | None = None
         self.software = ""
         self.is_gone = False
+        self.refused_batches: RefusedBatches | None = None
+        """Produced batches behind which no later one of the same producer may be appended."""
         self._when_gone: list[Callable[[], None]] = []
 
     def when_gone(self, do: Callable[[], None]) -> None:

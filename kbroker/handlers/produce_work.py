@@ -37,6 +37,7 @@ from kbroker.storage.errors import StorageError
 
 from .context import Context, Refused
 from .current_leader import Place, is_to_hear, tell_leaders, to_hear
+from .refused_batches import RefusedBatches
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
 ACKS = NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
@@ -107,11 +108,7 @@ class ProduceWork:
         if request.acks not in ACKS:
             self.refusal = KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
         elif request.acks != ALL_IN_SYNC and _is_unsure(ctx.node):
-            # Followers of the next leader would cut it away; acks=all waits for them.
-            self.refusal = KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "this node may lead no more: it waits for acks=all",
-            )
+            self.refusal = _unsure()
         self.transaction: ProduceTransaction | None = None
         if request.transactional_id is not None:
             self.transaction = ProduceTransaction(ctx, request.transactional_id)
@@ -313,9 +310,9 @@ class ProduceWork:
             replica = self._admit(topic, partition.index)
             if self.transaction is not None:
                 self.transaction.check(replica, batch)
-            return self._append(replica, partition.index, batch, header)
+            return self._append(topic, replica, batch, header)
         except KafkaError as error:
-            return self._refuse(topic, partition.index, error)
+            return self._refuse(topic, partition, error)
 
     def _append_unless_heavy(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
@@ -341,11 +338,11 @@ class ProduceWork:
                 )
             else:
                 header = validate_produced(records, self.version, self.now_ms, rules)
-            return self._append(replica, partition.index, records, header)
+            return self._append(topic, replica, records, header)
         except DecompressedTooLargeError:
             return None
         except KafkaError as error:
-            return self._refuse(topic, partition.index, error)
+            return self._refuse(topic, partition, error)
 
     def _is_heavy(self, records: memoryview | None, codec: int, rules: ProduceRules) -> bool:
         """Whether a batch may take longer than the event loop should be kept."""
@@ -361,10 +358,20 @@ class ProduceWork:
         return self.version < FIRST_VERSION_OF_BATCHES and is_message_set(records)
 
     def _append(
-        self, replica: Replica, index: int, batch: memoryview | None, header: BatchHeader
+        self,
+        topic: ProduceRequest.Topic,
+        replica: Replica,
+        batch: memoryview | None,
+        header: BatchHeader,
     ) -> ProduceResponse.Partition:
         assert batch is not None
+        index, refused = replica.index, self.ctx.peer.refused_batches
+        if refused and header.producer_id >= 0:
+            producers = replica.log.producers
+            refused.check(_key(topic), index, header, producers, trio.current_time())
         all_in_sync = self.acks == ALL_IN_SYNC
+        if not all_in_sync and not self._leads_surely(replica):
+            raise _unsure()
         try:
             appended = replica.append_produced(batch, header, self.now_ms, all_in_sync=all_in_sync)
         except StorageError as error:
@@ -382,6 +389,10 @@ class ProduceWork:
         ):
             self.waiting.append((replica, appended.last_offset + 1, row))
         return row
+
+    def _leads_surely(self, replica: Replica) -> bool:
+        node = self.node
+        return node.partitions.leads_surely(replica) or node.config.unsure_leader_acks_enable
 
     def _reached(self, replica: Replica) -> int:
         """The offset below which batches are acknowledged."""
@@ -404,14 +415,26 @@ class ProduceWork:
         return self.node.partitions.replica(found, index)
 
     def _refuse(
-        self, topic: ProduceRequest.Topic, index: int, error: KafkaError
+        self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition, error: KafkaError
     ) -> ProduceResponse.Partition:
         self.failed = True
+        self._note_refused(topic, partition, error)
         cluster = self.node.cluster
         found = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic.topic_id)
         name = NO_TOPIC if found is None else found.name
         self.node.meters.refuses(ApiKey.PRODUCE, name, error.code)
-        return _refusal(index, error)
+        return _refusal(partition.index, error)
+
+    def _note_refused(
+        self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition, error: KafkaError
+    ) -> None:
+        """Let no later batch of the same producer pass the one that was refused."""
+        peer = self.ctx.peer
+        if peer.refused_batches is None:
+            peer.refused_batches = RefusedBatches()
+        peer.refused_batches.note(
+            _key(topic), partition.index, partition.records, error.code, trio.current_time()
+        )
 
     def _begin_waiting(self) -> Pending[ProduceResponse]:
         """The answer to come when every append is committed, or at the request's timeout."""
@@ -479,6 +502,18 @@ def names_transaction(request: ProduceRequest) -> bool:
             if claims_transaction(partition.records):
                 return True
     return False
+
+
+def _key(topic: ProduceRequest.Topic) -> str | UUID:
+    """The topic as the client names it."""
+    return topic.name or topic.topic_id
+
+
+def _unsure() -> KafkaError:
+    """Followers of the next leader would truncate the batch; acks=all waits for them."""
+    return KafkaError(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node may lead no more: it waits for acks=all"
+    )
 
 
 def _is_unsure(node: Node) -> bool:

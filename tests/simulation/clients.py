@@ -145,6 +145,10 @@ class Client:
             self._connections[node] = known
         return known
 
+    async def dial(self, node: int) -> trio.abc.Stream:
+        """Open another connection to a node. Raises OSError."""
+        return await self._network.dial(self.name, self._nodes[node])
+
     async def _forget(self, node: int) -> None:
         connection = self._connections.pop(node, None)
         if connection is not None:

@@ -55,6 +55,7 @@ class Nemesis:
         """Nodes that something is done to which ends them."""
         self._topics = 0
         self._is_disk_lost = False
+        self._is_store_stopped = False
         self._harms: list[tuple[Harm, int]] = [
             (self.crash, 5),
             (self.stop, 2),
@@ -62,6 +63,7 @@ class Nemesis:
             (self.slow_disk, 2),
             (self.refusing_disk, 3),
             (self.bad_store, 3),
+            (self.stop_store, 3),
             (self.come_and_go, 1),
         ]
         if len(world.machines) > 1:
@@ -245,6 +247,17 @@ class Nemesis:
         await self._hold(0.3, 3)
         if truth.faults is bad:
             truth.faults = StoreFaults()
+
+    async def stop_store(self) -> None:
+        """The store stands still, often for longer than a session; then all leases may end at once."""
+        truth = self._world.truth
+        if self._is_store_stopped:
+            return
+        self._is_store_stopped = True
+        truth.stand_still()
+        await self._hold(0.3, 3)
+        await truth.go_on(leases_first=self._chance.random() < 0.7)
+        self._is_store_stopped = False
 
     # -- operators
 

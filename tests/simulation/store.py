@@ -95,6 +95,9 @@ class SharedTruth:
         self._changed = trio.Event()
         self._lines: dict[str, _Line] = {}
         self._healed = trio.Event()
+        self._leases: list[TrueLease] = []
+        self._goes_on = trio.Event()
+        self._goes_on.set()
         self.store.watch(self._on_change, after=0)
 
     def _open(self, files: MemFiles) -> LocalStore:
@@ -108,6 +111,7 @@ class SharedTruth:
         """Carry messages and end leases, until cancelled."""
         while True:
             while self._agenda and self._agenda[0][0] <= trio.current_time():
+                await self._goes_on.wait()
                 await heapq.heappop(self._agenda)[2]()
             with trio.move_on_at(self._agenda[0][0] if self._agenda else math.inf):
                 await self._wake.wait()
@@ -118,6 +122,21 @@ class SharedTruth:
         due = trio.current_time() + seconds
         heapq.heappush(self._agenda, (due, next(self._numbers), action))
         self._wake.set()
+
+    def stand_still(self) -> None:
+        """Process nothing until `go_on`, as an etcd whose processes are stopped."""
+        self._goes_on = trio.Event()
+
+    async def go_on(self, *, leases_first: bool) -> None:
+        """Process the requests that came in the meantime.
+
+        Args:
+            leases_first: End the expired leases before any request can renew them.
+        """
+        if leases_first:
+            for lease in self._leases:
+                await self._end_if_over(lease)
+        self._goes_on.set()
 
     # -- the network
 
@@ -239,6 +258,7 @@ class SharedTruth:
     async def grant(self, ttl_seconds: float, holder: str) -> TrueLease:
         inner = await self.store.grant(math.inf, holder=holder)
         lease = TrueLease(inner, max(1, math.ceil(ttl_seconds)), trio.current_time())
+        self._leases.append(lease)
         self._expire_later(lease)
         return lease
 
@@ -248,15 +268,17 @@ class SharedTruth:
         due = lease.renewed + lease.ttl_seconds + extra + self.random.uniform(0, 0.5)
 
         async def expire() -> None:
-            if not self.store.has(lease.inner):
-                return
-            if lease.renewed + lease.ttl_seconds > trio.current_time():
+            await self._end_if_over(lease)
+            if self.store.has(lease.inner):
                 self._expire_later(lease)
-            else:
-                self.met["leases_ended"] += 1
-                await self.store.end(lease.inner, f"lease of {lease.inner.holder} ended")
 
         self.after(due - trio.current_time(), expire)
+
+    async def _end_if_over(self, lease: TrueLease) -> None:
+        is_over = lease.renewed + lease.ttl_seconds <= trio.current_time()
+        if is_over and self.store.has(lease.inner):
+            self.met["leases_ended"] += 1
+            await self.store.end(lease.inner, f"lease of {lease.inner.holder} ended")
 
 
 @dataclass(slots=True)

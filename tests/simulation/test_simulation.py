@@ -15,6 +15,7 @@ from multiprocessing import get_context
 
 import pytest
 
+from kbroker.handlers.refused_batches import RefusedBatches
 from kbroker.partitions.leading import Leading
 
 from .clients import Violation
@@ -65,7 +66,16 @@ def test_nothing_is_lost(group: int, runs: list[Future[list[Outcome]]]) -> None:
         work.update(outcome.work)
     print(", ".join(f"{number} {what}" for what, number in sorted(work.items())))
     assert work["worthless seeds"] <= WORTHLESS_MAX
-    for what in ("elections", "ISR changes", "truncations", "given away", "acked", "read"):
+    needed = (
+        "elections",
+        "ISR changes",
+        "truncations",
+        "given away",
+        "stop_store",
+        "acked",
+        "read",
+    )
+    for what in needed:
         assert work[what], f"these seeds are worth nothing: {work}"
 
 
@@ -78,6 +88,13 @@ def test_a_planted_defect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         _simulate_all(DEFECT_SEEDS)
     assert raised.group_contains(Violation, depth=None)
     assert "python -m tests.simulation --seed" in "".join(raised.value.__notes__)
+
+
+def test_batches_that_pass_a_refused_one_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RefusedBatches, "check", lambda *_: None)
+    with pytest.raises(BaseExceptionGroup) as raised:
+        _simulate_all(DEFECT_SEEDS)
+    assert raised.group_contains(Violation, match="OUT_OF_ORDER_SEQUENCE_NUMBER", depth=None)
 
 
 def _simulate_all(seeds: int) -> None:

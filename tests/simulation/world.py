@@ -30,6 +30,7 @@ from .clients import (
 from .machine import Machine
 from .nemesis import Kind, Nemesis
 from .network import Network
+from .pipelining import PipeliningProducer
 from .seeded import Events, Source, run
 from .store import SharedTruth
 
@@ -37,7 +38,7 @@ CHAOS_SECONDS = 10.0
 HEALED_SECONDS = 15.0
 """How long all may take until it works again."""
 CHECK_SECONDS = 0.05
-PRODUCERS, CONSUMERS = 3, 2
+PRODUCERS, PIPELINING, CONSUMERS = 3, 2, 2
 PRODUCE_PAUSE = (0.02, 0.25)
 VALUES_EACH = 1_000_000
 KINDS = (Kind.SETTINGS, Kind.SETTINGS, Kind.NO_SYNC, Kind.LOST_DISK)
@@ -90,7 +91,12 @@ class World:
         self.replicas = min(3, len(self.machines))
         self.checks = Checks(self.machines, self.truth, self.events)
         self.admin = self._client("admin")
-        self.producers = [self._producer(number) for number in range(PRODUCERS)]
+        self.producers: list[Producer | PipeliningProducer] = [
+            self._producer(number) for number in range(PRODUCERS)
+        ]
+        self.producers += [
+            self._pipelining(number) for number in range(PRODUCERS, PRODUCERS + PIPELINING)
+        ]
         self.consumers = [
             Consumer(self._client(f"consumer-{number}"), self.history, self.events)
             for number in range(CONSUMERS)
@@ -107,6 +113,11 @@ class World:
         client = self._client(f"producer-{number}")
         acks = LEADER_ONLY if number == 0 else ALL
         return Producer(client, self.history, self.events, values, acks)
+
+    def _pipelining(self, number: int) -> PipeliningProducer:
+        values = range(VALUES_EACH * number, VALUES_EACH * (number + 1))
+        client = self._client(f"producer-{number}")
+        return PipeliningProducer(client, self.history, self.events, values, self.topic)
 
     async def run(self) -> Outcome:
         """Live through it all. Raises Violation, in a group of exceptions."""

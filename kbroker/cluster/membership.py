@@ -69,6 +69,8 @@ class Membership:
         self._unheard = False
         """The last attempt to keep the lease alive failed."""
         self._news = Changes()
+        self._given_up = trio.Event()
+        """Set when the registration is lost: clients wait until this node has another one."""
         self._cordoned = False
         self._cordons = Changes()
 
@@ -145,7 +147,9 @@ class Membership:
 
     async def _beat_regularly(self) -> None:
         while True:
-            await trio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
+            with trio.move_on_after(self._config.broker_heartbeat_interval_ms / 1000):
+                await self._given_up.wait()
+            self._given_up = trio.Event()
             try:
                 await self._beat()
                 self._unheard = False
@@ -190,6 +194,7 @@ class Membership:
     def _lose(self) -> None:
         logger.warning("node %d was given up by the others: it begins anew", self.node_id)
         self._set_epoch(NO_EPOCH)
+        self._given_up.set()
 
     async def _return(self) -> None:
         """Register anew. The process went on, so its logs have everything that they had."""

@@ -233,7 +233,11 @@ class Partitions:
         self.when_refused(replica, error)
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
+        """Lead under another registration from now on; with NO_EPOCH, begin to lead nothing.
+
+        What this node led under its former registration it leads until it hears of another leader
+        epoch: see `_still_leads`.
+        """
         self.epoch = epoch
         for replica in self.opened():
             self._take_role(replica, replica.topic.partitions[replica.index])
@@ -242,13 +246,29 @@ class Partitions:
         """Let a replica lead or follow, as the cluster and this node's registration say."""
         leads = self.leads(partition)
         is_same_term = partition.leader_epoch == replica.leader_epoch
-        if leads == replica.is_leader and is_same_term:
+        if is_same_term and leads == replica.is_leader:
             replica.follow_cluster(partition)
+        elif is_same_term and self._still_leads(replica, partition):
+            replica.lead_unsurely(partition)
         elif leads:
             self._lead(replica, partition)
         else:
             replica.become_follower(partition)
         self._tell_if_unusable(replica)
+
+    def _still_leads(self, replica: Replica, partition: Partition) -> bool:
+        """Return True if this node lost the registration under which it leads, and no one leads yet.
+
+        Batches that wait for followers stay in the log and may still be committed, by this node in its
+        next leader epoch or by another leader. An error now would tell their producers that they are
+        not stored. New batches are appended behind them for acks=all only, as on a leader whose lease
+        may be over (see `leads_surely`).
+        """
+        return replica.is_leader and self.is_to_hear(partition)
+
+    def leads_surely(self, replica: Replica) -> bool:
+        """Return True unless the registration under which this node leads a partition is over."""
+        return replica.partition.leader_registration == self.epoch
 
     def _lead(self, replica: Replica, partition: Partition) -> None:
         """Let a replica lead, unless the metadata is older than its records."""

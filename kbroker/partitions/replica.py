@@ -156,6 +156,11 @@ class Replica:
         self._take_role(leading.partition)
         self.commit()
 
+    def lead_unsurely(self, partition: Partition) -> None:
+        """Go on as the leader whose registration is over: fail the waiters that ask no follower."""
+        self.follow_cluster(partition)
+        self.writes.fail()
+
     def become_follower(self, partition: Partition) -> None:
         """Only copy from now on: what is not committed yet may be cut away, and waiters are told."""
         self._count_led()

@@ -127,13 +127,25 @@ async def test_an_acknowledgement_that_comes_late_is_a_timeout(
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-async def test_who_stops_leading_says_so_to_producers(
+async def test_produce_is_refused_when_another_node_is_elected(
     broker: Broker, wire: Wire, follower: PlayedFollower, acks: int
 ) -> None:
     topic = await replicated(broker, 1, 2, flush_messages=1)
     async with broker.node.partitions.flusher.no_pass:  # so that acks=1 has to wait too
         request = produce_request(topic, batch(), acks=acks, timeout_ms=NEVER)
         await wire.send(ApiKey.PRODUCE, 9, request)
+        await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
+        await broker.node.cluster.hand_over(topic.name, 0, to=2, cause="test")
+        ((row,),) = (each.partition_responses for each in (await wire.receive()).responses)
+    assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_acks_1_is_refused_when_the_registration_is_lost(
+    broker: Broker, wire: Wire, follower: PlayedFollower
+) -> None:
+    topic = await replicated(broker, 1, 2, flush_messages=1)
+    async with broker.node.partitions.flusher.no_pass:
+        await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch(), acks=1))
         await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
         broker.node.registered(NO_EPOCH)
         ((row,),) = (each.partition_responses for each in (await wire.receive()).responses)
@@ -147,7 +159,7 @@ async def test_who_stops_leading_says_so_to_followers(
     await follower.fetch(topic, 0, session_epoch=0)
     await follower.begin(topic, 0, partitions=(), max_wait_ms=NEVER, session_epoch=1)
     assert await follower.wire.is_silent()
-    broker.node.registered(NO_EPOCH)
+    await broker.node.cluster.hand_over(topic.name, 0, to=2, cause="test")
     assert (await follower.rows())[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -438,11 +450,16 @@ async def test_a_follower_serves_up_to_its_own_high_watermark(broker: Broker, wi
 # -- a leader that others have given up, and that has not heard yet who leads instead
 
 
-async def given_up(broker: Broker, wire: Wire) -> Topic:
-    """A topic that node 1 led until a moment ago, under a registration that is over."""
+async def given_up(broker: Broker, wire: Wire, *, acks: int = -1) -> Topic:
+    """A topic with one batch that node 1 led until a moment ago, under a registration that is over.
+
+    With acks=-1 the batch waits for the follower, with acks=1 it is acknowledged.
+    """
     topic = await replicated(broker, 1, 2)
-    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch()))
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=acks))
     await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
+    if acks == 1:
+        assert (await told(wire))[0] == ErrorCode.NONE
     broker.node.registered(NO_EPOCH)
     return topic
 
@@ -490,10 +507,9 @@ async def test_a_producer_is_refused_in_the_end_without_such_news(
     broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbroker.partitions.leader_news.SECONDS_MAX", 0.05)
-    topic = await given_up(broker, wire)
-    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch()))
-    for _ in range(2):
-        assert await told(wire) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, [])
+    topic = await given_up(broker, wire, acks=1)
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
+    assert await told(wire) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, [])
 
 
 async def test_not_too_many_producers_wait_for_it(
@@ -501,20 +517,27 @@ async def test_not_too_many_producers_wait_for_it(
 ) -> None:
     monkeypatch.setattr("kbroker.partitions.leader_news.SECONDS_MAX", NEVER)
     monkeypatch.setattr("kbroker.partitions.leader_news.WAITING_MAX", 1)
-    topic = await given_up(broker, wire)
+    topic = await given_up(broker, wire, acks=1)
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
+    assert await wire.is_silent()
     async with connected(broker.endpoint) as other:
-        row = await produce(other, topic, batch(), version=10)
+        row = await produce(other, topic, batch(), version=10, acks=1)
     assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert await wire.is_silent()
 
 
-async def test_producers_go_on_when_it_leads_again(
+async def test_batches_that_wait_are_acknowledged_when_it_leads_again(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     epoch = broker.node.partitions.epoch
     topic = await given_up(broker, wire)
+    await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch()))
+    assert await wire.is_silent()
     broker.node.registered(epoch)
     await elect(broker, topic)
-    assert await told(wire) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1, 1, [1])
+    assert await wire.is_silent(), "the follower does not have them"
+    await follower.fetch(topic, 2)
+    assert [(await told(wire))[0] for _ in range(2)] == [ErrorCode.NONE] * 2
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
     assert (await told(wire))[0] == ErrorCode.NONE
+    assert replica_of(broker, topic).log.log_end_offset == 3

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
+from kbroker.runtime.ids import random_uuid
 from kbroker.security.delegation import DelegationToken
 from kbroker.storage.errors import StorageError
 
@@ -217,7 +218,7 @@ class Cluster(ClusterView):
         Raises KafkaError with TOPIC_ALREADY_EXISTS or INVALID_TOPIC_EXCEPTION.
         """
         self.check_new_topic(name)
-        topic = Topic(name=name, id=uuid.uuid4(), configs=dict(configs))
+        topic = Topic(name=name, id=random_uuid(), configs=dict(configs))
         document = topic.to_document() | self._placing(topic, assignments)
         return await self._add_topic(topic, {TOPICS + name: document}, cause=cause)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 
 import trio
@@ -15,6 +14,7 @@ from kbroker.config import BrokerConfig
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.changes import Changes
+from kbroker.runtime.ids import random_uuid
 from kbroker.storage.errors import StorageError
 
 from . import Cluster, NodesChanged, PartitionChange, Registration, TopicsChanged
@@ -57,7 +57,7 @@ class Membership:
         self._is_clean = is_clean
         self._on_epoch = on_epoch
         self._keeps_records = keeps_records
-        self._incarnation = str(uuid.uuid4())
+        self._incarnation = str(random_uuid())
         self._lease: Lease | None = None
         self._lost: dict[str, str] = {}
         """Data folders that are gone; the cluster knows of them until nothing counts on them."""

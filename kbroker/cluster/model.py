@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
+from kbroker.runtime.ids import random_uuid
 
 from .registrations import NO_EPOCH
 from .store import Document
@@ -201,6 +202,6 @@ def random_cluster_id() -> str:
     One that starts with '-' would look like an option on a command line.
     """
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        text = base64.urlsafe_b64encode(random_uuid().bytes).decode().rstrip("=")
         if not text.startswith("-"):
             return text

@@ -349,6 +349,11 @@ class Server:
         while any(each.owes_answers for each in self.connections):  # noqa: ASYNC110
             await trio.sleep(DRAIN_SECONDS)
 
+    def close_after_fork(self) -> None:
+        """Close the listening sockets in a forked child, where nobody accepts connections."""
+        for _, each in self._sockets:
+            each.close()
+
     def close_connections(self) -> None:
         """End all connections at once, whatever they do."""
         for connection in tuple(self.connections):

@@ -7,7 +7,6 @@ that sends much costs no more than its bytes.
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.otlp import Metric, read_metrics
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.runtime.clock import Clock
+from kbroker.runtime.ids import random_uuid
 
 INSTANCES_MAX = 10_000
 """Clients that are known at a time; of more the one that was seen longest ago is forgotten."""
@@ -147,7 +147,7 @@ class ClientMetrics:
         Raises KafkaError: THROTTLING_QUOTA_EXCEEDED for who asks before its interval is over.
         """
         if instance_id in RESERVED:
-            instance_id = uuid.uuid4()
+            instance_id = random_uuid()
         instance = self._instance(instance_id, labels)
         now_ms = self._clock.coordinator_ms()
         seen_ms = max(instance.asked_at_ms, instance.pushed_at_ms)

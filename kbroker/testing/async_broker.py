@@ -34,7 +34,7 @@ from .clock import MovableClock
 from .explaining import Explain, Thing
 from .fault import Arming, check_faults
 from .faulty_connection import FaultyConnection
-from .given import Config, Topics, broker_properties, topics_of
+from .given import Config, Topics, kit_properties, topics_of
 from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .log_tail import LogTail
 from .node_verbs import NodeVerbs
@@ -404,9 +404,7 @@ async def open_test_broker(
     """
     secured = as_wanted(nodes=nodes, **trust)
     rules = secured.rules(trust.get("acls") or {})
-    settings = BrokerConfig.load(
-        options=merged(broker_properties(config or {}), secured.properties())
-    )
+    settings = BrokerConfig.load(options=merged(kit_properties(config or {}), secured.properties()))
     store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()
     if load is not None:
         await fill(settings, store, clock, load)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from kbroker.runtime.clock import SystemClock
-
 from .given import check_number
+from .real_time import RealClock
 
 
 class Reading(NamedTuple):
@@ -31,7 +30,7 @@ class Readings(NamedTuple):
 class Domain:
     """One domain of time in ms: real time plus what a test added, or standing still."""
 
-    def __init__(self, real: SystemClock, *, log: bool) -> None:
+    def __init__(self, real: RealClock, *, log: bool) -> None:
         self._real = real.log_ms if log else real.coordinator_ms
         self._added_ms = 0
         self._frozen_ms: int | None = None
@@ -73,7 +72,7 @@ class MovableClock:
     """The clock of a broker under test."""
 
     def __init__(self) -> None:
-        real = SystemClock()
+        real = RealClock()
         self.log = Domain(real, log=True)
         self.coordinator = Domain(real, log=False)
 

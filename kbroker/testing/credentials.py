@@ -10,12 +10,13 @@ import json
 import re
 import shutil
 import tempfile
-import time
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .real_time import NS_PER_SECOND, wall_ns
 
 OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
 CLIENT_HOST = "client.test"
@@ -117,7 +118,7 @@ class Issuer:
         """One that is good for an hour from now; `claims` stand in it as they are given, None leaves out."""
         from joserfc import jwt
 
-        now = int(time.time())
+        now = wall_ns() // NS_PER_SECOND
         usual = {
             "iss": ISSUER,
             "aud": AUDIENCE,

@@ -9,12 +9,12 @@ from unittest import SkipTest
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
-from kbroker.runtime.clock import SystemClock
 
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS
 from .local import KafkaHandle, LocalBroker
 from .outside import QUIET_SECONDS, OutsideKit
+from .real_time import RealClock
 
 
 class ExternalKafka(KafkaHandle):
@@ -57,7 +57,7 @@ class ExternalKafka(KafkaHandle):
     async def _open(self) -> AsyncIterator[OutsideKit]:
         endpoints = [Endpoint.parse(text) for text in self._bootstrap.split(",")]
         async with open_cluster(endpoints, CLIENT_ID) as cluster:
-            yield OutsideKit(cluster, SystemClock().log_ms, self._quiet_seconds)
+            yield OutsideKit(cluster, RealClock().log_ms, self._quiet_seconds)
 
     def begin_test(self) -> None:
         """What is there now is not the next test's own. Raises KafkaError, ClientError."""
@@ -85,7 +85,9 @@ class ExternalKafka(KafkaHandle):
         super().expect_nothing(topic, timeout)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. In a forked child this does nothing: the parent has them."""
+        if not self._thread.is_own:
+            return
         self._thread.let_go(self._held)
         if self._own_thread:
             self._thread.close()

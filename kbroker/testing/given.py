@@ -31,6 +31,8 @@ GROUP_STATES = (
     "Stable",
     "Dead",
 )
+KIT_DEFAULTS = {"log.message.timestamp.after.max.ms": str((1 << 63) - 1)}
+"""Defaults of brokers under test that differ from Kafka's: a test may give its clients any time."""
 AT_REST = {"Stable", "Empty", "Dead"}
 """The states of groups that do not rebalance."""
 
@@ -69,6 +71,15 @@ def broker_properties(given: Config) -> dict[str, str]:
     if unknown:
         raise ConfigError("\n".join(unknown))
     return properties(given)
+
+
+def kit_properties(given: Config) -> dict[str, str]:
+    """Convert the broker properties of a test to text, on top of the defaults of the test kit.
+
+    Raises:
+        ConfigError: A name is a property of neither Kafka nor kbroker, or a value has no text.
+    """
+    return KIT_DEFAULTS | broker_properties(given)
 
 
 def topics_of(given: Topics) -> dict[str, int]:

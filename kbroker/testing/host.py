@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import trio
 
 from kbroker.client.errors import first_error
+
+from .patched_threads import check_threads
+from .real_time import RealTrioClock
 
 T = TypeVar("T")
 
@@ -20,7 +27,7 @@ STOP_SECONDS = 30
 PORTS_REMEMBERED = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held(Generic[T]):
     """Something that is open in the loop until it is released.
 
@@ -38,10 +45,18 @@ class BrokerThread:
     """Runs async code for programs that are not async.
 
     Resource handling: the thread ends with `close`, or with the process. Calls may come from any
-    thread but its own.
+    thread but its own, and only from the process that created it: a forked child has no such thread.
+
+    Raises:
+        RuntimeError: the event loop cannot start in this process; the message says why.
     """
 
     def __init__(self) -> None:
+        check_threads()
+        self._process = os.getpid()
+        self._open: dict[Held[Any], Callable[[], None]] = {}
+        """What is open, with what a forked child has to do about it."""
+        _call_after_fork(weakref.WeakMethod(self._forked))
         self.ports: deque[int] = deque(maxlen=PORTS_REMEMBERED)
         """Those that brokers had lately: a client of one must not meet another one there."""
         started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
@@ -51,7 +66,10 @@ class BrokerThread:
             target=self._run, args=(started,), name="kbroker", daemon=True
         )
         self._thread.start()
-        self._token, self._nursery = started.result()
+        try:
+            self._token, self._nursery = started.result()
+        except Exception as error:
+            raise RuntimeError(_start_failure(error)) from error
 
     def _run(self, started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]]) -> None:
         async def main() -> None:
@@ -60,18 +78,51 @@ class BrokerThread:
                 await self._end.wait()
                 nursery.cancel_scope.cancel()
 
-        trio.run(main, strict_exception_groups=True)
+        try:
+            trio.run(main, clock=RealTrioClock(), strict_exception_groups=True)
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
 
     @property
     def running(self) -> bool:
-        return self._thread.is_alive()
+        return self.is_own and self._thread.is_alive()
+
+    @property
+    def is_own(self) -> bool:
+        """True in the process that created the thread, False in its forked children."""
+        return os.getpid() == self._process
 
     def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Run an async function in the loop and return what it returns."""
+        """Run an async function in the loop and return what it returns.
+
+        Raises:
+            RuntimeError: this is a forked child of the process that has the thread.
+        """
+        if not self.is_own:
+            raise RuntimeError(
+                f"this broker runs in process {self._process}, and this is its child {os.getpid()}: "
+                "connect clients to bootstrap_servers, or create a broker after the fork"
+            )
         return trio.from_thread.run(function, *args, trio_token=self._token)
 
-    def hold(self, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Held[T]:
+    def _forked(self) -> None:
+        """Give up, in a forked child, what only the parent may use."""
+        for give_up in self._open.values():
+            give_up()
+        self._open.clear()
+
+    def hold(
+        self,
+        open_it: Callable[[], AbstractAsyncContextManager[T]],
+        after_fork: Callable[[T], None] | None = None,
+    ) -> Held[T]:
         """Enter a context manager in the loop; it stays open until `let_go`.
+
+        Args:
+            open_it: Returns the context manager.
+            after_fork: Called in each forked child with the value, to close what it inherited.
 
         Raises what entering it raises.
         """
@@ -80,6 +131,8 @@ class BrokerThread:
             with trio.CancelScope() as scope:
                 async with open_it() as value:
                     held = Held(value, scope, trio.Event(), trio.Event())
+                    if after_fork is not None:
+                        self._open[held] = partial(after_fork, value)
                     task_status.started(held)
                     await held.release.wait()
 
@@ -96,6 +149,7 @@ class BrokerThread:
                 held.failure = error
             finally:
                 if held is not None:
+                    self._open.pop(held, None)
                     held.closed.set()
 
         async def start() -> Held[T]:
@@ -145,3 +199,25 @@ class BrokerThread:
             self._ending = True
             trio.from_thread.run_sync(self._end.set, trio_token=self._token)
             self._thread.join(STOP_SECONDS)
+
+
+def _call_after_fork(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """Call a method in each forked child of this process, as long as its object exists."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(_call_if_alive, method))
+
+
+def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    call = method()
+    if call is not None:
+        call()
+
+
+def _start_failure(error: Exception) -> str:
+    """Return why the event loop cannot start, and what to do about it."""
+    reason = f"the broker's event loop cannot start: {error!r}"
+    if type(error).__module__.startswith("pytest_socket"):
+        return f"{reason}; allow connections to this machine with --allow-hosts=127.0.0.1,::1"
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{reason}; close files, or raise the limit of open files (ulimit -n)"
+    return reason

@@ -37,7 +37,7 @@ from .clock import MovableClock, milliseconds
 from .disk import Disk, DiskOrders, PowerCut
 from .expectation import Expectation
 from .fault import NO_REGISTRY, Arming, check_faults
-from .given import Config, Partitions, Topics, broker_properties, topics_of
+from .given import Config, Partitions, Topics, kit_properties, topics_of
 from .host import BrokerThread, Held
 from .kit import (
     PAUSE_SECONDS,
@@ -52,6 +52,7 @@ from .known_records import KnownRecords
 from .local_nodes import LocalNodes
 from .log_tail import LogTail
 from .names import api_key
+from .real_time import steady_seconds
 from .registry_fault import FaultyApp
 from .rules import Faults
 from .schedule import AnyRule
@@ -305,7 +306,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         )
         rules = self._secured.rules(acls or {})
         if not isinstance(config, BrokerConfig):
-            properties = merged(broker_properties(config or {}), self._secured.properties())
+            properties = merged(kit_properties(config or {}), self._secured.properties())
             config = BrokerConfig.load(options=properties)
         self._config = config
         self._store = store or self._new_store(data_dir, disk=disk)
@@ -411,7 +412,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     def _hold(self) -> Held[RunningBroker]:
         """Start, and not on a port where a client of an earlier broker may still look for it."""
         while True:
-            held = self._thread.hold(self._open)
+            held = self._thread.hold(self._open, _close_listeners)
             port = held.value.broker.endpoint.port
             if self._listeners[0].port or port not in self._thread.ports:
                 self._thread.ports.append(port)
@@ -496,7 +497,9 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
             self._is_returning = False
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop for good. In a forked child this does nothing: the parent has the broker."""
+        if not self._thread.is_own:
+            return
         try:
             self.stop()
         finally:
@@ -514,7 +517,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-        if error is None:
+        if error is None and self._thread.is_own:
             self.check_faults()
 
     @property
@@ -611,9 +614,9 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         Returns at once when it has come already, in whatever call; a `start` or `restart` since
         then has done the rest. Raises WaitTimeout when the broker did not come to that point.
         """
-        deadline = time.monotonic() + timeout
+        deadline = steady_seconds() + timeout
         while not has_crashed(self._store) and not self._crash_is_over:
-            left = deadline - time.monotonic()
+            left = deadline - steady_seconds()
             if left < 0 or not self._has_ended(left):
                 what = "a crash: the broker did not come there"
                 raise WaitTimeout(f"waited {timeout:g} s for {what}")
@@ -778,6 +781,12 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
             reason = str(error) or CRASHED
             lines = [f"broker {self.bootstrap_servers}", reason, *lately(self.faults, self._log)]
             return "\n".join(lines)
+
+
+def _close_listeners(running: RunningBroker) -> None:
+    """Free the ports in a forked child, so that the parent can stop and start the broker."""
+    for node in running.broker.nodes:
+        node.server.close_after_fork()
 
 
 class BrokerExplain:

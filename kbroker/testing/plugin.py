@@ -115,6 +115,9 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def kbroker_thread() -> Iterator[BrokerThread]:
     """The thread in which all brokers of this run live."""
+    from .patched_threads import check_threads
+
+    check_threads()
     from .host import BrokerThread
 
     thread = BrokerThread()
@@ -258,9 +261,9 @@ def _connected(
 @pytest.fixture
 def kafka_topic(kbroker: KafkaHandle) -> str:
     """A topic with a name that no other test has; it goes with the broker, or is deleted."""
-    import uuid
+    from kbroker.runtime.ids import random_uuid
 
-    name = f"topic-{uuid.uuid4().hex[:12]}"
+    name = f"topic-{random_uuid().hex[:12]}"
     kbroker.create_topic(name)
     return name
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .local import LocalBroker
+from .real_time import steady_seconds
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaProducer
@@ -163,9 +164,9 @@ class KafkaUtils:
 
         Raises AssertionError with the last result after `timeout` seconds.
         """
-        deadline = time.monotonic() + timeout
+        deadline = steady_seconds() + timeout
         while (result := result_func()) != expected:
-            if time.monotonic() >= deadline:
+            if steady_seconds() >= deadline:
                 raise AssertionError(
                     f"not within {timeout:g} s: {expected!r}; last seen: {result!r}"
                 )
@@ -181,11 +182,11 @@ class KafkaUtils:
 
         Raises AssertionError after `timeout` seconds, or at once with the cause when it has failed.
         """
-        deadline = time.monotonic() + timeout
+        deadline = steady_seconds() + timeout
         while not (query.status["isDataAvailable"] or query.status["isTriggerActive"]):
             if (failure := query.exception()) is not None:
                 raise AssertionError(f"the query has failed: {failure}")
-            if time.monotonic() >= deadline:
+            if steady_seconds() >= deadline:
                 raise AssertionError(f"not alive within {timeout:g} s; it is {query.status}")
             time.sleep(interval)
 

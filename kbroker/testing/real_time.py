@@ -1,0 +1,91 @@
+"""Real time for brokers under test, whatever the test does to the clocks of its process.
+
+freezegun and `unittest.mock` replace functions of the `time` module, but not `clock_gettime`.
+time-machine replaces that one for the wall clock, and keeps the original in `escape_hatch`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from contextlib import suppress
+from typing import Protocol
+
+import trio
+
+_NS_PER_MS = 1_000_000
+NS_PER_SECOND = 1_000_000_000
+_OFFSET_SECONDS_MAX = 200_000
+
+
+class _OriginalTime(Protocol):
+    def time_ns(self) -> int: ...
+
+
+class _EscapeHatch(Protocol):
+    """What time-machine offers to programs that need the real time."""
+
+    time: _OriginalTime
+
+    def is_travelling(self) -> bool: ...
+
+
+def wall_ns() -> int:
+    """Return the nanoseconds since the Unix epoch."""
+    time_machine = sys.modules.get("time_machine")
+    if time_machine is None:
+        return _system_wall_ns()
+    escape: _EscapeHatch = time_machine.escape_hatch
+    while True:  # a test may begin or end to travel in another thread between two of these calls
+        with suppress(ValueError):  # it does not travel any more
+            if escape.is_travelling():
+                return escape.time.time_ns()
+        now = _system_wall_ns()
+        if not escape.is_travelling():
+            return now
+
+
+def _system_wall_ns() -> int:
+    if sys.platform == "win32":
+        return time.time_ns()
+    return time.clock_gettime_ns(time.CLOCK_REALTIME)
+
+
+def steady_ns() -> int:
+    """Return the nanoseconds of a clock that never goes back, from an arbitrary start."""
+    if sys.platform == "win32":
+        return time.monotonic_ns()
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def steady_seconds() -> float:
+    """Return the seconds of the clock that `steady_ns` reads."""
+    return steady_ns() / NS_PER_SECOND
+
+
+class RealClock:
+    """The clock of the machine, as `kbroker.runtime.clock.Clock`."""
+
+    def log_ms(self) -> int:
+        return wall_ns() // _NS_PER_MS
+
+    def coordinator_ms(self) -> int:
+        return steady_ns() // _NS_PER_MS
+
+
+class RealTrioClock(trio.abc.Clock):
+    """The clock of an event loop whose timeouts no library can freeze."""
+
+    def __init__(self) -> None:
+        # As trio does: times of this clock must not be mistaken for those of another one.
+        self._offset = random.SystemRandom().uniform(0, _OFFSET_SECONDS_MAX)
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        return self._offset + steady_seconds()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return deadline - self.current_time()

@@ -17,7 +17,7 @@ from .index import (
     aborted_bytes,
 )
 from .naming import TXN_INDEX
-from .sync import FileWrite, FolderSync, SyncItem
+from .sync import AtomicWrite, FileWrite, FolderSync, SyncItem
 
 
 class AbortedIndex:
@@ -30,7 +30,16 @@ class AbortedIndex:
         suffix: what the names end in while the segment is not part of a log.
     """
 
-    __slots__ = ("_base_offset", "_entries", "_files", "_path", "_saved", "_suffix", "_torn")
+    __slots__ = (
+        "_base_offset",
+        "_entries",
+        "_files",
+        "_path",
+        "_replaces",
+        "_saved",
+        "_suffix",
+        "_torn",
+    )
 
     def __init__(self, files: Files, path: str, base_offset: int, suffix: str) -> None:
         self._files = files
@@ -40,6 +49,7 @@ class AbortedIndex:
         self._entries: list[AbortedTransaction] | None = None
         self._saved = 0  # entries that stand in the file already
         self._torn = False  # behind them stands something else
+        self._replaces = False  # the file is that of a segment that was replaced
 
     @property
     def path(self) -> str:
@@ -85,6 +95,10 @@ class AbortedIndex:
     def unsaved(self) -> list[SyncItem]:
         """Writes that bring the file up to what is in memory."""
         entries, at = self._entries, self._saved
+        if self._replaces and entries:
+            # Sealed segments are not replayed after a crash, so the file must never be torn.
+            self._saved, self._replaces = len(entries), False
+            return [AtomicWrite(self._files, self.path, aborted_bytes(entries))]
         if entries is None or not (len(entries) > at or self._torn):
             return []
         self._saved, self._torn = len(entries), False
@@ -99,3 +113,4 @@ class AbortedIndex:
         """The segment is part of the log now; what is in memory is not in its file yet."""
         self._suffix = ""
         self._saved = 0
+        self._replaces = True

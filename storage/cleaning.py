@@ -1,11 +1,14 @@
 """When a log is worth compacting, what a run has to do, and how its result takes its place.
 
-The owner of the log calls all of this from its event loop, except `prepare`, which blocks::
+The owner of the log calls all of this from its event loop, except for what blocks::
 
     task = plan(log, now_ms, ...)                 what a run needs to know
     result = ...                                  `Compaction(files, task)`, wherever it runs
+    remove_leftovers(files, log.folder)           in a worker thread, before the run
     segments = prepare(files, task, result)       in a worker thread
-    installed = install(log, task, result, segments)
+    install(log, cleaned, segment)                for each segment, in order; after each of them
+    FolderSync(files, log.folder).sync()          in a worker thread
+    finish(log, result)
 
 How new segments take the place of old ones. Say the segments 0, 100 and 200 become one:
 
@@ -13,7 +16,9 @@ How new segments take the place of old ones. Say the segments 0, 100 and 200 bec
 2. `0.replaces` is written: it says that the new segment stands for 100 and 200 too, and where it
    ends. Only then may it get a place of its own.
 3. `0.log.cleaned` is renamed to `0.log`, which is one step: before it a crash leaves the old
-   segments, after it the new one.
+   segments, after it the new one. The folder is synced before the next segment takes its place, so
+   that no crash keeps the swap of a later segment without that of an earlier one. A later segment
+   may lack a marker, a tombstone or an index entry that the records of the earlier one still need.
 4. With the next checkpoint: the folder is synced, the new indexes are written, the files of 100 and
    200 are removed, and `0.replaces` at last.
 
@@ -42,6 +47,7 @@ from .log import Log
 from .log_config import FOREVER_MS
 from .naming import CLEANED, REPLACES, file_name
 from .segment import Segment
+from .sync import FolderSync
 
 
 class Dirtiness(NamedTuple):
@@ -174,26 +180,32 @@ def _gone(error: FileNotFoundError) -> StorageError:
     return StorageError(f"the compacted segment {error.filename} is gone")
 
 
-def install(log: Log, task: CompactionTask, result: Compacted, segments: Sequence[Segment]) -> bool:
-    """Let new segments take the place of old ones; what comes after goes with the next checkpoint.
+def install(log: Log, cleaned: CleanedSegment, segment: Segment) -> bool:
+    """Let a new segment take the place of old ones; what comes after goes with the next checkpoint.
 
-    The log's entry in the cleaner checkpoint must be durable. Returns False, with the log as it
-    was, when the log has changed in a way that makes the result useless: it was cut, or its oldest
-    segments were given up.
+    The log's entry in the cleaner checkpoint must be durable. Sync the folder before the next
+    segment of the run.
 
-    Raises StorageError: some of the segments may be in their place, each of which is sound.
+    Returns:
+        False, with the log as it was, if the log has changed in a way that makes the new segment
+        useless: it was truncated, or its oldest segments were deleted.
+
+    Raises:
+        StorageError: The segment could not be renamed; the log is as it was.
     """
-    old = [_sources_in(log, cleaned.sources) for cleaned in result.segments]
-    if log.offline is not None or any(found is None for found in old):
+    replaced = _sources_in(log, cleaned.sources)
+    if log.offline is not None or replaced is None:
         return False
     try:
-        for segment, replaced in zip(segments, old, strict=True):
-            assert replaced is not None
-            log.replace(replaced, segment)
+        log.replace(replaced, segment)
     except FileNotFoundError as error:
         raise _gone(error) from None
-    log.first_dirty_offset = max(log.first_dirty_offset, result.end_offset)
     return True
+
+
+def finish(log: Log, result: Compacted) -> None:
+    """Record how far the log is clean, when all segments of a run are in place."""
+    log.first_dirty_offset = max(log.first_dirty_offset, result.end_offset)
 
 
 def _sources_in(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
@@ -208,12 +220,29 @@ def _sources_in(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
     return segments
 
 
-def discard(files: Files, task: CompactionTask, result: Compacted) -> None:
-    """Remove the files of a result that is not wanted; blocks. Raises StorageError."""
-    for cleaned in result.segments:
-        base = cleaned.sources[0].base_offset
+def discard(files: Files, task: CompactionTask, segments: Sequence[CleanedSegment]) -> None:
+    """Remove new segments that did not take their place; blocks. Raises StorageError."""
+    bases = [cleaned.sources[0].base_offset for cleaned in segments]
+    notes = [file_name(base, REPLACES) for base in bases]
+    _remove_notes(files, task.folder, notes)
+    for base in bases:
         Segment(files, task.folder, base, task.rules, CLEANED).remove()
-        files.remove(f"{task.folder}/{file_name(base, REPLACES)}")
+
+
+def remove_leftovers(files: Files, folder: str) -> None:
+    """Remove notes of an earlier run that failed, before the next run writes new segments; blocks.
+
+    No checkpoint of the log may be waiting. Raises StorageError.
+    """
+    _remove_notes(files, folder, [it for it in files.listdir(folder) if it.endswith(REPLACES)])
+
+
+def _remove_notes(files: Files, folder: str, notes: Sequence[str]) -> None:
+    """Remove notes for good, so that none of them is ever taken for one of a later segment."""
+    for name in notes:
+        files.remove(f"{folder}/{name}")
+    if notes:
+        FolderSync(files, folder).sync()
 
 
 # -- the note about what is replaced

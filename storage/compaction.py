@@ -158,6 +158,7 @@ class _Transactions:
 
     def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
         self._ahead = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
+        self._listed = {entry.last_offset for entry in aborted}
         self._aborting: dict[int, AbortedTransaction] = {}
         self._seen: set[int] = set()  # producers with batches of the transaction that is open
 
@@ -185,6 +186,13 @@ class _Transactions:
         entry = self._aborting.pop(header.producer_id, None)
         is_its_entry = entry is not None and entry.last_offset == header.last_offset
         return not was_seen, entry if was_seen and is_its_entry else None
+
+    def is_listed(self, header: BatchHeader) -> bool:
+        """Return True if the aborted transaction index has an entry for a marker.
+
+        A crash during the swap of segments can leave the old index beside the new segment.
+        """
+        return header.last_offset in self._listed
 
     def _begin_up_to(self, offset: int) -> None:
         while self._ahead and self._ahead[-1].first_offset <= offset:
@@ -412,10 +420,16 @@ class Compaction:
 
     def _finish(self, output: _Output) -> None:
         output.close()
-        if output.changed:
+        if output.changed or self._has_stale_entries(output):
             self._cleaned.append(output.describe())
         else:
             self._written.pop().remove()
+
+    def _has_stale_entries(self, output: _Output) -> bool:
+        """Return True if the index of the sources names aborted transactions that are gone."""
+        start, end = output.sources[0].base_offset, output.sources[-1].end_offset
+        listed = sum(start <= entry.last_offset < end for entry in self._task.aborted)
+        return listed > len(output.segment.aborted.entries)
 
     def _count(self, header: BatchHeader, kept: Batch | None) -> None:
         self._records_read += header.record_count
@@ -452,7 +466,9 @@ class Compaction:
             return batch, header
         horizon = header.delete_horizon
         if horizon is not None:
-            return None if horizon <= self._task.now_ms else (batch, header)
+            # An entry without its marker would hide everything that its producer wrote since.
+            is_due = horizon <= self._task.now_ms and not self._transactions.is_listed(header)
+            return None if is_due else (batch, header)
         opened = self._open(header, batch)
         if opened is None:
             return batch, header

@@ -45,6 +45,11 @@ class FolderJobs:
         """Run all, whatever one of them meets. Raises the first StorageError."""
         _call_each([job.run for job in self._jobs])
 
+    def put_back(self) -> None:
+        """Give the logs again what was not done."""
+        for job in self._jobs:
+            job.put_back()
+
 
 def _call_each(calls: Iterable[Callable[[], None]]) -> None:
     """Call everything; raises the first StorageError after that."""

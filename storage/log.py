@@ -551,11 +551,11 @@ class Log:
         """Let the next checkpoint say where the log stands."""
         self._changed[self] = None
 
-    def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
-        """Take back what a checkpoint that failed did not come to."""
-        if items or doomed:
+    def put_back(self) -> None:
+        """Take back what the last checkpoint did not do, because it failed."""
+        self.pending.put_back()
+        if self.pending.wants_checkpoint:
             self._changed[self] = None
-        self.pending.put_back(items, doomed)
 
     def save(self) -> None:
         """Queue what makes the next opening quick: indexes and producer state up to here."""

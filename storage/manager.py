@@ -86,8 +86,8 @@ class CheckpointJob:
 
     `run` blocks and may run in a worker thread, one job at a time. It first makes durable what the
     offsets rely on, then writes the offsets, then removes segments that nobody needs any more.
-    What a failed or forgotten job did not do, the next one does (but a failed sync takes its log
-    offline).
+    The owner calls `put_back` after a job that failed, and the next job does the rest (but a failed
+    sync takes its log offline).
 
     The owner may delete a log meanwhile, and even make another one with the same paths. So each
     step takes the guard and looks whether its log is still there.
@@ -149,8 +149,8 @@ class CheckpointJob:
 
     def put_back(self) -> None:
         """Give the logs again what was not done."""
-        for log, _, before, after in self._logs:
-            log.put_back(before, after)
+        for each in self._logs:
+            each.log.put_back()
 
 
 def _settle_first(collected: _Collected) -> None:

@@ -27,9 +27,9 @@ def seal(log: Log) -> None:
     if log.offline is not None or log.active is None:
         return
     log.roll()
-    items, doomed = log.unsettled()
+    items, _ = log.unsettled()
     write_ahead(items)
-    log.put_back(items, doomed)  # the next checkpoint makes them durable
+    log.put_back()  # the next checkpoint makes them durable
 
 
 def complete(files: Files, folder: str, manager: LogManager) -> None:

@@ -20,7 +20,7 @@ class Pending:
     beside the records, and no checkpoint has written anything there since the log was opened.
     """
 
-    __slots__ = ("_dirty", "_doomed", "_durable", "_unsettled", "is_bare")
+    __slots__ = ("_dirty", "_doomed", "_durable", "_taken", "_unsettled", "is_bare")
 
     def __init__(self, *, durable: bool) -> None:
         self._durable = durable
@@ -29,6 +29,7 @@ class Pending:
         self._dirty: list[SyncItem] = []
         self._unsettled: list[SyncItem] = []
         self._doomed: list[Segment] = []
+        self._taken: tuple[list[SyncItem], list[Segment]] = ([], [])
         self.is_bare = True
 
     def must_sync(self, item: SyncItem) -> None:
@@ -66,16 +67,24 @@ class Pending:
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether a new segment, or one to be removed, waits for a checkpoint."""
-        return bool(self._unsettled or self._doomed)
+        """Return True if work of the log waits for a checkpoint, or for the end of one that runs."""
+        return bool(self._unsettled or self._doomed or any(self._taken))
 
     def take(self) -> tuple[list[SyncItem], list[Segment]]:
-        """What a checkpoint does before and after it names offsets of the log."""
+        """Return what a checkpoint does before and after it names offsets of the log.
+
+        The checkpoint removes from the lists what it has done.
+        """
+        self.put_back()
         items, self._unsettled = self._unsettled, []
         doomed, self._doomed = self._doomed, []
+        self._taken = items, doomed
         return items, doomed
 
-    def put_back(self, items: list[SyncItem], doomed: list[Segment]) -> None:
-        """Take back what a checkpoint that failed did not come to."""
+    def put_back(self) -> None:
+        """Take back what the last checkpoint did not do, because it failed."""
+        items, doomed = self._taken
         self._unsettled[:0] = items
         self._doomed[:0] = doomed
+        items.clear()
+        doomed.clear()

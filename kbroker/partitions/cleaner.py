@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from contextlib import suppress
 from functools import partial
 
 import trio
 
 from kbroker.runtime.slices import Slices
-from kbroker.storage.cleaning import discard, install, is_due, measure, plan, prepare
+from kbroker.storage.cleaning import (
+    discard,
+    finish,
+    install,
+    is_due,
+    measure,
+    plan,
+    prepare,
+    remove_leftovers,
+)
 from kbroker.storage.compaction import Compacted, CompactionTask
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
 from kbroker.storage.log import Log
+from kbroker.storage.sync import FolderSync
 
 from .compactor import CompactionFailed, Compactor, InlineCompactor, ProcessCompactor
 from .partitions import Partitions
@@ -96,6 +107,8 @@ class Cleaner:
             if task is None:
                 return False
             began = trio.current_time()
+            files = self._partitions.logs.files
+            await self._partitions.in_thread(partial(remove_leftovers, files, log.folder))
             result = await self._compactor.compact(task)
             if not await self._put_in_place(log, task, result):
                 return False
@@ -121,21 +134,28 @@ class Cleaner:
         )
 
     async def _put_in_place(self, log: Log, task: CompactionTask, result: Compacted) -> bool:
+        """Let the new segments of a run take their places, in order. Return True if all of them did.
+
+        Raises StorageError.
+        """
         files, logs, in_thread = (
             self._partitions.logs.files,
             self._partitions.logs,
             self._partitions.in_thread,
         )
+        left = deque(result.segments)
         try:
             await in_thread(partial(logs.note_compaction, log))
-            segments = await in_thread(partial(prepare, files, task, result))
-            is_in_place = install(log, task, result, segments)
-        except StorageError:
-            await in_thread(partial(discard, files, task, result))
-            raise
-        if not is_in_place:
-            await in_thread(partial(discard, files, task, result))
-        return is_in_place
+            for segment in await in_thread(partial(prepare, files, task, result)):
+                if not install(log, left[0], segment):
+                    return False
+                left.popleft()
+                await in_thread(FolderSync(files, log.folder).sync)
+        finally:
+            if left:
+                await in_thread(partial(discard, files, task, left))
+        finish(log, result)
+        return True
 
     def _report(self, replica: Replica, message: str, *, is_damage: bool = False) -> None:
         if is_damage:

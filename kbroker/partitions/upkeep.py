@@ -9,6 +9,7 @@ import trio
 
 from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
+from kbroker.storage.folders import FolderJobs
 
 from .partitions import Partitions
 from .replica import Replica
@@ -69,11 +70,19 @@ class Upkeep:
             try:
                 job = partitions.logs.checkpoint(partitions.clock.log_ms())
                 with partitions.flusher.beside_another():
-                    await partitions.in_thread(job.run)
+                    await self._run(job)
             except StorageError as error:
                 text = f"checkpoint failed: {error.message}"
                 is_known = partitions.logs.refuses or not partitions.troubles.is_news(text)
                 logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
+
+    async def _run(self, job: FolderJobs) -> None:
+        """Run a checkpoint. Raises StorageError, and the logs have what it did not do."""
+        try:
+            await self._partitions.in_thread(job.run)
+        except StorageError:
+            job.put_back()
+            raise
 
     async def _empty_trash(self) -> None:
         """Remove the files of deleted partitions, off the event loop."""

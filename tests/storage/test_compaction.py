@@ -23,6 +23,7 @@ from kbroker.protocol.records import (
 from kbroker.storage.cleaning import (
     Dirtiness,
     discard,
+    finish,
     install,
     is_due,
     measure,
@@ -30,7 +31,13 @@ from kbroker.storage.cleaning import (
     prepare,
     replaced_from_bytes,
 )
-from kbroker.storage.compaction import KEY_BYTES, Compacted, Compaction, digest
+from kbroker.storage.compaction import (
+    KEY_BYTES,
+    Compacted,
+    Compaction,
+    CompactionTask,
+    digest,
+)
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.log import Log
@@ -99,8 +106,19 @@ def replace_sealed(
     for _ in run.steps():
         pass
     manager.note_compaction(log)
-    assert install(log, task, run.result, prepare(files, task, run.result))
+    assert put_in_place(files, log, task, run.result)
     return run.result
+
+
+def put_in_place(files: Files, log: Log, task: CompactionTask, result: Compacted) -> bool:
+    """Install the segments of a run, in order. Return True if all of them took their place."""
+    segments = prepare(files, task, result)
+    for cleaned, segment in zip(result.segments, segments, strict=True):
+        if not install(log, cleaned, segment):
+            return False
+        log.segments.sync_folder()
+    finish(log, result)
+    return True
 
 
 def batches(log: Log) -> list[tuple[BatchHeader, list[Record]]]:
@@ -235,7 +253,7 @@ class TestWhatStays:
         assert len(list(run.steps())) > 3
         assert run.result.unreadable == 1
         manager.note_compaction(log)
-        assert install(log, task, run.result, prepare(files, task, run.result))
+        assert put_in_place(files, log, task, run.result)
         assert [record.value for record in records(log)] == [b"2" * 1000, b"3", b"4"]
         assert big.record_count == 2
 
@@ -443,6 +461,29 @@ class TestTransactions:
             if not header.is_control
         ]
         assert found == [pair for pair in expected if pair[1] is not None]
+
+    def test_index_left_by_crashes_in_swaps_does_not_hide_later_commits(
+        self, place: tuple[Files, str]
+    ) -> None:
+        """Each crash comes when a new segment is in place and its transaction index is not."""
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        log = open_log(manager, config=KEYED)
+        self.transact(log, 7, b"1", is_commit=False)
+        self.transact(log, 7, b"2", is_commit=True)
+        compact(files, manager, log)
+        for number in range(2):
+            replace_sealed(files, manager, log, now_ms=NOW + number * 2000)
+            manager.close(clean=False)
+            manager = open_manager(files, data_dir)
+            log = open_log(manager, config=KEYED)
+            log.advance_high_watermark(log.log_end_offset)
+            assert [value for _, value in self.committed(log)] == [b"2", b"2"]
+            manager.checkpoint(NOW).run()
+        for number in range(2):
+            compact_sealed(files, manager, log, now_ms=NOW + (3 + number) * 1000)
+        assert {header.base_offset for header, _ in batches(log)} == {3, 4, 5}
+        assert [value for _, value in self.committed(log)] == [b"2", b"2"]
 
     def test_aborted_records_go_and_committed_ones_count(
         self, files: Files, manager: LogManager, log: Log
@@ -666,9 +707,8 @@ class TestResultsThatCameTooLate:
         run = self.run(files, manager, log)
         log.delete_records_before(30)
         before = list(records(log))
-        segments = prepare(files, self.task, run.result)
-        assert not install(log, self.task, run.result, segments)
-        discard(files, self.task, run.result)
+        assert not put_in_place(files, log, self.task, run.result)
+        discard(files, self.task, run.result.segments)
         manager.checkpoint(NOW).run()
         assert list(records(log)) == before
         assert not names(files, log, ".cleaned")
@@ -677,8 +717,7 @@ class TestResultsThatCameTooLate:
     def test_after_a_cut(self, files: Files, manager: LogManager, log: Log) -> None:
         run = self.run(files, manager, log)
         log.truncate_to(50, now_ms=NOW)
-        segments = prepare(files, self.task, run.result)
-        assert not install(log, self.task, run.result, segments)
+        assert not put_in_place(files, log, self.task, run.result)
 
     def test_a_cut_makes_what_comes_after_dirty(
         self, files: Files, manager: LogManager, log: Log

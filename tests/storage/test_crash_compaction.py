@@ -15,7 +15,7 @@ import pytest
 
 from kbroker.protocol.records import Record, encode_batch, read_header, read_records
 from kbroker.storage import recovery
-from kbroker.storage.cleaning import install, plan, prepare
+from kbroker.storage.cleaning import plan
 from kbroker.storage.compaction import Compaction
 from kbroker.storage.files import Files
 from kbroker.storage.log import Log
@@ -25,6 +25,7 @@ from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.segment import Segment
 
 from .helpers import META, NOW, content, open_log
+from .test_compaction import put_in_place
 from .test_crash_enumeration import Enumeration
 
 KEYED = LogConfig(
@@ -93,8 +94,7 @@ class Script:
         for _ in run.steps():
             pass
         self.manager.note_compaction(self.log)
-        segments = prepare(self.files, task, run.result)
-        assert install(self.log, task, run.result, segments)
+        assert put_in_place(self.files, self.log, task, run.result)
         self.replaced += sum(len(segment.sources) for segment in run.result.segments)
 
     def run(self) -> None:

@@ -29,6 +29,7 @@ from .share_acquiring import Acquired, LogBatch, Taker, acquire, without_aborted
 from .share_delivery import Acknowledgement, DeliverySettings, ShareDelivery
 from .share_making import ToMake
 from .share_states import ShareStateCoordinator
+from .sharing import TopicRights
 from .state_batches import StateBatch, StateBatches
 from .transaction import Transaction, TransactionState
 from .transactions import TransactionCoordinator, TransactionSettings, names_whole_producer
@@ -61,6 +62,7 @@ __all__ = [
     "Taker",
     "ToMake",
     "TopicNames",
+    "TopicRights",
     "TopicShape",
     "Transaction",
     "TransactionCoordinator",

@@ -9,7 +9,7 @@ it: an offset or a heartbeat of an older epoch is one of a member that has misse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum, StrEnum
 from types import MappingProxyType
@@ -122,6 +122,7 @@ class ConsumerGroup:
         "assignment_epoch",
         "assignors",
         "classic_count",
+        "described",
         "epoch",
         "has_topics_record",
         "heard_ms",
@@ -139,6 +140,7 @@ class ConsumerGroup:
         "topics",
         "topics_version",
         "unreconciled",
+        "viewers",
     )
 
     def __init__(self, group_id: str) -> None:
@@ -175,6 +177,10 @@ class ConsumerGroup:
         """A target is being computed beside clients."""
         self.is_resolving = False
         """Regular expressions are being resolved beside clients."""
+        self.viewers: dict[str, Hashable] = {}
+        """Client on whose behalf each member asks, by member ID, where topics may be hidden from it."""
+        self.described: dict[tuple[str, Hashable], Resolved] = {}
+        """Topics of a pattern that a client may describe; `version` is that of the cluster's topics."""
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -215,6 +221,7 @@ class ConsumerGroup:
             self._drop_static(member)
             self.unreconciled.discard(member_id)
             self.heard_ms.pop(member_id, None)
+            self.viewers.pop(member_id, None)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
         member_id = None if instance_id is None else self.static_ids.get(instance_id)
@@ -273,6 +280,18 @@ class ConsumerGroup:
             (new.assignor,) if new and new.assignor else (),
         )
         return max(counts, key=lambda name: (counts[name], name), default=None)
+
+    def read_by(self, member: ConsumerMember, resolved: Mapping[str, Resolved]) -> frozenset[str]:
+        """Return the topics that a member subscribes to, by name or by its pattern.
+
+        A member whose client is not known yet, after a move of the coordinator, is taken to read
+        what any member with its pattern may describe.
+        """
+        if not member.pattern:
+            return member.topics
+        found = self.described.get((member.pattern, self.viewers.get(member.id)))
+        found = found or resolved.get(member.pattern)
+        return member.topics if found is None else member.topics | found.topics
 
     # -- what members have in common
 
@@ -337,12 +356,6 @@ def changed_counts(
     for name in more:
         add_to(changed, name, 1)
     return changed
-
-
-def topics_of(member: ConsumerMember, resolved: Mapping[str, Resolved]) -> frozenset[str]:
-    """The topics that a member subscribes to, by name or by a pattern that is resolved."""
-    found = resolved.get(member.pattern) if member.pattern else None
-    return member.topics if found is None else member.topics | found.topics
 
 
 def same_partitions(one: Assigned, other: Assigned) -> bool:

@@ -34,7 +34,6 @@ from .consumer_group import (
     MemberState,
     Target,
     same_partitions,
-    topics_of,
 )
 from .consumer_records import current_record, member_record, member_tombstones, target_record
 from .consumer_topics import KnownTopics
@@ -43,7 +42,7 @@ from .rebalance import printable, some_of
 from .reconciliation import Holder, Owned, UnknownMemberState, reconcile
 from .result import ClientInfo, Event, Now, Result, append_error
 from .settings import ConsumerGroupSettings
-from .sharing import MayKnow, Sharing, Step
+from .sharing import Sharing, Step, TopicRights
 from .state import ShardState
 from .timers import Timers
 
@@ -101,18 +100,18 @@ class ConsumerGroups:
         client: ClientInfo,
         now: Now,
         version: int,
-        may_know: MayKnow | None = None,
+        rights: TopicRights | None = None,
     ) -> Result[Response]:
         """A member joins, lives or leaves.
 
-        Parameters: `may_know` says which topics the client may know of; None for all.
+        Parameters: `rights` are those of the client; None: it may describe all topics.
         """
         settings = self._settings(request.group_id)
         try:
             _check(request, version, settings)
             if request.member_epoch < JOINS:
                 return self._leave(request, now)
-            return self._live(request, client, now, settings, may_know)
+            return self._live(request, client, now, settings, rights)
         except KafkaError as error:
             return _refused(error.code, error.message)
         except UnknownMemberState:
@@ -128,7 +127,7 @@ class ConsumerGroups:
         client: ClientInfo,
         now: Now,
         settings: ConsumerGroupSettings,
-        may_know: MayKnow | None,
+        rights: TopicRights | None,
     ) -> Result[Response]:
         result: Result[Response] = Result()
         group = self._group(request, settings, now, result)
@@ -138,7 +137,7 @@ class ConsumerGroups:
         self._find_member(step, request, owned)
         step.member = _updated(step.before, request, client)
         self.put_member(step)
-        self.sharing.advance(step, now, may_know)
+        self.sharing.advance(step, now, rights)
         epoch, target = self.sharing.share(step, now, settings)
         self.reconcile(step, epoch, target, owned)
         shows_all = request.member_epoch == JOINS or _is_full(request)
@@ -254,12 +253,11 @@ class ConsumerGroups:
         is_known = replaced is None and step.member.id in group.members
         if is_known and not has_changed and step.member.is_reconciled_to(epoch):
             return  # as most heartbeats find it
-        reads = topics_of(step.member, step.resolved)
         member = reconcile(
             step.member,
             epoch,
             target,
-            self._topics.ids_of(reads),
+            self._subscribed(step),
             owned,
             group.holder if replaced is None else _freed(group, replaced.id),
             has_new_subscription=has_changed,
@@ -269,6 +267,17 @@ class ConsumerGroups:
             step.member = member
         elif replaced is None and member.id not in group.members:
             step.records.append(current_record(group.id, member))
+
+    def _subscribed(self, step: Step) -> frozenset[UUID]:
+        """Return the topics that the member may have partitions of.
+
+        While it is being found out which topics of its pattern it may describe, it keeps what it has.
+        """
+        member = step.member
+        found = self._topics.ids_of(step.group.read_by(member, step.resolved))
+        if step.is_described:
+            return found
+        return self._topics.ids_of(member.topics) | (found & member.assigned.keys())
 
     def finish(
         self, step: Step, result: Result[Any], now: Now, settings: ConsumerGroupSettings
@@ -307,6 +316,7 @@ class ConsumerGroups:
         def undo(code: ErrorCode, now: Now) -> Result[Response]:
             group = step.group
             group.topics_version = group.patterns_version = -1
+            step.restore()
             known = group.members.get(step.before.id)
             self._timers.cancel((REVOCATION, group.id, step.member.id))
             for member in filter(None, (known, step.replaced)):

@@ -74,7 +74,7 @@ from .share_groups import KINDS as SHARE_KINDS
 from .share_groups import ShareGroups
 from .share_making import StatesToMake, ToMake
 from .share_offsets import Begun, ShareOffsets
-from .sharing import MayKnow
+from .sharing import TopicRights
 from .standing import (
     consumer_group_standing,
     share_group_standing,
@@ -213,14 +213,14 @@ class GroupCoordinator:
         client: ClientInfo,
         now: Now,
         version: int,
-        may_know: MayKnow | None = None,
+        rights: TopicRights | None = None,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat 0-1.
 
-        `may_know` says which topics the client may know of, None for all: a regular expression does
+        `rights` say which topics the client may describe, None for all: a regular expression does
         not find others.
         """
-        return self._consumer.heartbeat(request, client, now, version, may_know)
+        return self._consumer.heartbeat(request, client, now, version, rights)
 
     def streams_heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client: ClientInfo, now: Now

@@ -9,10 +9,10 @@ heartbeats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from .assignors import ASSIGNORS, Subscriber, Targets, TopicShape
@@ -24,7 +24,6 @@ from .consumer_group import (
     ConsumerMember,
     Resolved,
     Target,
-    topics_of,
 )
 from .consumer_records import (
     assignment_record,
@@ -48,14 +47,25 @@ RECORDS_AT_ONCE = 50
 MEMBERS_AT_ONCE = 100
 TOPICS_AT_ONCE = 200
 REFRESH_INTERVAL_MS = 600_000
-"""After which patterns are held against the topics though none has changed: rights may have."""
+"""After which patterns are held against the topics though none has changed: ACLs may have."""
 REFRESH_PAUSE_MS = 1_000
 """Between two looks that changes of topics ask for: those come in bursts."""
 NO_VERSION = 0
 """In what is kept of a pattern: Kafka's versions are offsets in its log of metadata."""
 
-MayKnow: TypeAlias = "Callable[[str], bool]"
 R = TypeVar("R")
+
+
+class TopicRights(NamedTuple):
+    """Topics that the client of a member may describe, where ACLs are enforced.
+
+    Attributes:
+        viewer: The client: for equal viewers `may_describe` returns the same.
+        may_describe: Returns True for a topic that the client may know of.
+    """
+
+    viewer: Hashable
+    may_describe: Callable[[str], bool]
 
 
 class Step:
@@ -68,6 +78,8 @@ class Step:
       replaced: The static member whose place it takes, under another id.
       epoch, assignment_epoch, hash, resolved: The group's, as they will be.
       work: What is to be done beside clients, once the records are stored.
+      is_described: False while it is not known which topics of its pattern the member may describe.
+      restore: Undoes what the step changed of the group without a record.
     """
 
     __slots__ = (
@@ -76,10 +88,12 @@ class Step:
         "epoch",
         "group",
         "hash",
+        "is_described",
         "member",
         "records",
         "replaced",
         "resolved",
+        "restore",
         "work",
     )
 
@@ -93,6 +107,8 @@ class Step:
         self.hash = group.metadata_hash
         self.resolved: Mapping[str, Resolved] = group.resolved
         self.work: Pieces | None = None
+        self.is_described = True
+        self.restore: Callable[[], None] = _nothing
 
     @property
     def counted(self) -> ConsumerMember | None:
@@ -136,18 +152,18 @@ class Sharing:
     # -- the epoch
 
     def advance(
-        self, step: Step, now: Now, may_know: MayKnow | None, *, resolves: bool = True
+        self, step: Step, now: Now, rights: TopicRights | None, *, resolves: bool = True
     ) -> None:
         """Raise the epoch of the group where the step, or a change of the topics, asks for it.
 
-        Parameters: `may_know` says which topics the client of the member may know of; None for all.
+        Parameters: `rights` are those of the member's client; None: it may describe all topics.
         Without `resolves` patterns are left to other members.
 
         Raises KafkaError INVALID_REGULAR_EXPRESSION.
         """
         group = step.group
         bump = step.member.topics != step.before.topics
-        bump = self._resolve(step, now, may_know, resolves) or bump
+        bump = self._resolve(step, now, rights, resolves) or bump
         if not bump and group.topics_version == self._topics.version:
             return
         names = group.topics_after(step.counted, step.member, step.resolved)
@@ -169,13 +185,13 @@ class Sharing:
         for pattern in {each.pattern for each in members if each.pattern} - patterns:
             assert pattern is not None
             records.append(resolved_tombstone(group.id, pattern))
-        names = {name for member in left for name in topics_of(member, group.resolved)}
+        names = {name for member in left for name in group.read_by(member, group.resolved)}
         records.append(epoch_record(group.id, group.epoch + 1, self._topics.hash_of(names)))
         return records
 
     # -- patterns
 
-    def _resolve(self, step: Step, now: Now, may_know: MayKnow | None, resolves: bool) -> bool:
+    def _resolve(self, step: Step, now: Now, rights: TopicRights | None, resolves: bool) -> bool:
         """Find the topics of patterns; whether members read others than before."""
         group, old, new = step.group, step.before.pattern or "", step.member.pattern or ""
         patterns = dict(group.patterns)
@@ -190,15 +206,17 @@ class Sharing:
         changed = old != new and (not new or new in group.resolved)
         # A new pattern that fits nothing finds nothing new, but the topics of the old one are gone.
         is_other = bool(old) and old != new
+        if rights is not None:
+            return self._describe(step, rights, is_other, now) or changed
         wanted = self._unresolved(group, patterns, now)
         if not wanted or group.is_resolving or not resolves:
             return changed
         names = tuple(self._topics.all_names())
         group.patterns_version = self._topics.version
         if len(names) * len(wanted) > AT_ONCE:
-            step.work = self._resolve_beside(group.id, wanted, names, may_know, is_other, now)
+            step.work = self._resolve_beside(group.id, wanted, names, is_other, now)
             return changed
-        found = all_of(_matches(wanted, names, may_know))
+        found = all_of(_matches(wanted, names))
         return take_resolved(step, found, now) or changed or is_other
 
     def _unresolved(self, group: ConsumerGroup, patterns: Collection[str], now: Now) -> list[str]:
@@ -216,7 +234,6 @@ class Sharing:
         group_id: str,
         patterns: Collection[str],
         names: tuple[str, ...],
-        may_know: MayKnow | None,
         is_other: bool,
         now: Now,
     ) -> Pieces:
@@ -225,7 +242,7 @@ class Sharing:
         if group is None:
             return
         group.is_resolving = True
-        found = yield from _matches(patterns, names, may_know)
+        found = yield from _matches(patterns, names)
         group.is_resolving = False
         if self._state.consumer_groups.get(group_id) is not group:
             return
@@ -236,6 +253,109 @@ class Sharing:
             names_read = group.topics_after(None, None, step.resolved)
             step.raise_epoch(self._topics.hash_of(names_read))
         result.on_failure = lambda code, now: Result()  # the next heartbeat tries again
+        yield result
+
+    # -- patterns of members that may not describe all topics
+
+    def _describe(self, step: Step, rights: TopicRights, is_other: bool, now: Now) -> bool:
+        """Find the topics of the member's pattern that its client may describe.
+
+        Kafka resolves a pattern once for all members, with the permissions of the member whose
+        heartbeat asks for it, and so assigns topics to members that may not describe them.
+
+        Returns:
+            True if the member reads other topics than before.
+        """
+        group, member = step.group, step.member
+        if not member.pattern:
+            return False
+        known = group.described.get((member.pattern, rights.viewer))
+        if known is not None and not self._is_stale(known, now):
+            return self._take_described(step, rights.viewer, known, now)
+        step.is_described = known is not None
+        if group.is_resolving:
+            return False
+        names = tuple(self._topics.all_names())
+        if len(names) > AT_ONCE:
+            step.work = self._describe_beside(group.id, member, names, rights, is_other, now)
+            return False
+        found = all_of(_matches([member.pattern], names, rights.may_describe))[member.pattern]
+        described = Resolved(found, self._topics.version, now.log_ms)
+        return self._take_described(step, rights.viewer, described, now) or is_other
+
+    def _is_stale(self, described: Resolved, now: Now) -> bool:
+        age_ms = now.log_ms - described.at_ms
+        is_new = described.version != self._topics.version
+        return age_ms >= (REFRESH_PAUSE_MS if is_new else REFRESH_INTERVAL_MS) or age_ms < 0
+
+    def _take_described(self, step: Step, viewer: Hashable, described: Resolved, now: Now) -> bool:
+        """Keep what a client may describe; returns True if the member reads other topics."""
+        group, member = step.group, step.member
+        assert member.pattern
+        key = member.pattern, viewer
+        before = group.read_by(member, step.resolved)
+        had_viewer, had_described = group.viewers.get(member.id), group.described.get(key)
+        group.viewers[member.id], group.described[key] = viewer, described
+        step.is_described = True
+        step.restore = partial(_restore, group, member.id, had_viewer, key, had_described)
+        if described is not had_described:
+            self._take_union(step, member.pattern, now)
+        return group.read_by(member, step.resolved) != before
+
+    def _take_union(self, step: Step, pattern: str, now: Now) -> None:
+        """Store what any member with a pattern may describe: a later coordinator begins with it."""
+        group, members = step.group, step.members()
+        sharers = [each for each in members if each.pattern == pattern]
+        used = {(each.pattern, group.viewers.get(each.id)) for each in members}
+        for key in group.described.keys() - used:
+            del group.described[key]
+        topics = {
+            name
+            for each in sharers
+            for name in group.read_by(each._replace(topics=frozenset()), step.resolved)
+        }
+        known = Resolved(frozenset(topics), NO_VERSION, now.log_ms)
+        step.resolved = {**step.resolved, pattern: known}
+        step.records.append(resolved_record(group.id, pattern, known))
+
+    def _describe_beside(
+        self,
+        group_id: str,
+        member: ConsumerMember,
+        names: tuple[str, ...],
+        rights: TopicRights,
+        is_other: bool,
+        now: Now,
+    ) -> Pieces:
+        """As `_describe`, in pieces; at the end the epoch rises if the member reads other topics."""
+        group, pattern = self._state.consumer_groups.get(group_id), member.pattern
+        if group is None or not pattern:
+            return
+        group.is_resolving = True
+        found = yield from _matches([pattern], names, rights.may_describe)
+        group.is_resolving = False
+        known = group.members.get(member.id)
+        if (
+            self._state.consumer_groups.get(group_id) is not group
+            or known is None
+            or known.pattern != pattern
+        ):
+            return
+        result: Result[None] = Result()
+        step = Step(group, result.records)
+        step.member = known
+        is_first = (pattern, rights.viewer) not in group.described
+        described = Resolved(found[pattern], self._topics.version, now.log_ms)
+        # A member that was not described yet may have left out partitions of its target.
+        if self._take_described(step, rights.viewer, described, now) or is_other or is_first:
+            names_read = group.topics_after(None, None, step.resolved)
+            step.raise_epoch(self._topics.hash_of(names_read))
+
+        def fail(code: object, now: Now) -> Result[None]:
+            step.restore()  # the next heartbeat tries again
+            return Result()
+
+        result.on_failure = fail
         yield result
 
     # -- the target
@@ -291,12 +411,12 @@ class Sharing:
         """Let an assignor share, in pieces."""
         had = dict(group.targets)
         static_ids = dict(group.static_ids)
-        topics: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+        topics: dict[tuple[frozenset[str], str | None, Hashable], frozenset[UUID]] = {}
         subscribers: dict[str, Subscriber] = {}
         for count, member in enumerate(members, 1):
-            key = member.topics, member.pattern
+            key = member.topics, member.pattern, group.viewers.get(member.id)
             if key not in topics:
-                topics[key] = self._topics.ids_of(topics_of(member, resolved))
+                topics[key] = self._topics.ids_of(group.read_by(member, resolved))
             target = had.get(member.id) or had.get(static_ids.get(member.instance_id or "", ""))
             subscribers[member.id] = Subscriber(
                 topics[key], target or NO_TARGET, member.instance_id, member.rack_id
@@ -378,6 +498,26 @@ def is_still(groups: Mapping[str, Assigning], group: Assigning) -> bool:
     return groups.get(group.id) is group
 
 
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+def _restore(
+    group: ConsumerGroup,
+    member_id: str,
+    viewer: Hashable,
+    key: tuple[str, Hashable],
+    described: Resolved | None,
+) -> None:
+    """Put back which client a member had, and what that client could describe."""
+    group.viewers.pop(member_id, None)
+    if viewer is not None:
+        group.viewers[member_id] = viewer
+    group.described.pop(key, None)
+    if described is not None:
+        group.described[key] = described
+
+
 def _give_up(group: Assigning) -> Callable[..., Result[None]]:
     def stop(code: object, now: Now) -> Result[None]:
         group.is_assigning = False  # the next heartbeat begins again
@@ -400,14 +540,16 @@ def take_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> 
 
 
 def _matches(
-    patterns: Collection[str], names: Collection[str], may_know: MayKnow | None
+    patterns: Collection[str],
+    names: Collection[str],
+    may_describe: Callable[[str], bool] = lambda name: True,
 ) -> Generator[None, None, dict[str, frozenset[str]]]:
-    """The topics that fit each pattern and that the client may know of, in pieces."""
+    """The topics that fit each pattern and that a client may describe, in pieces."""
     found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
     tests = [(compile_pattern(pattern), found[pattern]) for pattern in patterns]
     for count, name in enumerate(names, 1):
         fitting = [topics for fits, topics in tests if fits(name)]
-        if fitting and (may_know is None or may_know(name)):
+        if fitting and may_describe(name):
             for topics in fitting:
                 topics.add(name)
         if not count % TOPICS_AT_ONCE:

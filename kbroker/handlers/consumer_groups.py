@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker.cluster.features import GROUP_VERSION
 from kbroker.coordination.shards import ShardPending
-from kbroker.coordinator import GroupCoordinator
+from kbroker.coordinator import GroupCoordinator, TopicRights
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.consumer_groups import (
@@ -35,7 +35,8 @@ def consumer_group_heartbeat(
     Versions: 1 can subscribe by a regular expression; the client makes the id of its member.
 
     Differs from Kafka: a regular expression is resolved at once where there are few topics, so the
-    first answer has the assignment. INVALID_REQUEST for ids of more than 1,000 characters, more than
+    first answer has the assignment; it is resolved with the permissions of each member, not of the
+    member whose heartbeat asks for it. INVALID_REQUEST for ids of more than 1,000 characters, more than
     10,000 topics or 50,000 owned partitions. A static member that begins anew under its own id need
     not leave first.
     """
@@ -66,9 +67,11 @@ def _heartbeat(ctx: Context, request: ConsumerGroupHeartbeatRequest) -> Heartbea
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return _refused(error)
-    may_know = None if ctx.node.authorizer is None else ctx.knows_topic
+    rights = None
+    if ctx.node.authorizer is not None:
+        rights = TopicRights(ctx.peer.client, ctx.knows_topic)
     result = shard.coordinator.consumer_heartbeat(
-        request, ctx.client_info(), groups.now(), ctx.version, may_know
+        request, ctx.client_info(), groups.now(), ctx.version, rights
     )
     return groups.run(shard, result)
 

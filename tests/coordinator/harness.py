@@ -26,6 +26,7 @@ from kbroker.coordinator import (
     ShareGroupSettings,
     StreamsGroupSettings,
     ToMake,
+    TopicRights,
 )
 from kbroker.coordinator.assignors import TopicShape
 from kbroker.coordinator.shapes import fetch_response, groups_to_fetch
@@ -421,7 +422,8 @@ class Harness:
         call: Call[ConsumerGroupHeartbeatResponse] = Call(version)
         info = ClientInfo("c", "/10.0.0.1")
         request = travel(request, version)
-        result = self.coordinator.consumer_heartbeat(request, info, self.now, version, may_know)
+        rights = None if may_know is None else TopicRights(may_know, may_know)
+        result = self.coordinator.consumer_heartbeat(request, info, self.now, version, rights)
         self.settle(result, call)
         return call.response
 

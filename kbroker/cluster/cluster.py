@@ -369,21 +369,24 @@ class Cluster(ClusterView):
             key = SCRAM_USERS + name
             puts[key] = to_document(credentials) if credentials else None
             compares[key] = known.revision(name)
-        return await self._put_credentials(puts, compares, cause=cause)
-
-    async def _put_credentials(
-        self, puts: dict[str, Document | None], compares: dict[str, int], *, cause: str
-    ) -> bool:
-        """With the first of them comes what those are pretended with whom there are not."""
-        if not self.scram_users.secret:
-            puts[SCRAM_SECRET], compares[SCRAM_SECRET] = new_secret(), ABSENT
         return await self._transact(puts, compares=compares, cause=cause)
+
+    async def make_scram_secret(self) -> None:
+        """Make the secret of the cluster for salts, unless there is one. Raises StorageError."""
+        if not self.scram_users.secret:
+            await self._transact(
+                {SCRAM_SECRET: new_secret()},
+                compares={SCRAM_SECRET: ABSENT},
+                cause="users log in",
+            )
 
     async def put_delegation_token(self, token: DelegationToken, *, cause: str) -> bool:
         """Make a delegation token, or put it in the place of itself; False when it changed in between."""
         key = DELEGATION_TOKENS + token.id
         revision = self.delegation_tokens.revision(token.id)
-        return await self._put_credentials({key: document_of(token)}, {key: revision}, cause=cause)
+        return await self._transact(
+            {key: document_of(token)}, compares={key: revision}, cause=cause
+        )
 
     async def remove_delegation_tokens(self, revisions: Mapping[str, int], *, cause: str) -> bool:
         """Remove delegation tokens; False, and none is gone, when one of them changed in between.

@@ -30,7 +30,7 @@ class ScramUsers:
 
     def __init__(self) -> None:
         self.secret = b""
-        """What users are pretended with whom there are not; empty before the first one was made."""
+        """Secret for salts of configured and unknown users; empty before a node with logins started."""
         self._known: dict[str, tuple[Credentials, int]] = {}
         self._shapes: Counter[tuple[ScramMechanism, Shape]] = Counter()
 
@@ -76,12 +76,12 @@ class ScramUsers:
         self._shapes.update((each, credential.shape) for each, credential in credentials.items())
 
     def put_secret(self, entry: Entry) -> None:
-        """Take over what users are pretended with."""
+        """Take over the secret for salts."""
         self.secret = base64.b64decode(entry.value["secret"])
 
 
 def new_secret() -> Document:
-    """What users can be pretended with."""
+    """Make a secret for salts."""
     return {"secret": _text(secrets.token_bytes(SECRET_BYTES))}
 
 

@@ -41,8 +41,8 @@ class Gate:
     ConfigError for certificates or users that cannot be used, and for passwords that others could read
     on their way.
 
-    Resource handling: users that settings bring later are known once `settle` returns: `run` makes them
-    ready in a thread, because that takes milliseconds for each.
+    Resource handling: users can log in once `prepare` returns, and those that settings bring later once
+    `settle` returns: `run` makes them ready in a thread, because that takes milliseconds for each.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Gate:
         self._has_coming = trio.Event()
         self._is_settled = trio.Event()
         self._is_settled.set()
-        self._is_run = False
+        self._is_prepared = False
         self.obey(config)
 
     def of_node(self, config: BrokerConfig) -> Gate:
@@ -127,18 +127,24 @@ class Gate:
         self._setting, self._credentials = config.of_listener(self.name), None
         if users is None or users is self._newest_users:
             return
-        if self._is_run:
+        if self._is_prepared:
             self._coming = users
             if self._is_settled.is_set():
                 self._is_settled = trio.Event()
             self._has_coming.set()
         else:
-            users.prepare()
             self.users = users
+
+    async def prepare(self, in_thread: InThread) -> None:
+        """Make the first users ready, before clients come; the secret of the cluster is known."""
+        while not self._is_prepared:
+            users = self.users
+            if users is not None:
+                await in_thread(users.prepare)
+            self._is_prepared = users is self.users
 
     async def run(self, in_thread: InThread) -> None:
         """Make new users ready, and keep the keys of tokens new, until cancelled."""
-        self._is_run = True
         while True:
             async with trio.open_nursery() as nursery:
                 if self.users is not None and self.users.tokens is not None:

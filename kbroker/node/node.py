@@ -222,10 +222,18 @@ class Node:
         Of those that have much to load, `run` does the rest.
         """
         await self.controller.settle()
+        await self._prepare_gates()
         self.partitions.set_strays_aside()
         for coordinators in self.coordinators:
             await coordinators.load()
         self.moves.resume()
+
+    async def _prepare_gates(self) -> None:
+        """Let users log in, before clients are served. Raises StorageError."""
+        if any(gate.users is not None for gate in self.gates):
+            await self.cluster.make_scram_secret()
+        for gate in self.gates:
+            await gate.prepare(self.partitions.in_thread)
 
     @property
     def coordinators(self) -> tuple[Shards[Any], ...]:

@@ -107,12 +107,31 @@ def credential_from(
 
 
 def credential_of(
-    mechanism: ScramMechanism, password: str, iterations: int = ITERATIONS_MIN
+    mechanism: ScramMechanism,
+    password: str,
+    iterations: int = ITERATIONS_MIN,
+    salt: bytes | None = None,
 ) -> ScramCredential:
-    """What a server keeps of a password, with a new salt."""
-    salt = secrets.token_bytes(SALT_BYTES)
+    """Hash a password, as a server keeps it.
+
+    Args:
+        mechanism: Mechanism by which the user logs in.
+        password: The password.
+        iterations: Rounds of the hash.
+        salt: None: a new random one.
+    """
+    salt = salt or secrets.token_bytes(SALT_BYTES)
     salted = salted_password(mechanism, password, salt, iterations)
     return credential_from(mechanism, salted, salt, iterations)
+
+
+def salt_of(secret: bytes, name: str, size: int = SALT_BYTES) -> bytes:
+    """Return the salt of a user that has none of its own: one of the settings, or an unknown one.
+
+    Both get it from the same secret on every node. Otherwise a client could compare the first
+    answers of several nodes, or of several runs, and learn which users exist.
+    """
+    return hashlib.shake_256(secret + name.encode()).digest(size)
 
 
 class ScramServer:
@@ -187,7 +206,7 @@ class ScramServer:
 
         shapes = () if user.is_token else islice(self._shapes, SHAPES_MAX)
         shape = max(shapes, key=nearness, default=Shape())
-        salt = hashlib.shake_256(self._secret + name.encode()).digest(shape.salt_bytes)
+        salt = salt_of(self._secret, name, shape.salt_bytes)
         return ScramCredential(salt, b"", b"", shape.iterations)
 
     def _final(self, text: str) -> bytes:

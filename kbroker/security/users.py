@@ -23,6 +23,7 @@ from .scram import (
     ScramUser,
     Shape,
     credential_of,
+    salt_of,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class StoredUsers(Protocol):
 
     @property
     def secret(self) -> bytes:
-        """What users are pretended with; empty as long as there never was one of these."""
+        """Secret of the cluster for salts of configured and unknown users; empty without a node."""
         ...
 
     def find(self, mechanism: ScramMechanism, name: str) -> ScramCredential | None:
@@ -141,16 +142,24 @@ class Users:
             self.tokens = Tokens(setting, self._modules[OAUTHBEARER])
 
     def prepare(self) -> None:
-        """Make the hashes by which users are known."""
-        modules = self._modules
+        """Make the hashes by which users are known.
+
+        Their salts are the same on all nodes of the cluster, so call it once the secret is there.
+        """
+        modules, secret = self._modules, self._salt_secret
         self._passwords = Passwords(modules[PLAIN].users if PLAIN in modules else {})
         self._credentials = {
-            (mechanism, name): credential_of(mechanism, password)
+            (mechanism, name): credential_of(mechanism, password, salt=salt_of(secret, name))
             for mechanism in ScramMechanism
             if mechanism in modules
             for name, password in modules[mechanism].users.items()
         }
         self._modules = {}
+
+    @property
+    def _salt_secret(self) -> bytes:
+        stored = self._stored()
+        return (b"" if stored is None else stored.secret) or self._secret
 
     def session_seconds(self, mechanism: str) -> float | None:
         """How long a login is good at most (KIP-368); None: as long as the connection lives."""
@@ -176,14 +185,13 @@ class Users:
             if user.is_token:
                 token = tokens.shown(user.name) if tokens else None
                 return None if token is None else token.credentials.get(mechanism)
-            known = stored.find(mechanism, user.name) if stored else None
+            known = None if stored is None else stored.find(mechanism, user.name)
             return known or self._credentials.get((mechanism, user.name))
 
-        secret = (stored.secret if stored else b"") or self._secret
-        shapes = {*stored.shapes(mechanism)} if stored else set()
+        shapes = set() if stored is None else {*stored.shapes(mechanism)}
         if any(of is mechanism for of, _ in self._credentials):
             shapes.add(Shape())
-        return ScramServer(mechanism, find, secret, shapes=shapes)
+        return ScramServer(mechanism, find, self._salt_secret, shapes=shapes)
 
 
 def _module(mechanism: str, setting: Lookup) -> LoginModule:

@@ -354,6 +354,22 @@ async def test_users_whom_there_are_not_look_like_those_that_were_made(
         assert {each[:2] for each in told} == {(5000, 64)}
 
 
+async def test_first_answer_does_not_tell_configured_users_from_unknown_ones(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """It is the same on all nodes and after a restart, whether the user exists or not."""
+    names = ["alice", *(f"nobody-{number}" for number in range(5))]
+    told: list[tuple[int, int, str]] = []
+    for _ in range(2):
+        async with started(authority, tmp_path / "data", nodes=2) as broker:
+            for node in (1, 2):
+                now = [await first_answer(broker, name, node) for name in names]
+                told = told or now
+                assert now == told
+    assert {each[:2] for each in told} == {(4096, 16)}
+    assert len({each[2] for each in told}) == len(names)
+
+
 async def test_users_may_change_amidst_a_login(authority: Authority) -> None:
     async with started(authority) as broker, connected(at(broker, "INSIDE")) as wire:
         await alter(broker, quick("bob"))

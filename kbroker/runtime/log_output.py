@@ -6,9 +6,11 @@ import contextlib
 import json
 import logging
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from io import TextIOWrapper
 from typing import Any
 
 from kbroker.text.printable import printable
@@ -144,11 +146,21 @@ def _audit_handler(path: str, form: str) -> logging.Handler:
     """Writes to a file, which is set aside when it is full; the oldest of those goes."""
     from logging.handlers import RotatingFileHandler  # most servers have no such file
 
-    handler = RotatingFileHandler(
+    class OwnFileHandler(RotatingFileHandler):
+        """Makes files that only their owner can read: they name principals, hosts and resources."""
+
+        def _open(self) -> TextIOWrapper:
+            return open(self.baseFilename, "a", encoding="utf-8", opener=_open_own_file)
+
+    handler = OwnFileHandler(
         path, maxBytes=AUDIT_FILE_BYTES, backupCount=AUDIT_FILES, encoding="utf-8"
     )
     handler.setFormatter(_formatter(form, "%Y-%m-%dT%H:%M:%S%z"))
     return handler
+
+
+def _open_own_file(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _is_known(name: str) -> bool:

@@ -273,6 +273,7 @@ def test_a_file_of_its_own(restored_logging: None, tmp_path: Path, monkeypatch: 
     files = sorted(each.name for each in tmp_path.iterdir())
     assert files == ["audit.log", "audit.log.1", "audit.log.2"]
     for name in files:
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
         for line in (tmp_path / name).read_text().splitlines():
             assert json.loads(line)["outcome"] == "denied"
     assert json.loads(path.read_text().splitlines()[-1])["resource"] == "t49"
@@ -304,6 +305,28 @@ async def test_a_server_writes_it(tmp_path: Path) -> None:
     (event,) = map(json.loads, path.read_text().splitlines())
     assert (event["principal"], event["operation"]) == ("User:alice", "WRITE")
     assert "kbroker.audit" not in errors
+
+
+async def test_files_of_a_server_with_security_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """All that it writes with the usual umask of 022, beside the file that says its port."""
+    place, port_file = tmp_path / "place", tmp_path / "port"
+    place.mkdir(mode=0o700)
+    flags = ("--tls-dev", "--data-dir", "data", "--audit-log", "audit.log")
+    ports = ("--port", "0", "--http-port", "0", "--registry-port", "0", "--control-port", "0")
+    with serving(
+        *flags,
+        *ports,
+        *("--control-token-file", "token", "--topic", "orders:2", "--port-file", str(port_file)),
+        cwd=place,
+        umask=0o022,
+    ) as process:
+        await eventually(port_file.exists)
+        process.terminate()
+        await trio.to_thread.run_sync(process.communicate)
+    found = [each for each in place.rglob("*") if not each.is_symlink()]
+    names = {each.name for each in found}
+    assert {"audit.log", "cluster.journal", "admin.password", "meta.properties"} <= names
+    assert [each for each in found if each.stat().st_mode & 0o077] == []
 
 
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -88,7 +89,8 @@ class TlsTransport:
 
         A step takes a fraction of a millisecond, with a certificate of the client more; `steps` bounds
         how many of them a turn of the event loop has, however many clients come at once. Raises OSError
-        when the client has gone, or does not speak TLS as it has to; ssl.SSLError is one.
+        when the client has gone, does not speak TLS as it has to, or its certificate has expired;
+        ssl.SSLError is one.
         """
         while not self._is_shaken:
             await self._plain.until(self._fill)
@@ -99,6 +101,7 @@ class TlsTransport:
                 raise
             if not self._is_shaken or self._tls.version() != TICKETS_ONLY:
                 await self._flush()
+        self._check_resumed()
         self._has_some = self._incoming.pending > 0
         if self._outgoing.pending and not self._has_some and not self._plain.acknowledge():
             await self._flush()
@@ -110,6 +113,12 @@ class TlsTransport:
         except ssl.SSLWantReadError:
             return False
         return True
+
+    def _check_resumed(self) -> None:
+        """Raise ssl.SSLError if a resumed session (TLS 1.2) is of a client whose certificate expired."""
+        found = self._tls.getpeercert() if self._tls.session_reused else None
+        if found and time.time() > ssl.cert_time_to_seconds(str(found["notAfter"])):
+            raise ssl.SSLError("the client's certificate has expired since its first handshake")
 
     @property
     def certificate(self) -> bytes | None:

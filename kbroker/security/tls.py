@@ -66,6 +66,11 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
     context.sni_callback = _keep_name
     _show(context, identity)
     context.verify_mode = _CLIENT_AUTH[setting("ssl.client.auth") or "none"]
+    if context.verify_mode is not ssl.CERT_NONE:
+        # OpenSSL verifies no certificate when a session is resumed, and a ticket brings another ticket:
+        # a client would stay in after its certificate or that of its issuer has expired.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
     trusted = read_trusted(setting)
     if trusted:
         _trust(context, trusted)

@@ -119,6 +119,49 @@ class Pair:
                 return
 
 
+def asking(authority: Authority, client_auth: str) -> ssl.SSLContext:
+    """The context of a listener that asks clients for certificates."""
+    return server_context(
+        setting(
+            ssl_keystore_location=authority.pem("own"),
+            ssl_client_auth=client_auth,
+            ssl_truststore_location=authority.trusted,
+        )
+    )
+
+
+@pytest.mark.parametrize("client_auth", ["required", "requested"])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_expired_client_certificate_does_not_come_in_by_a_resumed_session(
+    authority: Authority,
+    version: ssl.TLSVersion,
+    client_auth: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = asking(authority, client_auth)
+    trusts = authority.context(authority.pem("client"))
+    first = Pair(authority, version, trusts=trusts, server=server)
+    await first.shake_hands()
+    first.transport.send_now([b"answer"])
+    first.take()
+    assert first.client.read(100) == b"answer"
+    assert first.transport.certificate is not None
+    session = first.client.session
+    assert session is not None
+    assert not session.has_ticket
+    later = ssl.cert_time_to_seconds("Jan  2 00:00:00 3000 GMT")  # trustme's end with that year
+    monkeypatch.setattr("kbroker.net.tls_transport.time.time", lambda: later)
+    expired = Pair(authority, version, session=session, trusts=trusts, server=server)
+    if version is ssl.TLSVersion.TLSv1_3:
+        await expired.shake_hands()
+        assert not expired.client.session_reused, "OpenSSL has verified the certificate again"
+    else:
+        with pytest.raises(ExceptionGroup) as caught:
+            await expired.shake_hands()
+        assert expired.client.session_reused
+        assert caught.group_contains(ssl.SSLError, match="certificate has expired")
+
+
 async def test_tickets_go_out_with_the_first_answer(authority: Authority) -> None:
     pair = Pair(authority)
     await pair.shake_hands()

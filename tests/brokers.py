@@ -15,7 +15,7 @@ from kbroker.net.server import Listener
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.storage.files import Files
 
-LOOPBACK = Listener("PLAINTEXT", "127.0.0.1", 0)
+LOOPBACK = Listener("PLAINTEXT", "localhost", 0)
 
 Start: TypeAlias = Callable[..., AbstractAsyncContextManager[Broker]]
 

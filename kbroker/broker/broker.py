@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import combinations, cycle, islice, product
 from types import MappingProxyType
 
 import trio
@@ -315,13 +315,11 @@ async def _open_all(
 
 def _check_ports(local: Sequence[LocalNode]) -> None:
     """Raise CannotListen when two nodes are to have the same address."""
-    taken: dict[tuple[str, int], int] = {}
-    for node in local:
-        for each in node.listeners:
-            other = taken.setdefault((each.host, each.port), node.id) if each.port else node.id
-            if other != node.id:
+    for one, other in combinations(local, 2):
+        for mine, theirs in product(one.listeners, other.listeners):
+            if mine.overlaps(theirs):
                 raise CannotListen(
-                    f"nodes {other} and {node.id} would both listen on port {each.port}: the next "
+                    f"nodes {one.id} and {other.id} would both listen on port {mine.port}: the next "
                     f"nodes have the ports behind, so let listeners be {len(local)} ports apart"
                 )
 

@@ -47,9 +47,6 @@ from kbroker.storage.folders import LogFolders
 
 logger = logging.getLogger(__name__)
 
-ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Addresses that mean "every interface" cannot be dialled everywhere."""
-
 
 class NodeState(Enum):
     """What became of a node."""
@@ -481,7 +478,7 @@ class LocalNode:
 
 def _here(listener: Listener) -> Endpoint:
     """Where this machine reaches a listener."""
-    return Endpoint(ON_THIS_MACHINE.get(listener.host, listener.host), listener.port)
+    return Endpoint(listener.host, listener.port).from_here
 
 
 class NodeMaker:

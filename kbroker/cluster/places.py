@@ -94,6 +94,8 @@ async def check_addresses(
 
 
 def _is_every_interface(host: str) -> bool:
+    if not host:
+        return True
     try:
         return ip_address(host).is_unspecified
     except ValueError:

@@ -14,7 +14,7 @@ from .property import Effect, Property, Type
 _FOREVER = str(2**63 - 1)
 _UNLIMITED = str(2**31 - 1)
 _LIMITED_HOST = r"[^,\s][^,]*:\d{1,10}"
-_LISTENER_EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
+_LISTENER_EXAMPLE = "PLAINTEXT://localhost:9092"
 
 
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -59,8 +59,8 @@ _NODE = (
         "listeners",
         Type.LIST,
         _LISTENER_EXAMPLE,
-        "Addresses to listen on, as `NAME://host:port`; an empty host or 0.0.0.0 is every "
-        "interface. Loopback unless told otherwise.",
+        "Addresses to listen on, as `NAME://host:port`. An empty host, 0.0.0.0 and [::] are every "
+        "interface, and localhost is the loopback interface, each with IPv4 and IPv6.",
         dynamic=False,
         kafka_dynamic=True,
         kafka_default="PLAINTEXT://:9092",
@@ -69,8 +69,9 @@ _NODE = (
         "advertised.listeners",
         Type.LIST,
         None,
-        "Addresses that clients are told to connect to, as `NAME://host:port`. Unset, every client "
-        "is told the address that it came in on.",
+        "Addresses that clients are told to connect to, as `NAME://host:port`. An empty host is this "
+        "machine's canonical host name. Each client of a listener without one is told the address "
+        "that it dialled.",
         dynamic=False,
     ),
     Property(

@@ -336,9 +336,18 @@ class BrokerConfig(Settings):
         """What clients are told to connect to; empty when they are told where they came in."""
         return self._without_controllers("advertised.listeners")
 
+    @property
+    def inter_broker_listener_name(self) -> str:
+        """Name of the listener that nodes use among themselves, in upper case; empty if unset."""
+        return self.text("inter.broker.listener.name").upper()
+
     def _without_controllers(self, name: str) -> tuple[str, ...]:
-        left_out = self.items("controller.listener.names")
-        return tuple(each for each in self.items(name) if each.partition("://")[0] not in left_out)
+        left_out = {each.upper() for each in self.items("controller.listener.names")}
+        return tuple(
+            each
+            for each in self.items(name)
+            if each.partition("://")[0].strip().upper() not in left_out
+        )
 
     allow_auto_create_topics = _Boolean("auto.create.topics.enable")
     allow_delete_topics = _Boolean("delete.topic.enable")
@@ -383,7 +392,6 @@ class BrokerConfig(Settings):
     otlp_interval_ms = _Integer("otlp.interval.ms")
     registry_host = _Text("registry.host")
     registry_port = _Integer("registry.port")
-    inter_broker_listener_name = _Text("inter.broker.listener.name")
     inter_broker_protocol = _Text("security.inter.broker.protocol")
     listen_backlog = _Integer("socket.listen.backlog.size")
     log_cleaner_backoff_ms = _Integer("log.cleaner.backoff.ms")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from kbroker.client.endpoint import Endpoint
+from kbroker.client.endpoint import EVERY_INTERFACE, Endpoint
 from kbroker.coordinator import ClientInfo
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .refused_batches import RefusedBatches
     from .registry import Api
 
-EVERY_INTERFACE = ("0.0.0.0", "::")
-"""Addresses of nodes that are reached wherever this one is."""
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
 USER = AclResourceType.USER

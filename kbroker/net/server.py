@@ -13,12 +13,13 @@ from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
-from kbroker.client.endpoint import Endpoint
+from kbroker.client.endpoint import EVERY_INTERFACE, Endpoint
 from kbroker.handlers.context import Peer
 from kbroker.handlers.registry import Api
 from kbroker.node.gate import Gate
@@ -43,6 +44,13 @@ CERTIFICATE = "certificate"
 
 LOOPBACK = ("127.0.0.1", "::1")
 LOOPBACK_NAMES = ("localhost", *LOOPBACK)
+_SOCKET_HOSTS = {
+    "": ("0.0.0.0", "::"),
+    "0.0.0.0": ("0.0.0.0", "::"),
+    "::": ("::", "0.0.0.0"),
+    "localhost": LOOPBACK,
+}
+"""Hosts of listeners with a socket of each family. Java listens so on the first three."""
 BIND_TRIES = 20
 FIRST_PORT, LAST_PORT = 14_000, 32_768
 """Where a free port is looked for. What systems give to whoever connects begins at the second one, or
@@ -68,6 +76,19 @@ class Listener:
     port: int
     advertised: Endpoint | None = None
     gate: Gate | None = None
+
+    @property
+    def address(self) -> str:
+        """The listener as `listeners` names it."""
+        return f"{self.name}://{Endpoint(self.host, self.port)}"
+
+    def overlaps(self, other: Listener) -> bool:
+        """Return True if both listeners would take the same port of the same address."""
+        if self.port != other.port or not self.port:
+            return False
+        if self.host in EVERY_INTERFACE or other.host in EVERY_INTERFACE:
+            return True
+        return not set(_socket_hosts(self.host)).isdisjoint(_socket_hosts(other.host))
 
     @property
     def certificates(self) -> Certificates | None:
@@ -114,7 +135,7 @@ def listen_all(bound: Bound, backlog: int) -> None:
         try:
             each.listen(backlog)
         except OSError as error:  # somebody else took the same address, and was faster
-            raise _cannot_listen(listener.host, each.getsockname()[1], error) from None
+            raise _cannot_listen(listener, each.getsockname()[1], error) from None
 
 
 def close_all(bound: Bound) -> None:
@@ -126,16 +147,17 @@ def close_all(bound: Bound) -> None:
 
 
 async def _bind(listener: Listener) -> list[socket.socket]:
-    """The listener's sockets: of both loopback families for a loopback host, else of one.
+    """Bind the sockets of a listener.
 
-    Raises CannotListen.
+    Raises:
+        CannotListen: The address is taken, or is none of this machine.
     """
     if listener.port:
-        return await _bind_at(listener.host, listener.port, named=True)
+        return await _bind_at(listener, listener.port)
     for _ in range(BIND_TRIES - 1):
         with suppress(CannotListen):
-            return await _bind_at(listener.host, draw_port(), named=False)
-    return await _bind_at(listener.host, draw_port(), named=False)
+            return await _bind_at(listener, draw_port())
+    return await _bind_at(listener, draw_port())
 
 
 def draw_port() -> int:
@@ -152,68 +174,81 @@ def draw_port() -> int:
     return random.SystemRandom().randrange(FIRST_PORT, last) if last > 2 * FIRST_PORT else 0
 
 
-async def _bind_at(host: str, port: int, *, named: bool) -> list[socket.socket]:
-    if host not in LOOPBACK_NAMES:
-        return await _open(host, port, named=named)
-    first = await _open(LOOPBACK[0], port, named=named)
+async def _bind_at(listener: Listener, port: int) -> list[socket.socket]:
+    """Bind one port of all addresses that the listener's host stands for."""
+    hosts = _socket_hosts(listener.host)
+    if len(hosts) > 1:
+        hosts = tuple(filter(_has_address, hosts)) or hosts
+    opened: list[socket.socket] = []
     try:
-        return first + await _open(LOOPBACK[1], first[0].getsockname()[1], named=named)
-    except CannotListen:
-        if named or not _has_ipv6():
-            return first
-        first[0].close()  # it is free in one family only
-        raise
+        for host in hosts:
+            await _open(host, port, opened, named=bool(listener.port))
+            port = port or opened[0].getsockname()[1]
+    except OSError as error:
+        for each in opened:
+            each.close()
+        raise _cannot_listen(listener, port, error) from None
+    return opened
 
 
-def _has_ipv6() -> bool:
+def _socket_hosts(host: str) -> tuple[str, ...]:
+    """Return the hosts to bind for the host of a listener, the one that was given first."""
     try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind((LOOPBACK[1], 0))
+        # Java takes an IPv4 address that is mapped into IPv6 for the IPv4 address.
+        mapped = IPv6Address(host).ipv4_mapped
+    except ValueError:
+        mapped = None
+    return _SOCKET_HOSTS.get(host, (host,)) if mapped is None else (str(mapped),)
+
+
+def _has_address(host: str) -> bool:
+    """Return True if this machine has that address, which one without IPv6 may not."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))
     except OSError:
         return False
     return True
 
 
-async def _open(host: str, port: int, *, named: bool) -> list[socket.socket]:
-    """Sockets that are bound to an address, one for each family that it has here.
+async def _open(host: str, port: int, opened: list[socket.socket], *, named: bool) -> None:
+    """Add sockets that are bound to a host to `opened`, one for each address that it resolves to.
 
     A port that was not `named` is not shared with anybody who has just taken it as well.
+
+    Raises:
+        OSError: An address cannot be bound.
     """
-    opened: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in await trio.socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            each = socket.socket(family, kind, protocol)
-            opened.append(each)
-            each.setblocking(False)
-            if family == socket.AF_INET6:
-                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if named:
-                each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)
-            each.bind(address)
-            if not named and _SHARING == socket.SO_REUSEADDR:
-                each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)  # for a later start at this port
-    except OSError as error:
-        for each in opened:
-            each.close()
-        raise _cannot_listen(host, port, error) from None
-    return opened
+    for family, kind, protocol, _, address in await trio.socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    ):
+        each = socket.socket(family, kind, protocol)
+        opened.append(each)
+        each.setblocking(False)
+        if family == socket.AF_INET6:
+            each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if named:
+            each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)
+        each.bind(address)
+        if not named and _SHARING == socket.SO_REUSEADDR:
+            each.setsockopt(socket.SOL_SOCKET, _SHARING, 1)  # for a later start at this port
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
+def _cannot_listen(listener: Listener, port: int, error: OSError) -> CannotListen:
     if error.errno == errno.EADDRINUSE:
         return CannotListen(
-            f"port {port} on {host} is in use; stop its owner, or choose another one: --port 0 "
-            "lets the system choose"
+            f"{listener.address}: port {port} is in use; stop its owner, or choose another one: "
+            "--port 0 lets the system choose"
         )
     if error.errno == errno.EACCES:
         return CannotListen(
-            f"port {port} on {host} is not for everybody ({error.strerror}); name one above 1023 "
-            "with --port, or start with the right to it"
+            f"{listener.address}: port {port} is not for everybody ({error.strerror}); name one above "
+            "1023 with --port, or start with the right to it"
         )
     return CannotListen(
-        f"cannot listen on {host} ({error.strerror}); name an address of this machine with --host"
+        f"{listener.address}: cannot listen there ({error.strerror}); name an address of this machine "
+        "with --host"
     )
 
 

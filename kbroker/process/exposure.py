@@ -32,7 +32,7 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
             continue
         what = "read along" if each.asks_clients else "read and write everything"
         yield (
-            f"anyone who can reach {each.host} can {what}: listener {each.name} has {lacks}; listen on "
+            f"anyone who can reach {each.host or 'this machine'} can {what}: listener {each.name} has {lacks}; listen on "
             f"localhost unless the network is trusted, or {advice}"
         )
 

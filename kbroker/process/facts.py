@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker import __version__
 from kbroker.broker import Broker
-from kbroker.broker.local_node import ON_THIS_MACHINE, LocalNode
-from kbroker.client.endpoint import Endpoint
+from kbroker.broker.local_node import LocalNode
+from kbroker.client.endpoint import EVERY_INTERFACE, Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.net.server import LOOPBACK_NAMES
 from kbroker.storage.naming import LOG
-
-from .listeners import ANY_HOST
 
 if TYPE_CHECKING:
     from .http import Served
@@ -91,7 +88,7 @@ def dialled(node: NodeFacts) -> Endpoint:
     _, host, endpoint, advertised = node.addresses[0]
     if advertised is not None:
         return advertised if advertised.port else advertised._replace(port=endpoint.port)
-    is_here = host in (*LOOPBACK_NAMES, ANY_HOST)
+    is_here = host in ("localhost", *EVERY_INTERFACE)
     return endpoint._replace(host="localhost") if is_here else endpoint
 
 
@@ -134,10 +131,9 @@ def banner_lines(
     yield f"kbroker {__version__} · {head} · cluster {nodes[0].cluster_id}"
     for each in nodes:
         for address in each.addresses:
-            host = "localhost" if address.host in LOOPBACK_NAMES else address.endpoint.host
             whose = f"node {each.node_id}, " if len(nodes) > 1 else ""
             note = f"; advertised: {address.advertised}" if address.advertised else ""
-            where = Endpoint(host, address.endpoint.port)
+            where = Endpoint(address.host or address.endpoint.host, address.endpoint.port)
             yield f"  Kafka    {where}  ({whose}{address.listener}{note})"
     for each in nodes:
         if each.http is not None:
@@ -158,7 +154,7 @@ def _url(http: Endpoint | None) -> str | None:
     """Where this machine reaches it."""
     if http is None:
         return None
-    return f"http://{http._replace(host=ON_THIS_MACHINE.get(http.host, http.host))}"
+    return f"http://{http.from_here}"
 
 
 def kafka_log_lines(nodes: Sequence[NodeFacts], now: float) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import trio
@@ -70,10 +71,22 @@ def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> Served 
 
     Raises StartFailed when it cannot be.
     """
+    _check_ports(config, listeners)
     registry = _registry(config, listeners) if config.registry_port >= 0 else None
     http = _http(config, registry) if config.http_port >= 0 else None
     otlp = _otlp(config) if config.otlp_endpoint else None
     return Served(http, registry, otlp) if http or registry or otlp else None
+
+
+def _check_ports(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
+    """Raise StartFailed for a port of HTTP that is also that of a listener, or of both services."""
+    http = Listener("http.port", config.http_host, config.http_port)
+    registry = Listener("registry.port", config.registry_host, config.registry_port)
+    for one, other in combinations((http, registry, *listeners), 2):
+        if one.port > 0 and one.overlaps(other):
+            raise StartFailed(
+                f"{one.name} and {other.address} have the same port; give one of them another one"
+            )
 
 
 def _http(config: BrokerConfig, registry: RegistryService | None) -> HttpService:

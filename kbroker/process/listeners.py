@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Collection, Sequence
+from ipaddress import ip_address
+from itertools import combinations
 
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.config import BrokerConfig, ConfigError
@@ -10,30 +14,31 @@ from kbroker.net.server import LOOPBACK_NAMES, Listener
 from kbroker.node.gate import Gate
 from kbroker.security.protocols import SecurityProtocol
 
-_ADDRESS = re.compile(r"(?P<name>[\w.-]+)://(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:]*)):(?P<port>\d+)")
-ANY_HOST = "0.0.0.0"
+_HOST = r"[\w%.:-]*"
+_ADDRESS = re.compile(
+    rf"(?P<name>[\w.-]+)://(?:\[(?P<six>{_HOST})\]|(?P<host>{_HOST})):(?P<port>\d+)", re.ASCII
+)
+_UNROUTABLE = "0.0.0.0"
 
 
 def configured_listeners(config: BrokerConfig) -> list[Listener]:
     """The listeners of `listeners`, each with its address of `advertised.listeners` if it has one.
 
-    Raises ConfigError for an address that is none, an advertised name that nobody listens on,
-    a security protocol that does not exist, certificates or users that cannot be used, or passwords
-    that others could read on their way.
+    Raises:
+        ConfigError: An address cannot be read or used, two listeners have one name or one address,
+            `advertised.listeners` or `inter.broker.listener.name` names none of them, a security
+            protocol does not exist, certificates or users cannot be used, or others could read
+            passwords on their way.
     """
-    advertised = dict(
-        split_address(text, "advertised.listeners") for text in config.advertised_listeners
-    )
+    bound = _by_name(config.listeners, "listeners")
+    advertised = _by_name(config.advertised_listeners, "advertised.listeners")
     listeners = []
-    for text in config.listeners:
-        name, (host, port) = split_address(text, "listeners")
-        host = host or ANY_HOST
+    for name, (host, port) in bound.items():
         gate = _gate(config, name, host)
-        listeners.append(Listener(name, host, port, advertised.pop(name, None), gate))
-    if advertised:
-        raise ConfigError(
-            f"advertised.listeners names {', '.join(advertised)}, which listeners does not"
-        )
+        listeners.append(Listener(name, host, port, _told(advertised.get(name)), gate))
+    _check_names(config, bound.keys(), advertised.keys())
+    for one, other in combinations(listeners, 2):
+        _check_apart(one, other)
     return listeners
 
 
@@ -43,11 +48,103 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def split_address(text: str, setting: str) -> tuple[str, Endpoint]:
-    """Read NAME://host:port of a setting. Raises ConfigError."""
+    """Read NAME://host:port of a setting; names have upper case, as in Kafka. Raises ConfigError."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > PORT_MAX:
         raise ConfigError(f"{setting}: {text!r} is not NAME://host:port")
-    return match["name"], Endpoint(match["six"] or match["host"] or "", int(match["port"]))
+    host = match["six"] if match["host"] is None else match["host"]
+    return match["name"].upper(), Endpoint(host, int(match["port"]))
+
+
+def _by_name(texts: Sequence[str], setting: str) -> dict[str, Endpoint]:
+    """Read the addresses of a setting. Raises ConfigError: two have the same name."""
+    found: dict[str, Endpoint] = {}
+    for text in texts:
+        name, endpoint = split_address(text, setting)
+        if name in found:
+            raise ConfigError(f"{setting}: {text!r} is the second address of listener {name}")
+        found[name] = endpoint
+    return found
+
+
+def _told(advertised: Endpoint | None) -> Endpoint | None:
+    """Return the address that clients are told; an empty host is this machine's own name.
+
+    Raises:
+        ConfigError: No client could connect to it.
+    """
+    if advertised is None or advertised.host not in ("", _UNROUTABLE):
+        return advertised
+    if advertised.host == _UNROUTABLE:
+        raise ConfigError(
+            f"advertised.listeners: clients cannot connect to {advertised}; name an address that they "
+            "reach, or leave the listener out, so that each client is told the address that it dialled"
+        )
+    return advertised._replace(host=canonical_host_name())
+
+
+def canonical_host_name() -> str:
+    """Return the name to which the address of this machine's host name resolves back, as in Java.
+
+    Returns:
+        The name, or the address if its name does not lead back to it.
+
+    Raises:
+        ConfigError: The host name does not resolve.
+    """
+    own = socket.gethostname()
+    try:
+        address = _addresses(own)[0]
+    except OSError as error:
+        raise ConfigError(
+            f"advertised.listeners: the name of this machine, {own}, does not resolve "
+            f"({error.strerror}); name a host"
+        ) from None
+    try:
+        name = socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]
+        return name if address in _addresses(name) else address
+    except OSError:
+        return address
+
+
+def _addresses(host: str) -> list[str]:
+    """The addresses of a host, those of IPv4 first. Raises OSError."""
+    rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(row[4][0]) for row in sorted(rows, key=lambda row: row[0] != socket.AF_INET)]
+
+
+def _check_names(config: BrokerConfig, bound: Collection[str], advertised: Collection[str]) -> None:
+    """Raise ConfigError for a name of another setting that is no listener."""
+    unknown = [name for name in advertised if name not in bound]
+    if unknown:
+        raise ConfigError(
+            f"advertised.listeners names {', '.join(unknown)}, which listeners does not"
+        )
+    between = config.inter_broker_listener_name
+    if between and between not in bound:
+        raise ConfigError(
+            f"inter.broker.listener.name is {between}, which listeners does not name (valid: "
+            f"{', '.join(bound)})"
+        )
+
+
+def _check_apart(one: Listener, other: Listener) -> None:
+    """Raise ConfigError for a port of two listeners, but for one of IPv4 and one of IPv6 (KIP-797)."""
+    if not one.port or one.port != other.port:
+        return
+    if {_family(one.host), _family(other.host)} != {4, 6} or one.overlaps(other):
+        raise ConfigError(
+            f"listeners: {one.address} and {other.address} have the same port; give one of them "
+            "another port, or one an IPv4 address and the other one an IPv6 address"
+        )
+
+
+def _family(host: str) -> int | None:
+    """Return 4 or 6 for an address, None for a name."""
+    try:
+        return ip_address(host).version
+    except ValueError:
+        return None
 
 
 def _gate(config: BrokerConfig, name: str, host: str) -> Gate | None:
@@ -59,15 +156,24 @@ def _gate(config: BrokerConfig, name: str, host: str) -> Gate | None:
 
 def protocol_of(config: BrokerConfig, name: str) -> SecurityProtocol:
     """What clients of a listener speak. Raises ConfigError."""
-    pairs = (pair.split(":") for pair in config.text("listener.security.protocol.map").split(","))
-    protocols = {pair[0].strip(): pair[-1].strip() for pair in pairs}
-    text = protocols.get(name)
-    if text is None:
+    protocols = _protocols(config.text("listener.security.protocol.map"))
+    if name not in protocols:
         raise ConfigError(f"listener {name} has no entry in listener.security.protocol.map")
-    try:
-        protocol = SecurityProtocol(text)
-    except ValueError:
-        raise ConfigError(
-            f"listener {name} asks for {text}; there are {', '.join(SecurityProtocol)}"
-        ) from None
-    return protocol
+    return protocols[name]
+
+
+def _protocols(text: str) -> dict[str, SecurityProtocol]:
+    """Read NAME:PROTOCOL,... in any case. Raises ConfigError."""
+    protocols = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, colon, protocol = (each.strip() for each in pair.rpartition(":"))
+        try:
+            protocols[name.upper()] = SecurityProtocol(protocol.upper())
+        except ValueError:
+            colon = ""
+        if not colon or not name:
+            raise ConfigError(
+                f"listener.security.protocol.map: {pair!r} is not NAME:PROTOCOL (valid protocols: "
+                f"{', '.join(SecurityProtocol)})"
+            )
+    return protocols

@@ -65,7 +65,7 @@ Variables = dict[str, str]
 async def _plain(
     options: RunOptions, config: BrokerConfig
 ) -> AsyncIterator[tuple[Broker, Variables]]:
-    listener = Listener("PLAINTEXT", "127.0.0.1", 0)
+    listener = Listener("PLAINTEXT", "localhost", 0)
     async with open_broker(config, data_dir=options.data_dir, listeners=[listener]) as broker:
         await declare(broker, options.topics, options.seeds)
         yield broker, {}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kbroker.client.credentials import Security
+from kbroker.client.endpoint import EVERY_INTERFACE
 from kbroker.client.security import security_of
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.config.broker_table import STANDARD_AUTHORIZER
@@ -27,7 +28,7 @@ from kbroker.security.scram import ScramMechanism
 from .client_settings import Access, Snippet, client_files, snippets
 from .dev_files import AUTHORITY, AUTHORITY_KEY, FOLDER, PASSWORD, SERVER
 from .errors import StartFailed
-from .listeners import ANY_HOST, protocol_of, split_address
+from .listeners import protocol_of, split_address
 from .own_files import write_own
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ ADMIN = "admin"
 MECHANISM = ScramMechanism.SHA_512
 PASSWORD_BYTES = 24
 _END_OF_CERTIFICATE = "-----END CERTIFICATE-----\n"
-_ANY_HOSTS = (ANY_HOST, "::")
 _OUTSIDE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses of documentation (RFC 5737, RFC 3849): nothing is sent there."""
 _ITS_OWN = (
@@ -164,8 +164,8 @@ def hosts_of(config: BrokerConfig) -> list[str]:
     told = [split_address(each, "advertised.listeners")[1] for each in config.advertised_listeners]
     bound = [split_address(each, "listeners")[1] for each in config.listeners]
     found = {each.host for each in (*told, *bound)}
-    own = _own_addresses() if found & {"", *_ANY_HOSTS} else []
-    hosts = {socket.gethostname(), *found, *own} - {"", *_ANY_HOSTS, *LOOPBACK_NAMES}
+    own = _own_addresses() if found & set(EVERY_INTERFACE) else []
+    hosts = {socket.gethostname(), *found, *own} - {*EVERY_INTERFACE, *LOOPBACK_NAMES}
     return [*LOOPBACK_NAMES, *sorted(hosts)]
 
 
@@ -201,7 +201,7 @@ def _with_logins(config: BrokerConfig) -> dict[str, str]:
 
     def told(texts: Iterable[str]) -> str:
         parts = (text.partition("://") for text in texts)
-        return ",".join(f"{renamed.get(name, name)}://{rest}" for name, _, rest in parts)
+        return ",".join(f"{renamed.get(name.upper(), name)}://{rest}" for name, _, rest in parts)
 
     protocols = {name: secure for name in renamed.values()}
     return {

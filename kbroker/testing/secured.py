@@ -38,7 +38,7 @@ Rights = Mapping[str, Iterable[str]]
 
 MECHANISMS: Final = (ScramMechanism.SHA_512, ScramMechanism.SHA_256, PLAIN)
 """Those by which users log in with a password; the first one unless a test asks for another."""
-HOST = "127.0.0.1"
+HOST = "localhost"
 NODE = "kbroker-node"
 """As whom nodes log in at each other, and whose name the broker's certificate has."""
 _OF_NODES = f"{NODE} is the name of the broker's own nodes; call that user otherwise"

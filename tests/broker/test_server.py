@@ -33,7 +33,7 @@ from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
-from ..brokers import Start, started
+from ..brokers import LOOPBACK, Start, started
 from ..ports import free_ports
 from ..wire import (
     ANSWER_SECONDS,
@@ -235,8 +235,7 @@ async def test_max_connections_per_ip_counts_each_address_for_itself() -> None:
 async def test_max_connections_per_ip_overrides() -> None:
     properties = {"max.connections.per.ip.overrides": "127.0.0.1:2"}
     config = BrokerConfig.load(options={"max.connections.per.ip": "0", **properties})
-    listener = Listener("PLAINTEXT", "127.0.0.1", 0)
-    async with open_broker(config, data_dir=None, listeners=[listener]) as broker:
+    async with open_broker(config, data_dir=None, listeners=[LOOPBACK]) as broker:
         async with connected(("::1", broker.endpoint.port)) as wire:
             await wire.wait_closed()
         async with connected(broker.endpoint) as a, connected(broker.endpoint) as b:

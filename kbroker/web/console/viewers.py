@@ -18,7 +18,7 @@ from typing import NamedTuple
 import trio
 from starlette.requests import Request
 
-from kbroker.broker.local_node import ON_THIS_MACHINE, LocalNode
+from kbroker.broker.local_node import LocalNode
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.connection import Connection, encrypted
 from kbroker.client.endpoint import Endpoint
@@ -148,7 +148,7 @@ class Viewers:
         """Where a node of this process is reached from here."""
         name = self.listener.name
         found = next(each for each in local.listeners if each.name == name)
-        return Endpoint(ON_THIS_MACHINE.get(found.host, found.host), found.port)
+        return Endpoint(found.host, found.port).from_here
 
     def _node_at(self, endpoint: Endpoint) -> LocalNode | None:
         """The node of this process that advertises an address; None for a node elsewhere."""

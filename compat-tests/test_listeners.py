@@ -1,0 +1,264 @@
+"""Generated listener configurations: which start, where they listen, what Metadata advertises."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+from harness.brokers import free_port
+from harness.clients import ScriptProcess
+from harness.java import command_line, java
+from harness.places import COMPAT
+from harness.raw import RawConnection
+
+from kbroker.broker import open_broker
+from kbroker.config import BrokerConfig, ConfigError
+from kbroker.net.server import CannotListen
+from kbroker.process.listeners import canonical_host_name, configured_listeners
+from kbroker.protocol import messages
+from kbroker.protocol.api_keys import ApiKey
+
+CLIENT = "listeners"
+SEED = 797
+CONFIGURATIONS = 60
+STARTED_MIN, REFUSED_MIN = 15, 15
+"""How many configurations Kafka has to start and to refuse, or this test compares nothing."""
+REGISTERED_SECONDS = 10.0
+"""How long Kafka may take until it lists itself in Metadata."""
+EVERY_INTERFACE = ("", "0.0.0.0", "[::]")
+NAMES = ("PLAINTEXT", "plaintext", "IN", "out", "In-Side", "my_own", "a.b")
+HOSTS = (
+    *EVERY_INTERFACE,
+    *("127.0.0.1", "[::1]", "::1", "localhost", "[::ffff:127.0.0.1]"),
+    *("192.0.2.250", "no-such-host.invalid", "a b"),
+)
+ADVERTISED_HOSTS = ("", "0.0.0.0", "[::]", "localhost", "[::1]", "kafka.example")
+
+Metadata = list[tuple[str, int]]
+Listening = dict[tuple[str, int], Metadata]
+"""By address and port, the brokers of its Metadata."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration: NAME, host and port of each listener, and the settings beside them."""
+
+    bound: tuple[tuple[str, str, int], ...]
+    advertised: tuple[tuple[str, str, int], ...]
+    protocols: str
+    between: str
+
+    @property
+    def properties(self) -> dict[str, str]:
+        values = {"listeners": _joined(self.bound), "inter.broker.listener.name": self.between}
+        if self.advertised:
+            values["advertised.listeners"] = _joined(self.advertised)
+        return {**values, "listener.security.protocol.map": self.protocols}
+
+
+def _joined(rows: tuple[tuple[str, str, int], ...]) -> str:
+    return ",".join(f"{name}://{host}:{port}" for name, host, port in rows)
+
+
+def cases(ports: tuple[int, int]) -> Iterator[Case]:
+    """Configurations of one or two listeners, sound and not, always the same ones."""
+    chosen = random.Random(SEED)
+    for _ in range(CONFIGURATIONS):
+        names = chosen.sample(NAMES, chosen.choice((1, 1, 2)))
+        bound = tuple((name, chosen.choice(HOSTS), chosen.choice(ports)) for name in names)
+        told = chosen.sample(names, chosen.choice((0, len(names), len(names), 1)))
+        told += ["OTHER"] * (chosen.random() < 0.05)
+        advertised = tuple((name, chosen.choice(ADVERTISED_HOSTS), 9092) for name in told)
+        mapped = {*names, *told}
+        if chosen.random() < 0.05:
+            mapped.pop()
+        protocol = chosen.choice(("PLAINTEXT", "PLAINTEXT", "plaintext", "Plaintext", "PLAIN"))
+        case = chosen.choice((str, str.upper, str.lower))
+        protocols = ",".join(f"{case(name)}:{protocol}" for name in sorted(mapped))
+        yield Case(bound, advertised, protocols, chosen.choice((str, str.upper))(names[0]))
+
+
+class Kafka:
+    """Apache Kafka with one configuration after the other, in one JVM."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "server.properties"
+        self._controller = free_port()
+        self._data = folder / "data"
+        self._write({"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"})
+        arguments = ("format", "-t", "kBrokerCompatTests0001", "-c", str(self._file))
+        java("kafka-4.3", "kafka.tools.StorageTool", *arguments)
+        command = command_line("kafka-4.3", str(COMPAT / "java" / "ServerRunner.java"))
+        self._jvm = ScriptProcess("kafka-4.3", command, folder / "jvm.log")
+
+    def look(self, case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
+        """Start Kafka and look where it listens; None if it refuses to start."""
+        self._write(case.properties)
+        if self._jvm("start", properties=str(self._file))["refused"]:
+            return None
+        try:
+            # A listener that is not advertised has no brokers in its Metadata, however long one waits.
+            is_complete = not case.advertised or not _not_advertised(case)
+            return look(addresses, REGISTERED_SECONDS if is_complete else 0)
+        finally:
+            self._jvm("stop")
+
+    def close(self) -> None:
+        self._jvm.close()
+
+    def _write(self, values: Mapping[str, str]) -> None:
+        controller = f"CONTROLLER://127.0.0.1:{self._controller}"
+        protocols = values.get("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT")
+        properties = {
+            **values,
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self._data),
+            "listeners": f"{values['listeners']},{controller}",
+            "listener.security.protocol.map": f"{protocols},CONTROLLER:PLAINTEXT",
+        }
+        self._file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+
+def kbroker_look(case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
+    """Start kbroker in memory and look where it listens; None if it refuses to start."""
+
+    async def run() -> Listening | None:
+        config = BrokerConfig.load(options=[f"{k}={v}" for k, v in case.properties.items()])
+        try:
+            listeners = configured_listeners(config)
+            async with open_broker(config, data_dir=None, listeners=listeners):
+                return await trio.to_thread.run_sync(look, addresses, 0)
+        except (ConfigError, CannotListen):
+            return None
+
+    return trio.run(run)
+
+
+def look(addresses: list[tuple[str, int]], seconds: float) -> Listening:
+    """Ask for Metadata at all addresses; wait so long for the broker to be in it."""
+    found: Listening = {}
+    ends_at = time.monotonic() + seconds
+    for host, port in addresses:
+        try:
+            connection = RawConnection(f"{host}:{port}")
+        except OSError:
+            continue
+        while True:
+            message = messages.request_class(ApiKey.METADATA)(topics=[])
+            brokers = connection.ask(ApiKey.METADATA, 9, message).brokers
+            if brokers or time.monotonic() > ends_at:
+                break
+            time.sleep(0.02)
+        connection.close()
+        found[host, port] = [(each.host, each.port) for each in brokers]
+    return found
+
+
+def expected(case: Case, kafka: Listening | None, mended: Listening | None) -> Listening | None:
+    """What kbroker has to do where Kafka does `kafka`, with the differences that are on purpose.
+
+    mended: what Kafka does if it advertises localhost for the listeners that are not advertised.
+    """
+    told = {name.upper() for name, _, _ in case.advertised}
+    base = mended if kafka is None else kafka
+    if base is None:
+        return None
+    listening: Listening = {}
+    for (host, port), brokers in base.items():
+        listening[host, port] = brokers
+        if any(each == ("localhost", port) for each in _bound_to(case)):
+            listening["::1", port] = brokers
+    by_place = {}
+    for place in listening:
+        name = _listener_at(case, *place)
+        by_place[place] = listening[place] if name in told else [place]
+    return by_place
+
+
+def _not_advertised(case: Case) -> list[str]:
+    """The listeners that `advertised.listeners` leaves out."""
+    told = {name.upper() for name, _, _ in case.advertised}
+    return [name for name, _, _ in case.bound if name.upper() not in told]
+
+
+def _bound_to(case: Case) -> list[tuple[str, int]]:
+    return [(host, port) for _, host, port in case.bound]
+
+
+def _listener_at(case: Case, host: str, port: int) -> str:
+    """The listener that takes connections to an address, in upper case."""
+    of_port = [(name, own) for name, own, number in case.bound if number == port]
+    if len(of_port) > 1:  # one has an IPv4 address and the other one an IPv6 address
+        of_port = [(name, own) for name, own in of_port if (":" in own) == (":" in host)] or of_port
+    return of_port[0][0].upper()
+
+
+def test_listener_configurations_start_listen_and_advertise_as_in_kafka(tmp_path: Path) -> None:
+    ports = (free_port(), free_port())
+    outside = _outside()
+    addresses = [(host, port) for host in ("127.0.0.1", "::1", *outside) for port in ports]
+    kafka = Kafka(tmp_path)
+    differences, started, refused = [], 0, 0
+    try:
+        for case in cases(ports):
+            theirs = kafka.look(case, addresses)
+            started, refused = started + (theirs is not None), refused + (theirs is None)
+            mended = None
+            if theirs is None and (left_out := _not_advertised(case)):
+                # Kafka refuses to advertise the 0.0.0.0 of `listeners`, and wants to advertise the
+                # listener of nodes. kbroker tells clients of such listeners the address they dialled.
+                told = (*case.advertised, *((name, "localhost", 9092) for name in left_out))
+                complete = Case(case.bound, told, case.protocols, case.between)
+                mended = kafka.look(complete, addresses)
+            wanted = expected(case, theirs, mended)
+            ours = kbroker_look(case, addresses)
+            if ours != wanted:
+                differences.append(f"{case.properties}\n  Kafka: {wanted}\n  kbroker: {ours}")
+    finally:
+        kafka.close()
+    print(f"{started} configurations started, {refused} were refused")
+    assert not differences, "\n".join([f"{len(differences)} differ", *differences])
+    assert started >= STARTED_MIN
+    assert refused >= REFUSED_MIN
+
+
+def test_canonical_host_name_is_what_kafka_advertises(tmp_path: Path) -> None:
+    port = free_port()
+    kafka = Kafka(tmp_path)
+    bound, told = (("PLAINTEXT", "", port),), (("PLAINTEXT", "", port),)
+    case = Case(bound, told, "PLAINTEXT:PLAINTEXT", "PLAINTEXT")
+    try:
+        seen = kafka.look(case, [("127.0.0.1", port)])
+    finally:
+        kafka.close()
+    assert seen == {("127.0.0.1", port): [(canonical_host_name(), port)]}
+
+
+def test_comparison_reports_listener_that_misses_ipv6() -> None:
+    port = free_port()
+    addresses = [("127.0.0.1", port), ("::1", port)]
+    theirs: Listening = {place: [("localhost", port)] for place in addresses}
+    for host, is_same in (("", True), ("127.0.0.1", False)):
+        case = Case((("PLAINTEXT", host, port),), (), "PLAINTEXT:PLAINTEXT", "PLAINTEXT")
+        assert (kbroker_look(case, addresses) == expected(case, theirs, None)) is is_same
+
+
+def _outside() -> list[str]:
+    """The addresses by which this machine reaches others, which need not answer."""
+    found = []
+    for family, other in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((other, 9))
+            except OSError:
+                continue
+            found.append(str(probe.getsockname()[0]))
+    return found

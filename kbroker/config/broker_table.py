@@ -1323,6 +1323,15 @@ _SECURITY = (
         "GSSAPI",
         "SASL mechanisms by which clients may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.",
     ),
+    Property(
+        "sasl.plain.over.plaintext.enable",
+        Type.BOOLEAN,
+        "false",
+        "Whether clients may log in by PLAIN at a SASL_PLAINTEXT listener that other machines reach. "
+        "Everybody on the way can read their passwords: for trusted networks, such as that of a "
+        "compose file.",
+        dynamic=False,
+    ),
     *_TOKENS,
     *_DELEGATION_TOKENS,
     Property(
@@ -1330,7 +1339,8 @@ _SECURITY = (
         Type.PASSWORD,
         None,
         "Users of a listener with a login, and their passwords: a login module with `user_NAME` "
-        "options. Of one mechanism with `listener.name.NAME.MECHANISM.` before it.",
+        "options. Of one mechanism with `listener.name.NAME.MECHANISM.` before it. The setting of all "
+        "listeners may have several login modules, one of each class.",
     ),
     Property(
         "sasl.mechanism.inter.broker.protocol",

@@ -48,7 +48,10 @@ flag nothing is read, because on many machines `KAFKA_*` describes clients. `CLU
 of a new cluster, `KAFKA_LOG4J_ROOT_LOGLEVEL` stands for `--log-level`,
 `KAFKA_CREATE_TOPICS=t1:3:1,t2:1:1:compact` for `--topic` (name, partitions, replicas, cleanup
 policy). Where only `KAFKA_ADVERTISED_LISTENERS` is given, the broker listens on every interface at
-the advertised ports. Variables about the Java program (`KAFKA_HEAP_OPTS` and its like) mean nothing.
+the advertised ports, and so it does with wurstmeister's `KAFKA_ADVERTISED_HOST_NAME` and
+`KAFKA_ADVERTISED_PORT`. Users come from the `KafkaServer` section of the file that
+`KAFKA_OPTS=-Djava.security.auth.login.config=FILE` names, or from Bitnami's `KAFKA_CLIENT_USERS` and
+`KAFKA_CLIENT_PASSWORDS`, `KAFKA_INTER_BROKER_USER` and `KAFKA_INTER_BROKER_PASSWORD`. Variables about the Java program (`KAFKA_HEAP_OPTS` and its like) mean nothing.
 
 ### Settings of a broker that runs
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from .kafka_logins import VARIABLES as LOGIN_VARIABLES
+from .kafka_logins import read_logins
 from .property import ConfigError
 from .sources import read_environment
 
@@ -26,13 +28,15 @@ IGNORED = frozenset(
         "KAFKA_KRAFT_CLUSTER_ID",
         "KAFKA_LOG4J_LOGGERS",
         "KAFKA_LOG4J_OPTS",
-        "KAFKA_OPTS",
         "KAFKA_TOOLS_LOG4J_LOGLEVEL",
         "KAFKA_VERSION",
     }
 )
 """About the Java program or the image, never settings."""
 
+_BEFORE_LISTENERS = ("advertised.host.name", "advertised.port", "port")
+"""Settings of Kafka before 3.0: what clients are told, and where it listens."""
+DEFAULT_PORT = "9092"
 _LOG_LEVELS = {"ALL": "debug", "TRACE": "debug", "WARN": "warning", "FATAL": "critical"}
 
 
@@ -58,9 +62,9 @@ def read_kafka_environment(environ: Mapping[str, str]) -> KafkaEnvironment:
     """Read ``KAFKA_*`` and Bitnami's ``KAFKA_CFG_*``, which goes before it.
 
     After the prefix ``_`` stands for a dot, ``__`` for an underscore, ``___`` for a dash. Raises
-    ConfigError for topics that cannot be read.
+    ConfigError for topics and users that cannot be read.
     """
-    special = {CREATE_TOPICS, LOG_LEVEL, *IGNORED}
+    special = {CREATE_TOPICS, LOG_LEVEL, *LOGIN_VARIABLES, *IGNORED}
     plain = {
         name: value
         for name, value in environ.items()
@@ -71,7 +75,9 @@ def read_kafka_environment(environ: Mapping[str, str]) -> KafkaEnvironment:
         raise ConfigError(f"{CLUSTER_ID}: {cluster_id!r} is no id such as 5L6g3nShT-eMCtK--X86sw")
     level = environ.get(LOG_LEVEL, "").upper()
     return KafkaEnvironment(
-        values=read_environment(plain, PREFIX) | read_environment(environ, BITNAMI_PREFIX),
+        values=read_logins(environ)
+        | read_environment(plain, PREFIX)
+        | read_environment(environ, BITNAMI_PREFIX),
         cluster_id=cluster_id,
         log_level=_LOG_LEVELS.get(level, level.lower()),
         topics=[
@@ -93,8 +99,21 @@ def _topic(text: str) -> DeclaredTopic:
 
 
 def with_listeners(values: dict[str, str], others: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Listen on every interface at the advertised ports, when nothing says where to listen."""
+    """Listen on every interface at the advertised ports, when nothing says where to listen.
+
+    What is advertised may also be named as it was before Kafka 3.0, and in wurstmeister's image:
+    by `advertised.host.name` and `advertised.port`.
+    """
+    host, port, bound = (values.pop(name, None) for name in _BEFORE_LISTENERS)
+    if bound and not bound.isdecimal():
+        bound = None  # Docker and Kubernetes set KAFKA_PORT=tcp://... for a service named kafka
+    if any("listeners" in each for each in (values, *others)):
+        return values
     advertised = values.get("advertised.listeners")
-    if advertised is None or any("listeners" in each for each in (values, *others)):
+    if advertised is None and (host or port):
+        listeners = {"listeners": f"PLAINTEXT://:{bound or port or DEFAULT_PORT}"}
+        told = f"PLAINTEXT://{host or ''}:{port or bound or DEFAULT_PORT}"
+        return values | listeners | {"advertised.listeners": told}
+    if advertised is None:
         return values
     return values | {"listeners": re.sub(r"://(\[[^\]]*\]|[^:,]*):", "://0.0.0.0:", advertised)}

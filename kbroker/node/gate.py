@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kbroker.security.users import StoredUsers, Users
 
 CLIENT_AUTH = "ssl.client.auth"
+PLAIN_OVER_PLAINTEXT = "sasl.plain.over.plaintext.enable"
 NODES_MECHANISM = "sasl.mechanism.inter.broker.protocol"
 
 
@@ -77,6 +78,18 @@ class Gate:
         has_certificate = self.certificates is not None and self.certificates.asks_clients
         return has_certificate or self._protocol.has_login
 
+    @property
+    def lacks_users(self) -> bool:
+        """Return True if clients have to log in, and there is nobody who could."""
+        if self.users is None or self.users.tokens is not None or self.users.has_own:
+            return False
+        from kbroker.security.scram import ScramMechanism  # most nodes never need it
+
+        stored = self.stored_users
+        return stored is None or not any(
+            stored.shapes(each) for each in ScramMechanism if each in self.users.mechanisms
+        )
+
     def principal_of(self, certificate: bytes | None) -> Principal:
         """Who comes in with that certificate (DER), which was verified, and does not log in.
 
@@ -97,9 +110,11 @@ class Gate:
             return self._credentials
         from kbroker.client.security import JAAS, MECHANISM, credentials_of  # as above
         from kbroker.client.tokens import SETTINGS
+        from kbroker.security.users import only_module
 
         mechanism = self._setting(NODES_MECHANISM, None)
         given = {name: self._setting(name, mechanism) for name in (JAAS, *SETTINGS)}
+        given[JAAS] = only_module(mechanism, given[JAAS])
         present = {name: text for name, text in given.items() if text}
         self._credentials = credentials_of(present | {MECHANISM: mechanism})
         return self._credentials
@@ -200,12 +215,18 @@ class Gate:
             return known
         users = Users(setting, lambda: self.stored_users, lambda: self.delegation)
         if self._is_exposed and not self._protocol.is_encrypted:
-            for mechanism, secret in ((PLAIN, "passwords"), (OAUTHBEARER, "tokens")):
-                if mechanism in users.mechanisms:
-                    raise BadSettings(
-                        f"{mechanism} sends {secret} as they are, and other machines reach this "
-                        "listener; use SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
-                    )
+            way_out = "use SASL_SSL, or SCRAM-SHA-256 in sasl.enabled.mechanisms"
+            allows_plain = setting(PLAIN_OVER_PLAINTEXT) == "true"
+            if PLAIN in users.mechanisms and not allows_plain:
+                raise BadSettings(
+                    "PLAIN sends passwords as they are, and other machines reach this listener; "
+                    f"{way_out}, or set {PLAIN_OVER_PLAINTEXT}=true if the network is trusted"
+                )
+            if OAUTHBEARER in users.mechanisms:
+                raise BadSettings(
+                    "OAUTHBEARER sends tokens as they are, and other machines reach this listener; "
+                    f"{way_out}"
+                )
         return users
 
 

@@ -30,7 +30,12 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
             advice = "use SASL_SSL, or set ssl.client.auth=required"
         else:
             continue
-        what = "read along" if each.asks_clients else "read and write everything"
+        what = "read and write everything"
+        if each.users is not None:
+            reads_passwords = "PLAIN" in each.users.mechanisms
+            what = "read along, passwords included" if reads_passwords else "read along"
+        elif each.asks_clients:
+            what = "read along"
         yield (
             f"anyone who can reach {each.host or 'this machine'} can {what}: listener {each.name} has {lacks}; listen on "
             f"localhost unless the network is trusted, or {advice}"

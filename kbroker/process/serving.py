@@ -310,7 +310,21 @@ class _Serving:
                 options.cluster_id,
                 broker.node.cluster.id,
             )
+        self._check_users(broker)
         await declare(broker, options.topics, options.seeds)
+
+    def _check_users(self, broker: Broker) -> None:
+        """Warn of listeners at which nobody can log in."""
+        for listener in broker.nodes[0].listeners:
+            gate = listener.gate
+            if gate is not None and gate.users is not None and gate.lacks_users:
+                mechanism = gate.users.mechanisms[0].lower()
+                message = (
+                    f"nobody can log in at {listener.address}: it has no users; name them in "
+                    f"listener.name.{listener.name.lower()}.{mechanism}.sasl.jaas.config"
+                )
+                logger.warning("%s", message)
+                self.event("warning", message=message)
 
     def _check_listeners(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         self._first_listener = listeners[0]

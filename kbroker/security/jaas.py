@@ -55,7 +55,54 @@ class LoginModule(NamedTuple):
 
 def parse_jaas(text: str) -> LoginModule:
     """Read one login module. Raises BadJaas."""
-    tokens = _tokens(text)
+    return _parse_module(_tokens(text))
+
+
+def parse_modules(text: str) -> list[LoginModule]:
+    """Read several login modules, one after the other, as a section of a login file has them.
+
+    Raises:
+        BadJaas: One of them cannot be read.
+    """
+    return [_parse_module(tokens) for tokens in _split(_tokens(text), ";")]
+
+
+def parse_login_file(text: str) -> dict[str, list[LoginModule]]:
+    """Read a login configuration file of Java: sections of login modules, by name.
+
+    Raises:
+        BadJaas: A section or one of its modules cannot be read.
+    """
+    sections = {}
+    for tokens in _split(_split_braces(_tokens(text)), "};"):
+        if len(tokens) < 3 or tokens[1] != "{" or not _is_sign(tokens[1]) or tokens[-1] != "};":
+            raise BadJaas("it is not made of sections NAME { ... };")
+        sections[str(tokens[0])] = [_parse_module(each) for each in _split(tokens[2:-1], ";")]
+    return sections
+
+
+def _split(tokens: list[str], end: str) -> list[list[str]]:
+    """Cut tokens behind each sign `end`."""
+    parts: list[list[str]] = [[]]
+    for token in tokens:
+        parts[-1].append(token)
+        if _is_sign(token) and token == end:
+            parts.append([])
+    return parts if parts[-1] else parts[:-1]
+
+
+def _split_braces(tokens: list[str]) -> list[str]:
+    """Join each `}` with the `;` behind it, so that ends of sections are not ends of modules."""
+    joined: list[str] = []
+    for token in tokens:
+        if token == ";" and joined and joined[-1] == "}" and _is_sign(joined[-1]):
+            joined[-1] = _Sign("};")
+        else:
+            joined.append(token)
+    return joined
+
+
+def _parse_module(tokens: list[str]) -> LoginModule:
     if len(tokens) < 2 or tokens[1].lower() not in _FLAGS:
         raise BadJaas("it does not begin with a login module and `required`")
     if tokens[-1] != ";":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from .delegation import ScramLogin, TokenUsers
 from .errors import BadSettings
-from .jaas import BadJaas, LoginModule, Lookup, parse_jaas
+from .jaas import BadJaas, LoginModule, Lookup, jaas_text, parse_jaas, parse_modules
 from .login import Exchange
 from .oauth import OAuthServer
 from .scram import (
@@ -132,6 +132,8 @@ class Users:
         }
         self._secret = secrets.token_bytes(32)
         self._modules = {each: _module(each, setting) for each in self.mechanisms}
+        self.has_own = any(each.users for each in self._modules.values())
+        """Whether the settings name users."""
         self._passwords = Passwords({})
         self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
         self.tokens: Tokens | None = None
@@ -199,7 +201,7 @@ def _module(mechanism: str, setting: Lookup) -> LoginModule:
     if not text:
         return LoginModule(_MODULES[mechanism], {})
     try:
-        module = parse_jaas(text)
+        module = module_of(mechanism, text)
     except BadJaas as error:
         raise BadSettings(f"sasl.jaas.config of {mechanism}: {error}") from None
     if module.short_name != _MODULES[mechanism]:
@@ -213,6 +215,32 @@ def _module(mechanism: str, setting: Lookup) -> LoginModule:
             "that begin with unsecured"
         )
     return module
+
+
+def module_of(mechanism: str, text: str) -> LoginModule:
+    """Return the login module of a mechanism: the only one, or of several the one of its class.
+
+    Several stand in the setting of all listeners, as in a section of Java's login file.
+
+    Raises:
+        BadJaas: The text cannot be read.
+    """
+    name = _MODULES[mechanism]
+    modules = parse_modules(text)
+    if len(modules) <= 1:
+        return parse_jaas(text)
+    return next((each for each in modules if each.short_name == name), LoginModule(name, {}))
+
+
+def only_module(mechanism: str, text: str) -> str:
+    """Return the part of a `sasl.jaas.config` that is for a mechanism; an unreadable text as it is."""
+    if mechanism not in _MODULES:
+        return text
+    try:
+        module = module_of(mechanism, text)
+    except BadJaas:
+        return text
+    return jaas_text(module.name, module.options)
 
 
 def _check_handler(mechanism: str, name: str) -> None:

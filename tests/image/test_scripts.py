@@ -49,6 +49,11 @@ def told(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
             {"KAFKA_ADVERTISED_LISTENERS": "A://b:1"},
             {"KBROKER_HOST": None, "KBROKER_ADVERTISE": None},
         ),
+        (
+            {"KAFKA_ADVERTISED_HOST_NAME": "b"},
+            {"KBROKER_HOST": None, "KBROKER_ADVERTISE": None},
+        ),
+        ({"KAFKA_ADVERTISED_PORT": "1"}, {"KBROKER_HOST": None, "KBROKER_ADVERTISE": None}),
         ({"KBROKER_CFG_ADVERTISED_LISTENERS": "PLAINTEXT://b:1"}, {"KBROKER_ADVERTISE": None}),
         ({"KAFKA_LOG_DIRS": "/a"}, {"KBROKER_DATA_DIR": None}),
         ({"KBROKER_MEMORY": "1"}, {"KBROKER_DATA_DIR": None}),

@@ -134,7 +134,22 @@ def settings_of(options: argparse.Namespace) -> dict[str, str]:
             given = read_file(Path(options.command_config))
         except ConfigError as error:
             refuse(str(error))
-    return given | pairs(getattr(options, "properties", ()))
+    given |= pairs(getattr(options, "properties", ()))
+    if given.get("security.protocol", "").startswith("SASL_") and "sasl.jaas.config" not in given:
+        given |= _login_of_java()
+    return given
+
+
+def _login_of_java() -> dict[str, str]:
+    """The login in the file that `KAFKA_OPTS` names, as Java's clients use it."""
+    from kbroker.config.kafka_logins import JAVA_OPTIONS, client_login
+    from kbroker.config.property import ConfigError
+
+    try:
+        login = client_login(os.environ.get(JAVA_OPTIONS, ""))
+    except ConfigError as error:
+        refuse(str(error))
+    return {"sasl.jaas.config": login} if login else {}
 
 
 def target_of(parser: Parser, options: argparse.Namespace, settings: Mapping[str, str]) -> Target:

@@ -9,7 +9,7 @@ import pytest
 from harness.brokers import Broker
 from harness.places import COMPAT
 from harness.shims import Shims, is_noise
-from harness.tools import Shell, Step, Tools, Transcript
+from harness.tools import WITH_ACLS, Shell, Step, Tools, Transcript
 
 from kbroker.cli.kafka_tools import ELSEWHERE, TOOLS
 
@@ -34,7 +34,18 @@ OTHERWISE = {
     ],
 }
 """Commands that are answered a little differently, and how."""
-NAMES = ("topics", "consumer-groups", "configs", "console", "offsets", "cluster")
+NAMES = (
+    "topics",
+    "consumer-groups",
+    "configs",
+    "console",
+    "offsets",
+    "cluster",
+    "users",
+    "quotas",
+    "acls",
+    "records",
+)
 COMMANDS = {*TOOLS, *ELSEWHERE}
 DONE_MIN = {
     "topics": 30,
@@ -43,6 +54,10 @@ DONE_MIN = {
     "console": 10,
     "offsets": 15,
     "cluster": 2,
+    "users": 15,
+    "quotas": 25,
+    "acls": 20,
+    "records": 14,
 }
 """How many commands of a transcript it has to know."""
 SAID_BY_THE_BROKER = {
@@ -55,7 +70,7 @@ SAID_BY_THE_BROKER = {
 @pytest.fixture(scope="module")
 def listed(make_broker: Callable[..., Broker]) -> Broker:
     """A broker that only transcripts use: what it lists is known."""
-    one = make_broker("shims")
+    one = make_broker("shims", WITH_ACLS)
     one.start()
     return one
 

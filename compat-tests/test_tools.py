@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness.brokers import Broker
 from harness.places import COMPAT
-from harness.tools import Shell, Step, Tools, Transcript, fits
+from harness.tools import WITH_ACLS, Shell, Step, Tools, Transcript, fits
 
 CLIENT = "java tools"
 TRANSCRIPTS = sorted((COMPAT / "tools").glob("[34].*/*.txt"))
@@ -23,7 +23,7 @@ def shells(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Shell]:
     """By version of the tools, on a broker that only transcripts use: what it lists is known."""
-    broker = make_broker("tools", data_dirs=2)
+    broker = make_broker("tools", WITH_ACLS, data_dirs=2)
     broker.start()
     folder = tmp_path_factory.mktemp("transcripts")
     data, other = map(str, broker.data_dirs)

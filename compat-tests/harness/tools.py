@@ -50,6 +50,11 @@ COMMANDS: Mapping[str, str] = {
     "kafka-verifiable-share-consumer": f"{TOOLS}.VerifiableShareConsumer",
 }
 """The names of Kafka's scripts and the classes that they start."""
+WITH_ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""Settings of a broker for transcripts: it has ACLs, and the tools may do everything."""
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ class Property:
         if isinstance(value, tuple):
             return ",".join(value)
         if isinstance(value, float):
-            return _java_double(value)
+            return java_double(value)
         return None if value is None else str(value)
 
 
@@ -221,7 +221,7 @@ def _items(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",")) if text else ()
 
 
-def _java_double(number: float) -> str:
+def java_double(number: float) -> str:
     """Java's ``Double.toString``: exponents start at 1e7 and below 1e-3."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from kbroker.broker import Broker
+from kbroker.broker import Broker, open_broker
 from kbroker.cli.kafka_tools.api_versions import NEWEST
+from kbroker.config import BrokerConfig
+from kbroker.config.broker_table import STANDARD_AUTHORIZER
 from kbroker.process.facts import NodeFacts, kafka_log_lines
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
+from ..brokers import LOOPBACK
 from .conftest import Cli, invoke
 
 
@@ -92,9 +97,10 @@ async def test_a_group_is_moved(cli: Cli, broker: Broker) -> None:
         (("kafka-topics", "--list", "--what"), "--what; `kbroker topic` may do it"),
         (("kafka-topics", "--list"), "--bootstrap-server HOST:PORT is missing"),
         (("kafka-topics", "--list", "--bootstrap-server", "localhost:1"), "refuses the connection"),
-        (("kafka-acls.sh", "--list"), "use `kbroker security acl`"),
+        (("kafka-log-dirs.sh", "--list"), "use `kbroker cluster logdirs`"),
+        (("kafka-run-class", "kafka.Mine"), "'kafka.Mine' is not known here"),
         (("kafka-whatever",), "there is no tool 'kafka-whatever'"),
-        (("kafka-configs", "--describe", "--entity-type", "users"), "`kbroker security user`"),
+        (("kafka-configs", "--describe", "--user", "a", "--ip", "b"), "name a user, a client"),
     ],
 )
 def test_what_cannot_be_done_is_said(words: tuple[str, ...], said: str) -> None:
@@ -120,3 +126,55 @@ def test_the_lines_of_kafkas_log_name_the_node() -> None:
 def test_the_tool_knows_the_newest_version_of_every_api() -> None:
     declared = {int(key): messages.request_class(key).VERSIONS[-1] for key in ApiKey}
     assert declared == NEWEST
+
+
+async def test_scripts_of_compose_files_run(cli: Cli, broker: Broker) -> None:
+    """Each tool by its script, and by the class that old compose files name."""
+    server = ("--bootstrap-server", broker.bootstrap_servers)
+    await cli("compat", "kafka-topics", *server, "--create", "--topic", "t", "--partitions", "1")
+    written = await cli(
+        *("compat", "kafka-producer-perf-test", "--topic", "t", "--num-records", "2500"),
+        *("--record-size", "20", "--throughput", "-1", "--producer-props"),
+        f"bootstrap.servers={broker.bootstrap_servers}",
+    )
+    assert written.stdout.startswith("2500 records sent, ")
+    for name in ("kafka.tools.GetOffsetShell", "org.apache.kafka.tools.GetOffsetShell"):
+        ends = await cli(
+            *("compat", "kafka-run-class.sh", name, "--broker-list", broker.bootstrap_servers),
+            *("--topic", "t", "--time", "-1", "--offsets", "1"),
+        )
+        assert ends.stdout == "t:0:2500\n"
+
+
+async def test_perf_test_keeps_to_its_throughput(cli: Cli, broker: Broker) -> None:
+    began_at = time.monotonic()
+    written = await cli(
+        *("compat", "kafka-producer-perf-test", "--topic", "slow", "--num-records", "60"),
+        *("--payload-monotonic", "--throughput", "100", "--reporting-interval", "200"),
+        *("--bootstrap-server", broker.bootstrap_servers),
+    )
+    assert time.monotonic() - began_at >= 0.6
+    *windows, last = written.stdout.splitlines()
+    assert all(" max latency." in each for each in windows)
+    assert last.startswith("60 records sent, ")
+    counted = sum(int(each.split()[0]) for each in windows)
+    assert 0 < counted <= 60
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 1), ("", 1)])
+async def test_removal_of_acls_is_confirmed(cli: Cli, answer: str, left: int) -> None:
+    access = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    async with open_broker(
+        BrokerConfig.load(options=access), data_dir=None, listeners=[LOOPBACK]
+    ) as broker:
+        acls = ("compat", "kafka-acls", "--bootstrap-server", broker.bootstrap_servers)
+        await cli(
+            *acls, "--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", "t"
+        )
+        asked = await cli(*acls, "--remove", "--topic", "t", stdin=answer)
+        assert asked.stdout == (
+            "Are you sure you want to delete all ACLs for resource filter "
+            "`ResourcePattern(resourceType=TOPIC, name=t, patternType=LITERAL)`? (y/n)\n"
+        )
+        listed = await cli(*acls, "--list", "--topic", "t")
+        assert listed.stdout.count("principal=User:a") == left

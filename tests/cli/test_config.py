@@ -57,7 +57,7 @@ def test_what_differs_is_shown_with_its_place(tmp_path: Path) -> None:
     done = run("show", "--diff", "--env-config", "--json", *flags, env=environ)
     rows = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert {name: (row["value"], row["source"]) for name, row in rows.items()} == {
-        "listeners": ("PLAINTEXT://127.0.0.1:0", "--port"),
+        "listeners": ("PLAINTEXT://localhost:0", "--port"),
         "log.retention.ms": ("5", "environment"),
         "log.roll.ms": ("6", "KAFKA_* environment"),
         "num.partitions": ("3", str(file)),

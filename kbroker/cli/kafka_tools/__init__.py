@@ -13,13 +13,18 @@ from types import MappingProxyType
 TOOLS = MappingProxyType(
     {
         "cub": "ready",
+        "kafka-acls": "acls",
         "kafka-broker-api-versions": "api_versions",
         "kafka-cluster": "cluster_id",
         "kafka-configs": "configs",
         "kafka-console-consumer": "console_consumer",
         "kafka-console-producer": "console_producer",
         "kafka-consumer-groups": "consumer_groups",
+        "kafka-delete-records": "delete_records",
         "kafka-get-offsets": "get_offsets",
+        "kafka-metadata-quorum": "metadata_quorum",
+        "kafka-producer-perf-test": "producer_perf_test",
+        "kafka-run-class": "run_class",
         "kafka-server-start": "server_start",
         "kafka-storage": "storage",
         "kafka-topics": "topics",
@@ -28,15 +33,12 @@ TOOLS = MappingProxyType(
 """The modules of the tools that are here; each has a `main` that takes the words of the command line."""
 ELSEWHERE = MappingProxyType(
     {
-        "kafka-acls": "kbroker security acl",
         "kafka-delegation-tokens": "kbroker security token",
-        "kafka-delete-records": "kbroker topic trim",
         "kafka-dump-log": "kbroker log dump",
         "kafka-features": "kbroker cluster info",
         "kafka-groups": "kbroker group list",
         "kafka-leader-election": "kbroker cluster rebalance",
         "kafka-log-dirs": "kbroker cluster logdirs",
-        "kafka-metadata-quorum": "kbroker cluster info",
         "kafka-reassign-partitions": "kbroker cluster drain",
         "kafka-server-stop": "kill -TERM, once, and wait for the process",
         "kafka-transactions": "kbroker cluster txn",

@@ -202,6 +202,10 @@ def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
 _TEXTS = {
     "GROUP_ID_NOT_FOUND": "The group id does not exist.",
     "NON_EMPTY_GROUP": "The group is not empty.",
+    "OFFSET_OUT_OF_RANGE": (
+        "The requested offset is not within the range of offsets maintained by the server."
+    ),
+    "POLICY_VIOLATION": "Request parameters do not satisfy the configured policy.",
     "UNKNOWN_TOPIC_OR_PARTITION": "This server does not host this topic-partition.",
 }
 """What Kafka's client says where the broker has no words of its own."""

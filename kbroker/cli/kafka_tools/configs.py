@@ -1,23 +1,25 @@
-"""kafka-configs: show and change settings of topics, brokers and groups."""
+"""kafka-configs: show and change settings of topics, brokers, groups, users, clients and IPs."""
 
 from __future__ import annotations
 
+import functools
 import re
-import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
+from . import client_configs
 from .base import FAILED, Parser, refuse, run, thrown, topic_names
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.configs import Operation, Resource, Setting
 
+NOTHING_TO_ALTER = "kafka-configs: --alter needs --add-config, --add-config-file or --delete-config"
 KINDS = ("topics", "brokers", "groups")
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
@@ -71,20 +73,35 @@ def main(words: Sequence[str]) -> None:
     options = parser.parse_args(words)
     if options.describe == options.alter:
         parser.error("give either --describe or --alter")
+    run(parser, options, _work(parser, options, words), functools.partial(_failed, words))
+
+
+def _failed(words: Sequence[str], text: str) -> None:
+    say(f"Error while executing config command with args '{' '.join(words)}'", text, err=True)
+
+
+def _work(
+    parser: Parser, options: Namespace, words: Sequence[str]
+) -> Callable[[ClusterClient], Awaitable[None]]:
+    """What is to be done at the cluster."""
+    clients = client_configs.entities_of(parser, options)
+    if clients and options.describe:
+        return lambda cluster: client_configs.describe(cluster, clients)
+    if clients:
+        added = _added(options.add_config or "")
+        deleted = [
+            each.strip() for each in (options.delete_config or "").split(",") if each.strip()
+        ]
+        if not added and not deleted:
+            refuse(NOTHING_TO_ALTER)
+        return lambda cluster: client_configs.alter(cluster, clients, added, deleted, words)
     entity = _entity(parser, options)
     work = _describe if options.describe else _alter
-
-    def failed(text: str) -> None:
-        say(f"Error while executing config command with args '{shlex.join(words)}'", text, err=True)
-
-    run(parser, options, lambda cluster: work(cluster, entity, options, words), failed)
+    return lambda cluster: work(cluster, entity, options, words)
 
 
 def _entity(parser: Parser, options: Namespace) -> _Entity | None:
     """What the options name; None for all topics, or all brokers."""
-    for name in ("user", "client", "ip", "user_defaults", "client_defaults", "ip_defaults"):
-        if getattr(options, name):
-            _refuse_users(parser)
     if options.client_metrics or options.broker_logger:
         parser.refuse("client metrics and loggers are not known here")
     shorts = [("topics", options.topic), ("brokers", options.broker), ("groups", options.group)]
@@ -92,8 +109,6 @@ def _entity(parser: Parser, options: Namespace) -> _Entity | None:
     if options.broker_defaults:
         found.append(_Entity("brokers", ""))
     for kind in options.entity_type:
-        if kind in ("users", "clients", "ips"):
-            _refuse_users(parser)
         if kind not in KINDS:
             parser.refuse(f"{kind} are not known here")
         if options.entity_name or options.entity_default:
@@ -103,13 +118,6 @@ def _entity(parser: Parser, options: Namespace) -> _Entity | None:
     if not found and (options.alter or options.entity_type != ["topics"]):
         parser.error("--entity-name is missing")
     return found[0] if found else None
-
-
-def _refuse_users(parser: Parser) -> None:
-    refuse(
-        f"{parser.prog}: users and quotas are not known here; `kbroker security user` and `kbroker "
-        f"cluster quotas` show them, or take {parser.prog} of Apache Kafka, which works on kbroker too"
-    )
 
 
 async def _describe(
@@ -173,13 +181,13 @@ async def _alter(
     assert entity is not None
     changes = _changes(options)
     if not changes:
-        refuse("kafka-configs: --alter needs --add-config, --add-config-file or --delete-config")
+        refuse(NOTHING_TO_ALTER)
     try:
         await alter_configs(cluster, entity.resource, entity.name, changes)
     except KafkaError as error:
         why = thrown(error.code, error.message)
         say(
-            f"Error while executing config command with args '{shlex.join(words)}'",
+            f"Error while executing config command with args '{' '.join(words)}'",
             f"java.util.concurrent.ExecutionException: {why}",
             f"Caused by: {why}",
             err=True,

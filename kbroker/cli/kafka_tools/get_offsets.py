@@ -25,6 +25,7 @@ def main(words: Sequence[str]) -> None:
     parser.texts("--topic", "--partitions", "--topic-partitions")
     parser.add_argument("--time", default="latest")
     parser.flags("--exclude-internal-topics")
+    parser.ignored("--offsets", "--max-wait-ms")  # before Kafka 3.0
     options = parser.parse_args(words)
     if options.topic_partitions and (options.topic or options.partitions):
         parser.error("--topic-partitions goes without --topic and --partitions")

@@ -1,0 +1,263 @@
+"""kafka-acls: add, remove and list ACLs."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.cli.output import say
+from kbroker.security.acls import (
+    CLUSTER,
+    WILDCARD,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    Pattern,
+    PatternType,
+)
+from kbroker.security.rights import CONSUMER, IDEMPOTENCE, MEANT_FOR, PRODUCER, Operations
+
+from .base import FAILED, Parser, run
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+
+RESOURCES = {
+    "topic": AclResourceType.TOPIC,
+    "group": AclResourceType.GROUP,
+    "transactional_id": AclResourceType.TRANSACTIONAL_ID,
+    "delegation_token": AclResourceType.DELEGATION_TOKEN,
+    "user_principal": AclResourceType.USER,
+}
+"""What ACLs can be about, by the option that names it."""
+PATTERN_TYPES = {each.name: each for each in PatternType if each is not PatternType.UNKNOWN}
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser("kafka-acls", "kbroker security acl")
+    parser.flags("--add", "--remove", "--list", "--cluster", "--producer", "--consumer")
+    parser.flags("--idempotent", "--force")
+    parser.lists("--topic", "--group", "--transactional-id", "--delegation-token", "--principal")
+    parser.lists("--user-principal", "--allow-principal", "--deny-principal", "--allow-host")
+    parser.lists("--deny-host", "--operation")
+    parser.add_argument("--resource-pattern-type", default="LITERAL")
+    options = parser.parse_args(words)
+    if options.add + options.remove + options.list != 1:
+        parser.error("Command must include exactly one action: --list, --add, --remove.")
+    options.pattern_type = PATTERN_TYPES.get(options.resource_pattern_type.upper())
+    if options.pattern_type is None:
+        parser.error(f"--resource-pattern-type {options.resource_pattern_type} is not known")
+    work = _list if options.list else _change(parser, options)
+    run(parser, options, lambda cluster: work(cluster, options), _failed)
+
+
+def _failed(text: str) -> None:
+    say(f"Error while executing ACL command: {text}")
+
+
+def _patterns(options: Namespace) -> list[Pattern]:
+    """The resources that the options name; of those in a list Kafka's tool takes each by itself."""
+    found = [
+        Pattern(kind, options.pattern_type, name.strip())
+        for option, kind in RESOURCES.items()
+        for name in getattr(options, option)
+    ]
+    if options.cluster or (options.producer and options.idempotent):
+        found.append(Pattern(CLUSTER.type, PatternType.LITERAL, CLUSTER.name))
+    return found
+
+
+def _change(parser: Parser, options: Namespace) -> _Change:
+    """Check what is to be added or removed."""
+    patterns = _patterns(options)
+    if not patterns:
+        parser.error(
+            "You must provide at least one resource: --topic <topic> or --cluster or --group <group> "
+            "or --delegation-token <Delegation Token ID>"
+        )
+    principals = [*options.allow_principal, *options.deny_principal]
+    if options.add and not principals:
+        parser.error(
+            "You must specify one of: --allow-principal, --deny-principal when trying to add ACLs."
+        )
+    if options.add and options.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        parser.error(
+            f"A '--resource-pattern-type' value of '{options.pattern_type.name}' is not valid when "
+            "adding acls."
+        )
+    for each in principals:
+        if not all(each.partition(":")):
+            _failed(f"expected a string in format principalType:principalName but got {each}")
+            sys.exit(FAILED)
+    return _Change(patterns, _acls(parser, options, patterns))
+
+
+def _acls(
+    parser: Parser, options: Namespace, patterns: Sequence[Pattern]
+) -> dict[Pattern, list[Acl]]:
+    """The ACLs of each resource; none where an option names nobody."""
+    wanted: dict[Pattern, list[AclOperation]] = {each: [] for each in patterns}
+    kinds = {each.resource_type for each in patterns}
+    for name, operations, needed in (
+        ("producer", PRODUCER, [AclResourceType.TOPIC]),
+        ("consumer", CONSUMER, [AclResourceType.TOPIC, AclResourceType.GROUP]),
+    ):
+        if getattr(options, name):
+            if not kinds.issuperset(needed):
+                missing = " and --".join(each.name.lower() for each in needed)
+                parser.error(f"With --{name} you must specify a --{missing}")
+            _add_operations(wanted, operations)
+    if options.producer and options.idempotent:
+        _add_operations(wanted, {CLUSTER.type: (IDEMPOTENCE.operation,)})
+    if not (options.producer or options.consumer):
+        given = [_operation(parser, each) for each in options.operation or ["All"]]
+        _check_operations(parser, patterns, given)
+        _add_operations(wanted, {each.resource_type: tuple(given) for each in patterns})
+    who = [
+        (principal, host, permission)
+        for permission, principals, hosts in (
+            (AclPermission.ALLOW, options.allow_principal, options.allow_host),
+            (AclPermission.DENY, options.deny_principal, options.deny_host),
+        )
+        for principal, host in itertools.product(principals, hosts or [WILDCARD])
+    ]
+    return {
+        pattern: [
+            Acl(pattern, principal, host, operation, permission)
+            for (principal, host, permission), operation in itertools.product(who, operations)
+        ]
+        for pattern, operations in wanted.items()
+    }
+
+
+def _add_operations(wanted: Mapping[Pattern, list[AclOperation]], operations: Operations) -> None:
+    for pattern, known in wanted.items():
+        known += [each for each in operations.get(pattern.resource_type, ()) if each not in known]
+
+
+def _operation(parser: Parser, text: str) -> AclOperation:
+    """Read an operation, as `DescribeConfigs`, `DESCRIBE_CONFIGS` or in any other case."""
+    by_name = {each.name.replace("_", ""): each for each in AclOperation}
+    found = by_name.get(text.replace("_", "").upper())
+    if found is None or found in (AclOperation.UNKNOWN, AclOperation.ANY):
+        parser.error(f"there is no operation {text}")
+    return found
+
+
+def _check_operations(
+    parser: Parser, patterns: Iterable[Pattern], operations: Iterable[AclOperation]
+) -> None:
+    for pattern in patterns:
+        meant = {*MEANT_FOR[pattern.resource_type], AclOperation.ALL}
+        if not meant.issuperset(operations):
+            names = ", ".join(sorted(each.name for each in meant))
+            parser.error(
+                f"ResourceType {pattern.resource_type.name} only supports operations [{names}]"
+            )
+
+
+class _Change:
+    """What one run of the tool adds or removes."""
+
+    def __init__(self, patterns: Sequence[Pattern], acls: Mapping[Pattern, Sequence[Acl]]) -> None:
+        self._patterns = patterns
+        self._acls = acls
+
+    async def __call__(self, cluster: ClusterClient, options: Namespace) -> None:
+        for pattern in self._patterns:
+            if options.add:
+                await self._add(cluster, pattern)
+            else:
+                await self._remove(cluster, pattern, asks=not options.force)
+
+    async def _add(self, cluster: ClusterClient, pattern: Pattern) -> None:
+        from kbroker.client.acls import add_acls, describe_acls
+
+        there = set(await describe_acls(cluster, [_filter(pattern)]))
+        for each in self._acls[pattern]:
+            if each in there:
+                say(f"Acl (pattern={_shown(pattern)}, entry={_entry(each)}) already exists.")
+        new = [each for each in self._acls[pattern] if each not in there]
+        if new:
+            say(f"Adding ACLs for resource `{_shown(pattern)}`: ")
+            first, *others = map(_line, new)
+            say(f" {first}", *others, "", keep="\t")
+            await add_acls(cluster, new)
+
+    async def _remove(self, cluster: ClusterClient, pattern: Pattern, *, asks: bool) -> None:
+        from kbroker.client.acls import remove_acls
+
+        acls = self._acls[pattern]
+        if acls:
+            question = ["Are you sure you want to remove ACLs: ", *map(_line, acls)]
+            question.append(f" from resource filter `{_shown(pattern)}`? (y/n)")
+        else:
+            what = f"all ACLs for resource filter `{_shown(pattern)}`"
+            question = [f"Are you sure you want to delete {what}? (y/n)"]
+        if not asks or _is_confirmed(question):
+            await remove_acls(cluster, [_filter_of(each) for each in acls] or [_filter(pattern)])
+
+
+def _is_confirmed(question: Sequence[str]) -> bool:
+    say(*question, keep="\t")
+    return sys.stdin.readline().strip().lower() == "y"
+
+
+async def _list(cluster: ClusterClient, options: Namespace) -> None:
+    from kbroker.client.acls import describe_acls
+
+    whatever = AclFilter(
+        AclResourceType.ANY, None, PatternType.ANY, None, None, AclOperation.ANY, AclPermission.ANY
+    )
+    filters = [_filter(each) for each in _patterns(options)] or [whatever]
+    found = await describe_acls(cluster, filters)
+    for principal in options.principal or [None]:
+        if principal is not None:
+            say(f"ACLs for principal `{principal}`")
+        chosen = [each for each in found if principal in (None, each.principal)]
+        for pattern, acls in itertools.groupby(chosen, key=lambda each: each.pattern):
+            say(f"Current ACLs for resource `{_shown(pattern)}`:", *map(_line, acls), "", keep="\t")
+
+
+def _filter(pattern: Pattern) -> AclFilter:
+    """All ACLs of a resource."""
+    return AclFilter(
+        pattern.resource_type,
+        pattern.name,
+        pattern.type,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermission.ANY,
+    )
+
+
+def _filter_of(acl: Acl) -> AclFilter:
+    """One ACL alone."""
+    return _filter(acl.pattern)._replace(
+        principal=acl.principal, host=acl.host, operation=acl.operation, permission=acl.permission
+    )
+
+
+def _shown(pattern: Pattern) -> str:
+    return (
+        f"ResourcePattern(resourceType={pattern.resource_type.name}, name={pattern.name}, "
+        f"patternType={pattern.type.name})"
+    )
+
+
+def _line(acl: Acl) -> str:
+    return f"\t{_entry(acl)}"
+
+
+def _entry(acl: Acl) -> str:
+    return (
+        f"(principal={acl.principal}, host={acl.host}, operation={acl.operation.name}, "
+        f"permissionType={acl.permission.name})"
+    )

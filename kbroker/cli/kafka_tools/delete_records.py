@@ -1,0 +1,67 @@
+"""kafka-delete-records: move the starts of partitions forward."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker.cli.output import say
+
+from .base import Parser, refuse, run, thrown
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.topics import Partition
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser("kafka-delete-records", "kbroker topic trim")
+    parser.texts("--offset-json-file")
+    options = parser.parse_args(words)
+    if options.offset_json_file is None:
+        parser.error('Missing required argument "[offset-json-file]"')
+    offsets = _read(options.offset_json_file)
+    run(parser, options, lambda cluster: _work(cluster, offsets), lambda text: say(text, err=True))
+
+
+def _read(path: str) -> dict[Partition, int]:
+    """Read the file: the new start of each partition. Ends the process for what is none."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        refuse(f"Unable to read file {path}")
+    try:
+        rows = [
+            ((str(row["topic"]), int(row["partition"])), int(row["offset"]))
+            for row in json.loads(text)["partitions"]
+        ]
+    except (ValueError, TypeError, KeyError):
+        refuse("The input string is not a valid JSON")
+    offsets = dict(rows)
+    if len(offsets) < len(rows):
+        names = [f"{topic}-{index}" for (topic, index), _ in rows]
+        twice = ",".join(dict.fromkeys(each for each in names if names.count(each) > 1))
+        refuse(f"Offset json file contains duplicate topic partitions: {twice}")
+    return offsets
+
+
+async def _work(cluster: ClusterClient, offsets: dict[Partition, int]) -> None:
+    from kbroker.client.topics import delete_records
+    from kbroker.protocol.errors import ErrorCode
+
+    say("Executing records delete operation")
+    there = {
+        (topic.name or "", each.partition_index)
+        for topic in (await cluster.metadata()).topics
+        for each in topic.partitions
+    }
+    known = {each: offset for each, offset in offsets.items() if each in there}
+    found = await delete_records(cluster, known)
+    say("Records delete operation completed:")
+    for one in offsets:
+        code, start = found.get(one, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1))
+        outcome = f"error: {thrown(code, None)}" if code else f"low_watermark: {start}"
+        say(f"partition: {one[0]}-{one[1]}\t{outcome}", keep="\t")

@@ -1,0 +1,187 @@
+"""kafka-producer-perf-test: write records and tell how fast that went."""
+
+from __future__ import annotations
+
+import random
+import string
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbroker.cli.output import say
+
+from .base import Parser, made_if_missing, refuse, run, settings_of
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.topics import Partition
+    from kbroker.protocol.records import Record
+
+ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+WRITE_BYTES, WRITE_RECORDS = 512 * 1024, 1000
+"""How much is written at a time, at most."""
+MEGABYTE = 1024 * 1024
+PERCENTILES = (50, 95, 99, 99.9)
+NOBODY_TO_ASK = (
+    "At least one of --bootstrap-server, --command-property, --producer-props, --producer.config or "
+    "--command-config must be specified."
+)
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the tool."""
+    parser = Parser("kafka-producer-perf-test", "kbroker topic produce")
+    parser.texts("--topic", "--payload-file", "--payload-delimiter")
+    parser.add_argument("--num-records", type=int)
+    parser.add_argument("--record-size", type=int)
+    parser.add_argument("--throughput", type=float)
+    parser.add_argument("--reporting-interval", type=int, default=5000)
+    parser.add_argument(
+        *("--producer-props", "--command-property"), dest="properties", nargs="+", action="extend"
+    )
+    parser.flags("--payload-monotonic")
+    parser.ignored("--print-metrics", flag=True)
+    options = parser.parse_args(words)
+    for name in ("topic", "num_records", "throughput"):
+        if getattr(options, name) is None:
+            parser.error(f"argument --{name.replace('_', '-')} is required")
+    if (options.record_size, options.payload_file) == (
+        None,
+        None,
+    ) and not options.payload_monotonic:
+        parser.error(
+            "one of the arguments --record-size --payload-file --payload-monotonic is required"
+        )
+    options.properties = options.properties or []
+    settings = settings_of(options)
+    options.bootstrap_server = options.bootstrap_server or settings.get("bootstrap.servers")
+    if options.bootstrap_server is None:
+        parser.error(NOBODY_TO_ASK)
+    acks, codec = settings.get("acks", "all"), settings.get("compression.type", "none")
+    if acks not in ACKS or codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
+        parser.refuse(f"acks {acks} or compression {codec} is not known here")
+    job = _Job(options, _payloads(options), ACKS[acks], codec)
+    run(parser, options, job.run, lambda text: say(text, err=True), settings)
+
+
+def _payloads(options: Namespace) -> list[bytes]:
+    """What records hold: the parts of a file, or one text of the size that is asked for."""
+    if options.payload_file is None:
+        letters = random.choices(string.ascii_uppercase, k=options.record_size or 0)
+        return ["".join(letters).encode()]
+    try:
+        text = Path(options.payload_file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        refuse(f"Unable to read file {options.payload_file}")
+    delimiter = (options.payload_delimiter or "\\n").encode().decode("unicode_escape")
+    parts = [each.encode() for each in text.split(delimiter) if each]
+    if not parts:
+        refuse(f"{options.payload_file} has no records")
+    return parts
+
+
+@dataclass(slots=True)
+class _Report:
+    """What was written since some moment, and how long each record waited, in ms."""
+
+    began_at: float
+    sent: int = 0
+    sent_bytes: int = 0
+    waits_ms: list[int] = field(default_factory=list)
+
+    def add(self, waits_ms: Sequence[int], size: int) -> None:
+        """Count records that were written."""
+        self.sent += len(waits_ms)
+        self.sent_bytes += size
+        self.waits_ms += waits_ms
+
+    def line(self, now: float, *, is_last: bool) -> str:
+        """A line of the report, as Kafka's tool prints it while it runs, or at its end."""
+        seconds = max(now - self.began_at, 0.001)
+        places = (6, 2) if is_last else (1, 1)
+        rate = f"{self.sent / seconds:.{places[0]}f} records/sec"
+        megabytes = f"{self.sent_bytes / MEGABYTE / seconds:.2f} MB/sec"
+        mean = sum(self.waits_ms) / max(self.sent, 1)
+        most = max(self.waits_ms, default=0)
+        text = (
+            f"{self.sent} records sent, {rate} ({megabytes}), {mean:.{places[1]}f} ms avg latency, "
+            f"{most:.{places[1]}f} ms max latency"
+        )
+        if not is_last:
+            return f"{text}."
+        ordered = sorted(self.waits_ms) or [0]
+        shares = ", ".join(
+            f"{ordered[min(int(each / 100 * len(ordered)), len(ordered) - 1)]} ms {each:g}th"
+            for each in PERCENTILES
+        )
+        return f"{text}, {shares}."
+
+
+class _Job:
+    """One run of the tool."""
+
+    def __init__(
+        self, options: Namespace, payloads: Sequence[bytes], acks: int, codec: str
+    ) -> None:
+        self._options = options
+        self._payloads = payloads
+        self._acks = acks
+        self._codec = codec
+        self._made = 0
+
+    async def run(self, cluster: ClusterClient) -> None:
+        """Write all records, no faster than asked, and report."""
+        from kbroker.client.producer import ALL_IN_SYNC, Producer, new_identity
+        from kbroker.protocol.compression import Codec
+
+        topic, count = self._options.topic, self._options.num_records
+        await made_if_missing(cluster, topic)
+        identity = await new_identity(cluster) if self._acks == ALL_IN_SYNC else None
+        codec = Codec[self._codec.upper()]
+        producer = Producer(cluster, acks=self._acks, codec=codec, identity=identity)
+        whole = _Report(time.monotonic())
+        window = _Report(whole.began_at)
+        while self._made < count:
+            due = await self._due(whole.began_at, count)
+            placed: dict[Partition, list[Record]] = {}
+            made_at, size = time.monotonic(), 0
+            for _ in range(due):
+                record = self._record()
+                size += len(record.value or b"")
+                at = await producer.place(topic, record)
+                placed.setdefault(at, []).append(record)
+            await producer.write(placed)
+            now = time.monotonic()
+            waits_ms = [round((now - made_at) * 1000)] * due
+            whole.add(waits_ms, size)
+            window.add(waits_ms, size)
+            if (now - window.began_at) * 1000 >= self._options.reporting_interval:
+                say(window.line(now, is_last=False))
+                window = _Report(now)
+        say(whole.line(time.monotonic(), is_last=True))
+
+    async def _due(self, began_at: float, count: int) -> int:
+        """How many records are to be written now; waits until it is at least one."""
+        import trio
+
+        rate = self._options.throughput
+        largest = max(max(map(len, self._payloads)), 1)
+        most = min(WRITE_RECORDS, max(WRITE_BYTES // largest, 1), count - self._made)
+        if rate <= 0:
+            return most
+        wait = began_at + (self._made + 1) / rate - time.monotonic()
+        if wait > 0:
+            await trio.sleep(wait)
+        return max(min(int((time.monotonic() - began_at) * rate) - self._made, most), 1)
+
+    def _record(self) -> Record:
+        from kbroker.protocol.records import Record
+
+        value = random.choice(self._payloads)
+        if self._options.payload_monotonic:
+            value = str(self._made).encode()
+        self._made += 1
+        return Record(None, value, time.time_ns() // 1_000_000)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,7 @@ async def seed(address: str) -> None:
     """Topics, records and groups, some of them with names that mean no good."""
     async with open_cluster([Endpoint.parse(address)], "shop") as cluster:
         topics = [NewTopic("orders", 6), NewTopic("payments", 1), NewTopic("typed", 1)]
+        topics.append(NewTopic("written", 3))
         await create_topics(cluster, topics)
         producer = Producer(cluster)
         records: dict[tuple[str, int], list[Record]] = {("orders", at): [] for at in range(6)}
@@ -292,6 +294,81 @@ def test_a_search_goes_on_to_its_end(shown: Shown) -> None:
     expect(said).to_contain_text("0 records of 600 looked at")
     expect(said).to_contain_text("that is all")
     assert page.get_by_role("button", name="Search on").count() == 0
+
+
+def test_all_rows_of_a_first_page_are_drawn_without_scrolling(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/messages")
+    expect(page.locator("main [role=status]")).to_contain_text("200 records")
+    expect(page.locator("tbody tr.pick")).to_have_count(200)
+
+
+def test_config_table_shows_its_last_setting_at_its_end(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/config")
+    page.wait_for_selector("tbody strong")
+    page.locator("main .scroll").evaluate("each => { each.scrollTop = each.scrollHeight; }")
+    last = page.locator("tbody tr").last
+    expect(last).to_contain_text("unclean.leader.election.enable")
+    expect(last).to_be_in_viewport()
+
+
+def test_untouched_produce_form_writes_nothing(shown: Shown) -> None:
+    page = shown.go("#/topics/written/produce")
+    posts: list[str] = []
+    page.on("request", lambda asked: posts.append(asked.url) if asked.method == "POST" else None)
+    page.get_by_role("button", name="Write").click()
+    expect(page.locator("#notes")).to_contain_text("Enter a value")
+    assert posts == []
+    page.get_by_label("Empty value").check()
+    with page.expect_response("**/records") as written:
+        page.get_by_role("button", name="Write").click()
+    assert written.value.ok
+
+
+def test_send_again_asks_before_it_writes(shown: Shown) -> None:
+    page = shown.go("#/topics/written/messages?from=oldest")
+    posts: list[str] = []
+    page.on("request", lambda asked: posts.append(asked.url) if asked.method == "POST" else None)
+    page.locator("tbody tr.pick").first.click()
+    page.get_by_role("button", name="Send again").click()
+    page.get_by_role("button", name="Cancel").click()
+    assert posts == []
+    page.get_by_role("button", name="Send again").click()
+    with page.expect_response("**/resend") as written:
+        page.get_by_role("button", name="Append").click()
+    assert written.value.ok
+
+
+def test_live_records_of_several_partitions_are_in_time_order(shown: Shown) -> None:
+    page = shown.go("#/topics/written/messages?from=live&contains=tail")
+    expect(page.locator("main [role=status]")).to_contain_text("live")
+    script = """async ([partition, from]) => {
+      const { token } = await (await fetch("/api/v1/session")).json();
+      for (let n = 0; n < 5; n += 1)
+        await fetch("/api/v1/topics/written/records", {
+          method: "POST", headers: { "x-kbroker-token": token },
+          body: JSON.stringify({ partition, value: `tail ${partition}`, timestamp: from - 2 * n }),
+        });
+    }"""
+    now_ms = int(time.time() * 1000)
+    for partition in range(3):
+        page.evaluate(script, [partition, now_ms + partition])
+    expect(page.locator("tbody tr.pick")).to_have_count(15)
+    times = page.locator("tbody tr.pick td:first-child").all_inner_texts()
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) > 5
+
+
+def test_page_says_that_broker_is_unreachable_and_recovers(
+    browser: Browser, server: dict[str, Any]
+) -> None:
+    with browser.new_context() as context:
+        page = Shown(context.new_page(), server["http"]).go("#/")
+        context.set_offline(True)
+        banner = page.locator("#unreachable")
+        expect(banner).to_contain_text("cannot be reached since", timeout=15_000)
+        expect(page.locator("#notes")).not_to_contain_text("Failed to fetch")
+        context.set_offline(False)
+        expect(banner).to_be_hidden(timeout=15_000)
 
 
 def test_only_rows_that_can_be_seen_are_made(shown: Shown) -> None:

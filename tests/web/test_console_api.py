@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
+import trio
 
 from kbroker.broker import Broker
 from kbroker.client.cluster import ClusterClient, open_cluster
@@ -19,9 +20,11 @@ from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import BatchHeader, Record, records_in
 from kbroker.web.console import scan
+from kbroker.web.console.cluster import PARTITIONS_CHECKED_MAX
 from kbroker.web.service import HttpService
 
 from ..turns import TURN_SECONDS_MAX, longest_step
+from ..wire import ANSWER_SECONDS
 from .client import Answer, HttpClient, asking, served
 
 API = "/api/v1"
@@ -285,6 +288,18 @@ async def test_records_of_coordinators_are_told_in_words() -> None:
         assert {"group": "shop", "topic": "t", "partition": 0}.items() <= meanings[0].items()
 
 
+async def test_key_of_internal_topic_is_not_read_as_schema_registry_frame() -> None:
+    async with console() as it:
+        await it.topic("t", record(b"v", b"\x00\x01\x00\x05shops"))
+        await commit_offsets(it.cluster, "shop", {("t", 0): 1})
+        framed = (await it.get("/topics/t/messages"))["records"]
+        assert {row["key_format"] for row in framed} == {"schema"}
+        path = "/topics/__consumer_offsets/messages"
+        offsets = (await it.get(path, where='value ~ ""'))["records"]
+        assert offsets
+        assert "schema" not in {row["key_format"] for row in offsets}
+
+
 async def test_names_and_headers_that_are_hostile_are_data() -> None:
     async with console() as it:
         evil = "<script>alert(1)</script>\x1b[31m\u2028"
@@ -404,6 +419,21 @@ async def test_clients_are_told_with_their_requests_errors_and_ends() -> None:
         explained = await it.get("/explain/client/shop-1")
         assert "CreateTopics was answered INVALID_TOPIC_EXCEPTION 1 times" in explained["now"]
         assert "is online" in (await it.get("/explain/partition/t/0"))["now"]
+
+
+async def test_overview_counts_outage_in_cluster_too_large_to_check_each_partition() -> None:
+    async with console(nodes=3) as it:
+        topics = [NewTopic("single", PARTITIONS_CHECKED_MAX, 1), NewTopic("copied", 3, 3)]
+        await create_topics(it.cluster, topics)
+        before = await it.get("/overview")
+        assert before["problems"] is None
+        assert before["outage"] == {"brokers_down": 0, "offline": 0, "under_replicated": 0}
+        led = sum(each.leader == 3 for each in it.broker.node.cluster.topics["single"].partitions)
+        await it.broker.nodes[2].crash()
+        expected = {"brokers_down": 1, "offline": led, "under_replicated": 3}
+        with trio.fail_after(ANSWER_SECONDS):
+            while (await it.get("/overview"))["outage"] != expected:  # noqa: ASYNC110
+                await trio.sleep(0.05)
 
 
 async def test_the_whole_is_told_of_every_node() -> None:

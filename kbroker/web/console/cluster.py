@@ -81,12 +81,25 @@ class ClusterViews:
                 "software": dict(software.most_common(50)) if may_see else None,
                 "disks": _disks(api) if may_see else None,
                 "problems": problems,
+                "outage": await self._outage() if may_see else None,
                 "elsewhere": api.elsewhere,
                 "sample_seconds": SAMPLE_SECONDS,
                 "records_per_second": api.trends.records.values() if may_see else None,
                 "requests_per_second": api.trends.requests.values() if may_see else None,
             }
         )
+
+    async def _outage(self) -> dict[str, int]:
+        """Count what does not work, from the metadata of this node: also in a large cluster."""
+        cluster, slices = self._api.node.cluster, Slices(rest=REST)
+        offline = under_replicated = 0
+        for topic in tuple(cluster.topics.values()):
+            for each in topic.partitions:
+                offline += each.leader == NO_LEADER
+                under_replicated += len(each.isr) < len(each.replicas)
+                await slices.pause()
+        down = len(set(cluster.node_ids) - set(cluster.nodes))
+        return {"brokers_down": down, "offline": offline, "under_replicated": under_replicated}
 
     async def _cluster(self, _: Request, viewer: Viewer) -> Response:
         cluster, slices = self._api.node.cluster, Slices(rest=REST)

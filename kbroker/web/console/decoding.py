@@ -46,7 +46,7 @@ def seen(
     """Keep a record."""
     key, value = record.key, record.value
     meaning = None
-    if topic.startswith("__") and key is not None and len(key) + len(value or b"") < 65_536:
+    if is_internal_topic(topic) and key is not None and len(key) + len(value or b"") < 65_536:
         try:
             meaning = coordinator_record(topic, key, value)
         except (DecodeError, KafkaError, ValueError):
@@ -74,14 +74,15 @@ def _kept(decoded: Decoded | None) -> Decoded | None:
 def row(topic: str, one: Seen) -> dict[str, Any]:
     """A record as JSON: as commands print it, cut, with what its bytes mean."""
     record = one.record
+    is_internal = is_internal_topic(topic)
     fields: dict[str, Any] = {
         "topic": topic,
         "partition": one.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": timestamp_type(one.batch),
-        **_shown("key", record.key, one.key_size, one.key_decoded),
-        **_shown("value", record.value, one.value_size, one.value_decoded),
+        **_shown("key", record.key, one.key_size, one.key_decoded, is_internal=is_internal),
+        **_shown("value", record.value, one.value_size, one.value_decoded, is_internal=is_internal),
         "headers": [_header(name, value) for name, value in record.headers],
     }
     if one.meaning is not None:
@@ -99,11 +100,32 @@ def _header(name: str, value: bytes | None) -> dict[str, Any]:
     return _shown("key", encoded, len(encoded)) | _shown("value", shown, size)
 
 
+def is_internal_topic(topic: str) -> bool:
+    """Return True for topics in which Kafka keeps its own state. No schema registry is used there."""
+    return topic.startswith("__")
+
+
 def _shown(
-    name: str, data: bytes | None, size: int | None, decoded: Decoded | None = None
+    name: str,
+    data: bytes | None,
+    size: int | None,
+    decoded: Decoded | None = None,
+    *,
+    is_internal: bool = False,
 ) -> dict[str, Any]:
-    """A key or a value in fields: `name` or `name_base64`, its size, form, and text where that is none;
-    its schema, and why it cannot be read by that."""
+    """Describe a key or a value in fields.
+
+    Args:
+        name: Prefix of the fields, "key" or "value".
+        data: Bytes that are shown, None for null.
+        size: Bytes of the whole, which may be more.
+        decoded: The value by its schema.
+        is_internal: True in internal topics, where a leading zero is no schema registry's frame.
+
+    Returns:
+        `name` or `name_base64`, its size and format, its text where it has none of its own, its schema,
+        and why the schema cannot be applied.
+    """
     if data is None:
         return {name: None}
     is_cut = size is not None and size > len(data)
@@ -113,7 +135,7 @@ def _shown(
         fields[f"{name}_base64"] = base64.b64encode(data).decode()
     else:
         fields[name] = text
-    form, shown = _meaning(data, text, is_cut)
+    form, shown = _meaning(data, text, is_cut, may_have_schema=not is_internal)
     fields[f"{name}_format"] = form
     if shown is not None:
         fields[f"{name}_text"] = shown
@@ -149,12 +171,14 @@ def _text(data: bytes, is_cut: bool) -> str | None:
         return None
 
 
-def _meaning(data: bytes, text: str | None, is_cut: bool) -> tuple[str, str | None]:
+def _meaning(
+    data: bytes, text: str | None, is_cut: bool, *, may_have_schema: bool
+) -> tuple[str, str | None]:
     if text is not None and all(c.isprintable() or c in "\n\r\t" for c in text):
         return ("json" if _is_json(text, is_cut) else "text"), None
     if not is_cut and len(data) in INTEGERS:
         return INTEGERS[len(data)], str(int.from_bytes(data, "big", signed=True))
-    if data[0] == 0 and len(data) > SCHEMA_HEAD:
+    if may_have_schema and data[0] == 0 and len(data) > SCHEMA_HEAD:
         schema_id = int.from_bytes(data[1:SCHEMA_HEAD], "big")
         return "schema", f"schema {schema_id}: {data[SCHEMA_HEAD:].hex()}"
     return ("text", None) if text is not None else ("hex", data.hex())

@@ -2,23 +2,50 @@
 
 export const session = {};
 
+const connection = { lostAt: null };
+
 export async function get(path, query = {}) {
   const given = Object.entries(query).filter(
     ([, value]) => value !== "" && value !== null && value !== undefined,
   );
   const text = new URLSearchParams(given).toString();
-  return answered(await fetch(`/api/v1${path}${text ? `?${text}` : ""}`));
+  return answered(await reach(`/api/v1${path}${text ? `?${text}` : ""}`));
 }
 
 export async function post(path, body) {
   const data = typeof body === "string" ? body : JSON.stringify(body ?? {});
   return answered(
-    await fetch(`/api/v1${path}`, {
+    await reach(`/api/v1${path}`, {
       method: "POST",
       body: data,
       headers: { "x-kbroker-token": session.token },
     }),
   );
+}
+
+// Thrown while the broker cannot be reached; the banner says so, pages need not.
+export class Unreachable extends Error {}
+
+async function reach(url, options) {
+  try {
+    const response = await fetch(url, options);
+    connection.lostAt = null;
+    banner();
+    return response;
+  } catch {
+    connection.lostAt ??= new Date();
+    banner();
+    throw new Unreachable(`The broker at ${location.host} cannot be reached.`);
+  }
+}
+
+function banner() {
+  const element = document.getElementById("unreachable"),
+    since = connection.lostAt?.toISOString().slice(11, 19);
+  element.hidden = !since;
+  document.getElementById("main").classList.toggle("stale", Boolean(since));
+  if (since)
+    element.textContent = `The broker at ${location.host} cannot be reached since ${since} UTC. This page shows older data. It updates by itself when the broker is back.`;
 }
 
 async function answered(response) {

@@ -83,9 +83,11 @@ export function spark(values, label, width = 120, height = 24) {
 }
 
 const ROW = 33,
-  AROUND = 12;
+  AROUND = 12,
+  WHOLE = 500;
 
-// A table of which only the rows are made that can be seen. `columns`: [heading, cell(row), class].
+// A table. `columns`: [heading, cell(row), class]. Up to WHOLE rows are all drawn, at their own height.
+// Of a longer table only the visible rows are drawn, each ROW pixels high.
 export class Table {
   constructor(columns, { pick = null, tall = true, label = "Table" } = {}) {
     this.columns = columns;
@@ -101,6 +103,7 @@ export class Table {
       h("table", {}, h("thead", {}, h("tr", {}, heads)), this.body),
     );
     this.element.addEventListener("scroll", () => this.draw(), { passive: true });
+    new ResizeObserver(() => this.draw()).observe(this.element);
   }
   set(rows) {
     this.rows = rows;
@@ -109,10 +112,7 @@ export class Table {
     return this;
   }
   draw() {
-    const height = this.element.clientHeight || 600,
-      at = Math.floor(this.element.scrollTop / ROW);
-    const first = Math.max(at - AROUND, 0),
-      end = Math.min(at + Math.ceil(height / ROW) + AROUND, this.rows.length);
+    const [first, end] = this.visibleRange();
     if (first === this.first && end === this.end) return;
     this.first = first;
     this.end = end;
@@ -128,6 +128,13 @@ export class Table {
     );
     if (!this.rows.length)
       this.body.append(h("tr", {}, h("td", { colspan: this.columns.length, class: "soft" }, "nothing")));
+  }
+  visibleRange() {
+    const count = this.rows.length;
+    if (count <= WHOLE) return [0, count];
+    const height = this.element.clientHeight || 600,
+      at = Math.floor(this.element.scrollTop / ROW);
+    return [Math.max(at - AROUND, 0), Math.min(at + Math.ceil(height / ROW) + AROUND, count)];
   }
   line(row) {
     const cells = this.columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)));

@@ -1,6 +1,6 @@
 // All pages but that of a topic.
 
-import { get, part, post, session } from "./api.js";
+import { Unreachable, get, part, post, session } from "./api.js";
 import { Table, bytes, card, field, h, link, note, number, spark, time, visible } from "./dom.js";
 
 const OWN = "kbroker-console";
@@ -8,7 +8,10 @@ const OWN = "kbroker-console";
 // Ask again every few seconds while the page is shown and can be seen.
 export function again(seconds, work) {
   const timer = setInterval(() => {
-    if (!document.hidden) work().catch((error) => note(error.message, true));
+    if (document.hidden) return;
+    work().catch((error) => {
+      if (!(error instanceof Unreachable)) note(error.message, true);
+    });
   }, seconds * 1000);
   return () => clearInterval(timer);
 }
@@ -46,16 +49,9 @@ export async function overview(view) {
   async function look() {
     const it = await get("/overview");
     const now = (values) => values?.[values.length - 1];
-    const errors = it.problems?.filter((row) => row.severity === "error").length;
+    const [state, isGood] = stateOf(it);
     cards.replaceChildren(
-      card(
-        "State",
-        h(
-          "span",
-          { class: errors ? "bad" : "good" },
-          errors ? `${errors} ${errors > 1 ? "problems" : "problem"}` : it.state,
-        ),
-      ),
+      card("State", h("span", { class: isGood ? "good" : "bad" }, state)),
       card("Topics", link("/topics", number(it.topics))),
       card("Groups", link("/groups", number(it.groups))),
       card(
@@ -89,9 +85,9 @@ export async function overview(view) {
             {},
             it.software === null
               ? "Problems are shown to users with DESCRIBE on the cluster: "
-              : "There are many partitions: ",
+              : "This cluster has too many partitions to check each one here: run ",
             h("code", {}, "kbroker cluster health"),
-            " looks at all of them.",
+            ".",
           )
         : it.problems.length
           ? new Table(
@@ -128,6 +124,20 @@ export async function overview(view) {
   }
   await look();
   return again(5, look);
+}
+
+// The worst that is known: what a user loses now, then what is about to fail.
+function stateOf(it) {
+  const count = (value, one) => `${number(value)} ${one}${value > 1 ? "s" : ""}`,
+    outage = it.outage,
+    errors = it.problems?.filter((row) => row.severity === "error").length;
+  const found = [
+    outage?.brokers_down && `${count(outage.brokers_down, "broker")} down`,
+    outage?.offline && `${count(outage.offline, "partition")} offline`,
+    outage?.under_replicated && `${count(outage.under_replicated, "partition")} under-replicated`,
+  ].filter(Boolean);
+  if (found.length) return [found.join(", "), false];
+  return errors ? [count(errors, "problem"), false] : [it.state, true];
 }
 
 function snippets(where) {

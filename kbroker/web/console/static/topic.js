@@ -113,7 +113,7 @@ async function messages(view, name, query, isShown) {
   const asked = Object.fromEntries([...query.entries()].filter(([each]) => each !== "from"));
   if (from === "live")
     return live(name, asked, said, (found) => {
-      rows = found.reverse().concat(rows).slice(0, KEPT);
+      rows = found.concat(rows).sort(newestFirst).slice(0, KEPT);
       table.set(rows);
     });
   let cursor = "",
@@ -165,6 +165,11 @@ async function messages(view, name, query, isShown) {
   on.addEventListener("click", search);
   look();
   return null;
+}
+
+// Partitions are read one by one, so a record may arrive after later ones of other partitions.
+function newestFirst(a, b) {
+  return b.timestamp - a.timestamp || a.partition - b.partition || b.offset - a.offset;
 }
 
 function live(name, asked, said, take) {
@@ -299,16 +304,10 @@ function detail(topicName, row) {
   );
   const resend =
     session.may_write &&
-    h(
-      "button",
-      {
-        type: "button",
-        onclick: () =>
-          post(`${where}/resend`)
-            .then((it) => note(`written at offset ${it.written[0].offset}`))
-            .catch((error) => note(error.message, true)),
-      },
-      "Send again",
+    asking("Send again", `Append a copy of this record to partition ${row.partition}?`, "Append", () =>
+      post(`${where}/resend`)
+        .then((it) => note(`written at offset ${it.written[0].offset}`))
+        .catch((error) => note(error.message, true)),
     );
   dialog.replaceChildren(
     h(
@@ -336,6 +335,31 @@ function detail(topicName, row) {
     ),
   );
   dialog.showModal();
+}
+
+// A button that first says what it will do, and does it when that is confirmed.
+function asking(name, question, yes, act) {
+  const button = h("button", { type: "button", onclick: () => toggle(true) }, name),
+    no = h("button", { type: "button", onclick: () => toggle(false) }, "Cancel");
+  const confirm = h(
+    "button",
+    {
+      class: "main",
+      type: "button",
+      onclick: () => {
+        toggle(false);
+        act();
+      },
+    },
+    yes,
+  );
+  const asked = h("span", { class: "asked row", role: "group", hidden: true }, question, confirm, no);
+  function toggle(isAsked) {
+    button.hidden = isAsked;
+    asked.hidden = !isAsked;
+    (isAsked ? no : button).focus();
+  }
+  return [button, asked];
 }
 
 async function partitions(view, name) {
@@ -397,6 +421,7 @@ async function produce(view, name) {
     value = h("textarea", { name: "value", spellcheck: "false" }),
     headers = h("input", { name: "headers", placeholder: "a=1, b=2" });
   const isNull = h("input", { type: "checkbox" }),
+    isEmpty = h("input", { type: "checkbox" }),
     lines = h("input", { type: "checkbox" });
   const write = (body) =>
     post(`/topics/${part(name)}/records`, body)
@@ -415,6 +440,11 @@ async function produce(view, name) {
       {
         onsubmit: (event) => {
           event.preventDefault();
+          if (!value.value && !isNull.checked && !isEmpty.checked) {
+            note("Enter a value, or choose a null or an empty one.", true);
+            value.focus();
+            return;
+          }
           if (lines.checked) {
             write(value.value);
             return;
@@ -448,7 +478,8 @@ async function produce(view, name) {
       h(
         "div",
         { class: "row" },
-        h("label", { class: "check" }, isNull, "Null"),
+        h("label", { class: "check" }, isNull, "Null value"),
+        h("label", { class: "check" }, isEmpty, "Empty value"),
         h("label", { class: "check" }, lines, "These are lines of NDJSON"),
         h("button", { class: "main" }, "Write"),
       ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .avro_types import Field, Type
-from .limits import DIFFERENCES_MAX, Budget
+from .limits import DIFFERENCES_MAX, SHOWN_MAX, Budget
 from .parsed import Difference
 
 PROMOTED = {
@@ -24,6 +24,8 @@ class Reading:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._known: dict[tuple[int, int], list[Difference]] = {}
+        self._sets: dict[int, frozenset[str]] = {}
+        self._records: dict[int, dict[str, Field]] = {}
 
     def differences(self, reader: Type, writer: Type, path: str = "") -> list[Difference]:
         """Why `reader` cannot read it; empty where it can."""
@@ -74,13 +76,14 @@ class Reading:
         if reader.kind in ("array", "map"):
             inner = "items" if reader.kind == "array" else "values"
             yield from self.differences(reader.items[0], writer.items[0], f"{path}/{inner}")
-        elif reader.name and reader.simple_name != writer.simple_name:
+            return
+        if reader.name and not self._is_named_as(reader, writer):
             yield Difference(
                 "NAME_MISMATCH",
                 f"{path}/name",
                 f"the reader expects {reader.name}, not {writer.name}",
             )
-        elif reader.kind == "fixed" and reader.size != writer.size:
+        if reader.kind == "fixed" and reader.size != writer.size:
             yield Difference(
                 "FIXED_SIZE_MISMATCH",
                 f"{path}/size",
@@ -91,22 +94,45 @@ class Reading:
         elif reader.fields or writer.fields:
             yield from self._fields(reader, writer, path)
 
+    def _is_named_as(self, reader: Type, writer: Type) -> bool:
+        """Return True if names match: without their namespaces, or by a full alias of the reader."""
+        if reader.simple_name == writer.simple_name:
+            return True
+        return bool(reader.aliases) and writer.name in self._names(reader.aliases)
+
     def _symbols(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
         self._budget.spend(len(writer.symbols))
-        missing = sorted(set(writer.symbols).difference(reader.symbols))
+        missing = self._names(writer.symbols).difference(self._names(reader.symbols))
         if missing and not reader.has_default:
-            shown = ", ".join(missing[:10])
+            shown = ", ".join(each[:SHOWN_MAX] for each in sorted(missing)[:10])
             yield Difference(
                 "MISSING_ENUM_SYMBOLS", f"{path}/symbols", f"the reader's enum has no {shown}"
             )
 
+    def _names(self, names: tuple[str, ...]) -> frozenset[str]:
+        """Return the set of some names, which is made once."""
+        known = self._sets.get(id(names))
+        if known is None:
+            self._budget.spend(len(names))
+            known = self._sets[id(names)] = frozenset(names)
+        return known
+
     def _fields(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
-        written = {each.name: each for each in writer.fields}
+        written = self._fields_of(writer)
         for index, field in enumerate(reader.fields):
+            self._budget.spend(1 + len(field.aliases))
             where = f"{path}/fields/{index}"
-            found = _written_field(field, written)
-            if found is not None:
-                yield from self.differences(field.type, found.type, f"{where}/type")
+            names = (field.name, *dict.fromkeys(field.aliases))
+            found = [written[name] for name in names if name in written]
+            if len(found) > 1:
+                several = ", ".join(each.name[:SHOWN_MAX] for each in found[:10])
+                yield Difference(
+                    "READER_FIELD_AMBIGUOUS",
+                    where,
+                    f"field {field.name} of the reader stands for several of the writer: {several}",
+                )
+            elif found:
+                yield from self.differences(field.type, found[0].type, f"{where}/type")
             elif not field.has_default:
                 yield Difference(
                     "READER_FIELD_MISSING_DEFAULT_VALUE",
@@ -114,7 +140,10 @@ class Reading:
                     f"the writer has no field {field.name}, and the reader has no default for it",
                 )
 
-
-def _written_field(field: Field, written: dict[str, Field]) -> Field | None:
-    """The field of the writer that a reader takes for one of its own."""
-    return next((written[name] for name in (field.name, *field.aliases) if name in written), None)
+    def _fields_of(self, record: Type) -> dict[str, Field]:
+        """Return the fields of a record by their names; the dictionary is made once."""
+        known = self._records.get(id(record))
+        if known is None:
+            self._budget.spend(len(record.fields))
+            known = self._records[id(record)] = {each.name: each for each in record.fields}
+        return known

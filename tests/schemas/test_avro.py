@@ -148,3 +148,79 @@ def test_unions_too_large_to_be_compared_are_refused() -> None:
     union = [{"type": "fixed", "name": f"F{index}", "size": 1} for index in range(1000)]
     with pytest.raises(RegistryError, match="too large"):
         kinds(union[::-1], union)
+
+
+def aliased(kind: str, name: str, space: str, *aliases: str) -> dict[str, Any]:
+    """A named type of any kind."""
+    fields = {"fields": [{"name": "a", "type": "int"}]}
+    choices: dict[str, dict[str, Any]] = {"enum": {"symbols": ["X"]}, "fixed": {"size": 2}}
+    more = choices.get(kind, fields)
+    made = {"type": kind, "name": name, "namespace": space, **more}
+    return made | ({"aliases": [*aliases]} if aliases else {})
+
+
+def wrapped(kind: Any) -> list[Any]:
+    """A type as it is, in a field, an array, a map and unions."""
+    field = {"type": "record", "name": "Outer", "namespace": "o", "fields": [{"name": "f"}]}
+    in_field = {**field, "fields": [{"name": "f", "type": kind}]}
+    array, mapped = {"type": "array", "items": kind}, {"type": "map", "values": kind}
+    return [kind, in_field, array, mapped, ["null", kind], [array, "null"]]
+
+
+@pytest.mark.parametrize("kind", ["record", "error", "enum", "fixed"])
+@pytest.mark.parametrize(
+    ("space", "alias", "written", "fits"),
+    [
+        ("", "Old", "Old", True),
+        ("", "x.Old", "Old", False),
+        ("a.b", "Old", "a.b.Old", True),
+        ("a.b", "a.b.Old", "a.b.Old", True),
+        ("a.b", "c.Old", "c.Old", True),
+        ("a.b", "Old", "Old", False),
+        ("a.b", "Old", "c.Old", False),
+        ("a.b", "Other", "a.b.Old", False),
+    ],
+)
+def test_aliases_of_named_types_count_by_their_full_names(
+    kind: str, space: str, alias: str, written: str, fits: bool
+) -> None:
+    reader = aliased(kind, "New", space, alias)
+    outer, _, simple = written.rpartition(".")
+    writer = aliased(kind, simple, outer)
+    for ours, theirs in zip(wrapped(reader), wrapped(writer), strict=True):
+        assert (kinds(ours, theirs) == []) is fits, (ours, theirs)
+
+
+def test_alias_of_a_record_that_refers_to_itself_counts_everywhere() -> None:
+    def tree(name: str, **more: Any) -> dict[str, Any]:
+        children = {"type": "array", "items": name}
+        fields = [{"name": "children", "type": children}, {"name": "up", "type": ["null", name]}]
+        return {"type": "record", "name": name, "fields": fields, **more}
+
+    assert kinds(tree("New", aliases=["Old"]), tree("Old")) == []
+    assert kinds(tree("New"), tree("Old")) != []
+
+
+def test_field_that_stands_for_several_of_the_writer_is_refused() -> None:
+    reader = record("R", ("a", "int"))
+    reader["fields"][0]["aliases"] = ["b"]
+    writer = record("R", ("a", "int"), ("b", "int"))
+    assert kinds(reader, writer) == ["READER_FIELD_AMBIGUOUS"]
+
+
+def test_same_alias_is_kept_once() -> None:
+    text = '{"type":"fixed","name":"F","namespace":"n","size":1,"aliases":["A","n.A","m.A"]}'
+    assert AvroSchema(text).canonical.endswith('"aliases":["A","m.A"]}')
+
+
+def test_default_of_nested_unions_is_checked_in_few_steps() -> None:
+    depth = 40
+    fields: list[Any] = [("f0", record("R0", ("a", "int")))]
+    value: Any = {"a": "x"}
+    for level in range(1, depth):
+        inner = f"R{level - 1}"
+        made = record(f"R{level}", ("a", [{"type": "map", "values": inner}, inner]))
+        fields.append((f"f{level}", made))
+        value = {"a": value}
+    with pytest.raises(RegistryError, match="is no default of field"):
+        schema(record("R", *fields, ("g", ["null", f"R{depth - 1}"], value)))

@@ -151,3 +151,51 @@ def test_references_to_other_schemas_are_found_by_name() -> None:
     reader = JsonSchema(outer, {"other.json": json.dumps(TEXT)})
     writer = JsonSchema(outer, {"other.json": json.dumps(NUMBER)})
     assert [each.kind for each in reader.differences(writer, Budget())] == ["TYPE_CHANGED"]
+
+
+@pytest.mark.parametrize("place", ["0", "1", "01", "9" * 5000, "²", "٣", "-1", "x", ""])
+def test_reference_to_place_in_list_is_found_or_refused(place: str) -> None:
+    text = json.dumps({"allOf": [TEXT], "properties": {"a": {"$ref": f"#/allOf/{place}"}}})
+    one = JsonSchema(text)
+    if place == "0":
+        assert [*one.differences(JsonSchema(text), Budget())] == []
+    else:
+        with pytest.raises(RegistryError, match="leads nowhere"):
+            [*one.differences(JsonSchema(text), Budget())]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"required": True, "dependencies": {"a": "b"}, "extends": TEXT, "type": [TEXT, "null"]},
+        {"anyOf": 5, "allOf": 5, "oneOf": "x", "not": 7},
+        {"prefixItems": [5, "x"], "dependentRequired": {"a": [{}]}, "dependentSchemas": {"a": 1}},
+        {"type": "number", "exclusiveMinimum": True, "divisibleBy": 3},
+    ],
+)
+def test_keywords_of_other_drafts_are_no_errors(schema: dict[str, Any]) -> None:
+    for draft in ("draft-03", "draft-04", "draft-07"):
+        told = {"$schema": f"http://json-schema.org/{draft}/schema#", "properties": {"a": schema}}
+        try:
+            one = JsonSchema(json.dumps(told))
+        except RegistryError:
+            continue
+        assert [*one.differences(one, Budget())] == []
+
+
+def test_same_anchor_is_found_in_each_way() -> None:
+    anchored = {"$defs": {"x": {"$anchor": "name", **TEXT}, "y": {"$id": "#other", **NUMBER}}}
+    new = {**anchored, "properties": {"a": {"$ref": "#name"}, "b": {"$ref": "#other"}}}
+    assert kinds(new, {"properties": {"a": TEXT, "b": NUMBER}}) == []
+    assert kinds(new, {"properties": {"a": NUMBER, "b": NUMBER}}) == ["TYPE_CHANGED"]
+
+
+def test_parts_of_products_are_not_taken_for_each_other() -> None:
+    """Each part is known by its identity, so it has to stay in memory while schemas are compared."""
+
+    def products(kind: str) -> dict[str, Any]:
+        each = [{"allOf": [{"minLength": 1}], "type": kind, "title": f"t{i}"} for i in range(50)]
+        return {"properties": {f"p{i}": each[i] for i in range(50)}}
+
+    assert kinds(products("string"), products("string")) == []
+    assert len(kinds(products("string"), products("number"))) == 50

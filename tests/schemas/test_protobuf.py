@@ -302,3 +302,37 @@ def test_there_is_no_descriptor_of_a_file_of_editions() -> None:
     assert made.own.messages["M"].fields[1].name == "a"
     with pytest.raises(RegistryError, match="editions"):
         built('edition = "2023"; message M {}')
+
+
+HEX = "0x" + "f" * 6000
+
+
+@pytest.mark.parametrize("number", [HEX, "9" * 5000, "0" + "7" * 5000, str(2**40), str(-(2**40))])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "message M { optional int32 a = %s; }",
+        "message M { optional int32 a = 1 [default = %s]; }",
+        "message M { reserved %s; }",
+        "message M { reserved 1 to %s; }",
+        "message M { extensions 100 to %s; }",
+        "enum E { A = %s; }",
+        "enum E { A = 0; reserved %s; }",
+        "message M { } extend M { optional int32 a = %s; }",
+        "message M { repeated group G = %s { } }",
+        'option java_package = "x"; option optimize_for = %s;',
+    ],
+)
+def test_number_of_any_length_is_read_or_refused(text: str, number: str) -> None:
+    told = ""
+    try:
+        descriptor_of(f'syntax = "proto2"; {text % number}', {})
+    except RegistryError as error:
+        told = error.message
+    assert len(told) < 1000
+
+
+def test_text_with_blanks_is_told_from_a_descriptor_at_once() -> None:
+    for text in ("A" + " " * 1_000_000 + "!", "A" * 500_000 + " " * 500_000 + "="):
+        with pytest.raises(RegistryError):
+            ProtobufSchema(text)

@@ -10,7 +10,7 @@ from typing import Any
 from .avro_reading import Reading
 from .avro_types import ABSENT, Field, Type
 from .errors import invalid_schema
-from .limits import DEPTH_MAX, Budget, parse_json
+from .limits import DEPTH_MAX, SHOWN_MAX, Budget, check_name, parse_json
 from .parsed import Difference
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -54,6 +54,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.names: dict[str, Type] = {}
+        self._budget = Budget()
 
     def read(self, node: Any, space: str, depth: int) -> Type:
         if depth > DEPTH_MAX:
@@ -103,13 +104,14 @@ class _Reader:
 
     def _definition(self, kind: str, node: dict[str, Any], space: str, depth: int) -> Type:
         name = _name_of(node, space)
+        self._budget.spend()
         if name in self.names:
             raise invalid_schema(f"{name} is defined twice")
         made = Type(
             kind,
             name,
             doc=_text(node, "doc"),
-            aliases=tuple(_full(each, name.rpartition(".")[0]) for each in _texts(node, "aliases")),
+            aliases=tuple(dict.fromkeys(self._aliases(node, name.rpartition(".")[0]))),
             more=_more(node, _OWN[kind]),
         )
         self.names[name] = made
@@ -142,13 +144,20 @@ class _Reader:
                 name,
                 self.read(each["type"], record.space, depth + 1),
                 each.get("default", ABSENT),
-                tuple(_texts(each, "aliases")),
+                tuple(dict.fromkeys(_texts(each, "aliases"))),
                 _text(each, "doc"),
                 order,
                 _more(each, _OWN_OF_FIELD),
             )
-            _check_default(record, fields[name])
+            _check_default(record, fields[name], self._budget)
         return [*fields.values()]
+
+    def _aliases(self, node: dict[str, Any], space: str) -> Iterator[str]:
+        for each in _texts(node, "aliases"):
+            full = _full(each, space)
+            check_name(full)
+            self._budget.spend(1 + len(full) // SHOWN_MAX)
+            yield full
 
 
 def _take_symbols(enum: Type, node: dict[str, Any]) -> None:
@@ -162,39 +171,64 @@ def _take_symbols(enum: Type, node: dict[str, Any]) -> None:
         raise invalid_schema(f"{_shown(enum.default)} is no symbol of {enum.name}")
 
 
-def _check_default(record: Type, each: Field) -> None:
-    if each.has_default and not _is_value(each.type, each.default):
+def _check_default(record: Type, each: Field, budget: Budget) -> None:
+    if each.has_default and not _Defaults(budget).is_value(each.type, each.default):
         raise invalid_schema(
             f"{_shown(each.default)} is no default of field {record.name}.{each.name}"
         )
 
 
-def _is_value(kind: Type, value: Any) -> bool:
-    """Whether JSON can be the default of a type; of a union any branch may have it."""
-    match kind.kind:
+class _Defaults:
+    """Checks a default against types. Each part is checked once with each type: branches of unions
+    share their parts, so that to try all of them again would double the work with each level."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def is_value(self, kind: Type, value: Any) -> bool:
+        """Return True if JSON can be the default of a type; of a union any branch may have it."""
+        pair = id(kind), id(value)
+        known = self._known.get(pair)
+        if known is None:
+            self._budget.spend()
+            known = self._known[pair] = self._checked(kind, value)
+        return known
+
+    def _checked(self, kind: Type, value: Any) -> bool:
+        match kind.kind:
+            case "array":
+                return isinstance(value, list) and self._all(kind.items[0], value)
+            case "map":
+                return isinstance(value, dict) and self._all(kind.items[0], value.values())
+            case "union":
+                return any(self.is_value(branch, value) for branch in kind.items)
+            case "record" | "error":
+                self._budget.spend(len(kind.fields))
+                return isinstance(value, dict) and all(
+                    self.is_value(each.type, value[each.name])
+                    if each.name in value
+                    else each.has_default
+                    for each in kind.fields
+                )
+        return _is_simple(kind.kind, value)
+
+    def _all(self, kind: Type, values: Iterable[Any]) -> bool:
+        return all(self.is_value(kind, each) for each in values)
+
+
+def _is_simple(kind: str, value: Any) -> bool:
+    match kind:
         case "null":
             return value is None
         case "boolean":
             return isinstance(value, bool)
         case "int" | "long":
-            bits = 31 if kind.kind == "int" else 63
+            bits = 31 if kind == "int" else 63
             return type(value) is int and -(1 << bits) <= value < 1 << bits
         case "float" | "double":
             return type(value) in (int, float)
-        case "bytes" | "string" | "fixed" | "enum":
-            return isinstance(value, str)
-        case "array":
-            return isinstance(value, list) and all(_is_value(kind.items[0], v) for v in value)
-        case "map":
-            return isinstance(value, dict) and all(
-                _is_value(kind.items[0], v) for v in value.values()
-            )
-        case "union":
-            return any(_is_value(branch, value) for branch in kind.items)
-    return isinstance(value, dict) and all(
-        _is_value(each.type, value[each.name]) if each.name in value else each.has_default
-        for each in kind.fields
-    )
+    return isinstance(value, str)  # bytes, string, fixed, enum
 
 
 class _Writer:
@@ -263,6 +297,7 @@ def _name_of(node: dict[str, Any], space: str) -> str:
     if own is not None and not isinstance(own, str):
         raise invalid_schema(f"the namespace of {name} is no text")
     full = name if "." in name else _full(name, space if own is None else own)
+    check_name(full)
     for part in full.split("."):
         _simple(part)
     if full in PRIMITIVES:
@@ -306,4 +341,4 @@ def _dumped(made: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return json.dumps(value)[:100]
+    return json.dumps(value)[:SHOWN_MAX]

@@ -9,11 +9,9 @@ from typing import TypeAlias
 
 from .avro import AvroSchema
 from .errors import RegistryError, invalid_schema, schema_too_large
-from .json_schema import JsonSchema
 from .limits import DIFFERENCES_MAX, REFERENCES_MAX, TEXT_MAX, Budget
 from .parsed import Difference, Parsed
 from .protobuf import ProtobufSchema
-from .protobuf_building import descriptor_of
 from .store import SchemaStore
 from .values import AVRO, JSON, PROTOBUF, Content, Level, Reference
 
@@ -26,9 +24,15 @@ def _avro(text: str, texts: Texts) -> Parsed:
     return AvroSchema(text, texts.values())
 
 
+def _json(text: str, texts: Texts) -> Parsed:
+    from .json_schema import JsonSchema  # a broker needs what it imports for no other type
+
+    return JsonSchema(text, texts)
+
+
 _TYPES: Mapping[str, Callable[[str, Texts], Parsed]] = {
     AVRO: _avro,
-    JSON: JsonSchema,
+    JSON: _json,
     PROTOBUF: ProtobufSchema,
 }
 
@@ -43,8 +47,11 @@ def check_size(content: Content) -> None:
         raise invalid_schema(f"it has more than {REFERENCES_MAX} references")
 
 
-def referred_texts(store: SchemaStore, content: Content) -> Texts:
-    """What a schema refers to, directly and through others. Raises RegistryError."""
+def referred_texts(store: SchemaStore, content: Content, budget: Budget | None = None) -> Texts:
+    """What a schema refers to, directly and through others. Raises RegistryError.
+
+    Parameters: `budget` bounds the references of several schemas together.
+    """
     texts: dict[str, str] = {}
     seen: set[tuple[str, str, int]] = set()
     size = 0
@@ -58,6 +65,8 @@ def referred_texts(store: SchemaStore, content: Content) -> Texts:
         elif each not in seen:
             seen.add(each)
             size += len(found.text)
+            if budget is not None:
+                budget.spend()
             if len(seen) > REFERENCES_MAX or size > TEXT_MAX:
                 raise invalid_schema("it refers to too much")
             left.append((each, True))
@@ -87,6 +96,8 @@ def parse(content: Content, texts: Texts) -> Parsed:
 
 def serialized(content: Content, texts: Texts) -> str:
     """A file of Protobuf as its descriptor, in base64. Raises RegistryError."""
+    from .protobuf_building import descriptor_of  # only the process that makes descriptors needs it
+
     try:
         return base64.b64encode(descriptor_of(content.text, texts)).decode()
     except RecursionError:

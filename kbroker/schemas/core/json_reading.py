@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from .limits import DIFFERENCES_MAX, Budget
+from .limits import DIFFERENCES_MAX, Budget, below
 from .parsed import Difference
 
 UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
@@ -20,6 +20,8 @@ LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"
 TOLD = frozenset({"$id", "$schema", "$comment", "title", "description", "default", "examples"})
 """What says nothing of what is allowed."""
 TOLD_TOO = frozenset({"definitions", "$defs", "$anchor", "readOnly", "writeOnly", "deprecated"})
+STEP_CHARACTERS = 100
+"""Characters of a value or of a pattern that are looked at in one step."""
 Schema = Mapping[str, Any]
 
 
@@ -40,6 +42,10 @@ class Reading:
     def __init__(self, reader: Document, writer: Document, budget: Budget) -> None:
         self._reader, self._writer, self._budget = reader, writer, budget
         self._seen: dict[tuple[int, int], bool] = {}
+        self._sets: dict[int, frozenset[str]] = {}
+        self._products_of: dict[int, list[Any]] = {}
+        self._values_of: dict[int, frozenset[str]] = {}
+        self._patterns: dict[str, _Pattern] = {}
 
     def all(self) -> list[Difference]:
         """Why the reader's schema does not take it all; empty where it does."""
@@ -76,15 +82,34 @@ class Reading:
             return
         if _has_sum(new) or _has_sum(old):
             yield from self._sums(new, old, path)
-        elif "allOf" in new or "allOf" in old:
+        elif _has_product(new) or _has_product(old):
             yield from self._products(new, old, path)
         else:
             yield from self._plain(new, old, path)
+
+    def _names(self, schema: Schema, key: str) -> frozenset[str]:
+        """The texts of a list, as a set that is made once."""
+        listed = schema.get(key)
+        known = self._sets.get(id(listed))
+        if known is None:
+            texts = _texts(schema, key)
+            self._budget.spend(len(texts))
+            known = frozenset(texts)
+            if isinstance(listed, list):
+                self._sets[id(listed)] = known
+        return known
+
+    def _are_among(self, few: list[Any], many: list[Any]) -> bool:
+        """Return True if all names of one list stand in another one."""
+        self._budget.spend(len(few) + len(many))
+        names = {each for each in many if isinstance(each, str)}
+        return all(each in names for each in few if isinstance(each, str))
 
     # -- combined schemas
 
     def _sums(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
         options = _options(new)
+        self._budget.spend(len(options))
         for each in _options(old):
             if not any(self._fits(option, each, path) for option in options):
                 yield Difference(
@@ -95,8 +120,8 @@ class Reading:
                 return
 
     def _products(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
-        parts = _parts(old)
-        for each in _parts(new):
+        parts = self._parts(old)
+        for each in self._parts(new):
             if not any(self._fits(each, part, path) for part in parts):
                 yield Difference(
                     "PRODUCT_TYPE_EXTENDED",
@@ -105,12 +130,23 @@ class Reading:
                 )
                 return
 
+    def _parts(self, schema: Schema) -> list[Any]:
+        """All that has to hold at the same time. Pairs are known by their ids, so the parts are kept."""
+        if not _has_product(schema):
+            return [schema]
+        known = self._products_of.get(id(schema))
+        if known is None:
+            beside = {key: each for key, each in schema.items() if key != "allOf"}
+            known = [*schema["allOf"], *([] if _takes_all(beside) else [beside])]
+            self._products_of[id(schema)] = known
+        return known
+
     # -- single schemas
 
     def _plain(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
         yield from self._not(new, old, path)
         yield from _types(new, old, path)
-        yield from _choices(new, old, path)
+        yield from self._choices(new, old, path)
         yield from _limits(new, old, path)
         yield from self._objects(new, old, path)
         yield from self._arrays(new, old, path)
@@ -123,17 +159,34 @@ class Reading:
         if "not" not in old or next(turned._compared(old["not"], new["not"], path), None):
             yield Difference("NOT_TYPE_EXTENDED", f"{path}/not", "the reader refuses more")
 
+    def _choices(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
+        if not _values(new):
+            return
+        taken, theirs = self._written(new), self._written(old)
+        self._budget.spend(len(theirs))
+        if not theirs or not theirs <= taken:
+            yield Difference("ENUM_ARRAY_CHANGED", f"{path}/enum", "the reader takes fewer values")
+
+    def _written(self, schema: Schema) -> frozenset[str]:
+        """The JSON of the values that a schema lists, which is the same for equal ones; made once."""
+        known = self._values_of.get(id(schema))
+        if known is None:
+            texts = [json.dumps(each, sort_keys=True) for each in _values(schema)]
+            self._budget.spend(sum(1 + len(each) // STEP_CHARACTERS for each in texts))
+            known = self._values_of[id(schema)] = frozenset(texts)
+        return known
+
     def _objects(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
         ours, theirs = _mapping(new, "properties"), _mapping(old, "properties")
         for name, each in theirs.items():
-            where = f"{path}/properties/{name}"
+            where = below(f"{path}/properties", name)
             if name in ours:
                 yield from self._compared(ours[name], each, where)
             else:
                 yield from self._removed(new, name, each, where)
         for name in ours:
             if name not in theirs:
-                yield from self._added(new, old, name, f"{path}/properties/{name}")
+                yield from self._added(new, old, name, below(f"{path}/properties", name))
         yield from self._required(new, old, path)
         yield from self._rest(new, old, "additionalProperties", "PROPERTIES", path)
         yield from self._dependencies(new, old, path)
@@ -156,7 +209,7 @@ class Reading:
     def _added(self, new: Schema, old: Schema, name: str, path: str) -> Iterator[Difference]:
         each, cover = self._reader.resolved(new["properties"][name]), self._cover(old, name)
         if cover is False:
-            is_needed = name in new.get("required", ())
+            is_needed = name in self._names(new, "required")
             if is_needed and not (isinstance(each, dict) and "default" in each):
                 yield Difference(
                     "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL",
@@ -179,20 +232,27 @@ class Reading:
     def _cover(self, schema: Schema, name: str) -> Any:
         """What holds for a property that has no entry of its own."""
         for pattern, each in _mapping(schema, "patternProperties").items():
-            if _matches(pattern, name):
+            self._budget.spend()
+            known = self._patterns.get(pattern)
+            if known is None:
+                self._budget.spend(len(pattern) // STEP_CHARACTERS)
+                known = self._patterns[pattern] = _Pattern.of(pattern)
+            if known.matches(name):
                 return each
         return schema.get("additionalProperties", True)
 
     def _required(self, new: Schema, old: Schema, path: str) -> Iterator[Difference]:
         ours, before = _mapping(new, "properties"), _mapping(old, "properties")
-        for name in new.get("required", ()):
+        known = self._names(old, "required")
+        for name in _texts(new, "required"):
+            self._budget.spend()
             each = self._reader.resolved(ours.get(name))
             has_default = isinstance(each, dict) and "default" in each
-            is_new = name not in old.get("required", ()) and (name in before or name not in ours)
+            is_new = name not in known and (name in before or name not in ours)
             if is_new and not has_default:
                 yield Difference(
                     "REQUIRED_ATTRIBUTE_ADDED",
-                    f"{path}/required/{name}",
+                    below(f"{path}/required", name),
                     "the reader requires it, without a default",
                 )
 
@@ -217,9 +277,10 @@ class Reading:
         for key in ("dependencies", "dependentRequired", "dependentSchemas"):
             before = _mapping(old, key)
             for name, each in _mapping(new, key).items():
-                where, known = f"{path}/{key}/{name}", before.get(name)
+                self._budget.spend()
+                where, known = below(f"{path}/{key}", name), before.get(name)
                 if isinstance(each, list):
-                    if not isinstance(known, list) or not set(each) <= set(known):
+                    if not isinstance(known, list) or not self._are_among(each, known):
                         yield Difference(
                             "DEPENDENCY_ARRAY_EXTENDED",
                             where,
@@ -270,28 +331,31 @@ def _takes_all(schema: Any) -> bool:
 
 
 def _has_sum(schema: Schema) -> bool:
-    return "anyOf" in schema or "oneOf" in schema
+    return isinstance(schema.get("anyOf"), list) or isinstance(schema.get("oneOf"), list)
+
+
+def _has_product(schema: Schema) -> bool:
+    return isinstance(schema.get("allOf"), list)
 
 
 def _options(schema: Schema) -> list[Any]:
     """The choices of a schema, which is the only one where it gives none."""
     for key in ("oneOf", "anyOf"):
-        if key in schema:
-            return [*schema[key]]
+        if isinstance(schema.get(key), list):
+            found: list[Any] = schema[key]
+            return found
     return [schema]
-
-
-def _parts(schema: Schema) -> list[Any]:
-    """All that has to hold at the same time."""
-    if "allOf" not in schema:
-        return [schema]
-    beside = {key: each for key, each in schema.items() if key != "allOf"}
-    return [*schema["allOf"], *([] if _takes_all(beside) else [beside])]
 
 
 def _mapping(schema: Schema, key: str) -> Mapping[str, Any]:
     value = schema.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def _texts(schema: Schema, key: str) -> list[str]:
+    """The texts of a list; drafts of JSON Schema have other things under the same keys."""
+    value = schema.get(key)
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def _tuple(schema: Schema) -> list[Any]:
@@ -306,24 +370,42 @@ def _rest_of_items(schema: Schema) -> Any:
     return schema.get("additionalItems", True) if isinstance(items, list) else items
 
 
-def _matches(pattern: str, name: str) -> bool:
-    """Of patterns, those that say how a name begins or ends: others could take for ever to look at."""
-    plain = re.sub(r"\\(.)", r"\1", pattern.removeprefix("^").removesuffix("$").removesuffix(".*"))
-    if re.search(r"[][.*+?(){}|]", plain):
-        return False
-    begins, ends = pattern.startswith("^"), pattern.endswith("$") and not pattern.endswith(".*$")
-    if begins and ends:
-        return name == plain
-    if begins:
-        return name.startswith(plain)
-    return name.endswith(plain) if ends else plain in name
+class _Pattern(NamedTuple):
+    """A pattern that says how a name begins or ends; others, which may take for ever, match none."""
+
+    plain: str
+    begins: bool
+    ends: bool
+    is_plain: bool
+
+    @classmethod
+    def of(cls, pattern: str) -> _Pattern:
+        text = pattern.removeprefix("^").removesuffix("$").removesuffix(".*")
+        plain = re.sub(r"\\(.)", r"\1", text)
+        return cls(
+            plain,
+            pattern.startswith("^"),
+            pattern.endswith("$") and not pattern.endswith(".*$"),
+            re.search(r"[][.*+?(){}|]", plain) is None,
+        )
+
+    def matches(self, name: str) -> bool:
+        if not self.is_plain:
+            return False
+        if self.begins and self.ends:
+            return name == self.plain
+        if self.begins:
+            return name.startswith(self.plain)
+        return name.endswith(self.plain) if self.ends else self.plain in name
 
 
 def _types_of(schema: Schema) -> frozenset[str] | None:
     value = schema.get("type")
-    if value is None:
+    if isinstance(value, str):
+        return frozenset([value])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         return None
-    return frozenset([value] if isinstance(value, str) else value)
+    return frozenset(value)
 
 
 def _types(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
@@ -372,16 +454,6 @@ def _values(schema: Schema) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _choices(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
-    ours = _values(new)
-    if not ours:
-        return
-    taken = {json.dumps(each, sort_keys=True) for each in ours}
-    theirs = {json.dumps(each, sort_keys=True) for each in _values(old)}
-    if not theirs or not theirs <= taken:
-        yield Difference("ENUM_ARRAY_CHANGED", f"{path}/enum", "the reader takes fewer values")
-
-
 def _limits(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
     for keys, sign in ((UPPER, 1), (LOWER, -1)):
         for key in keys:
@@ -392,9 +464,21 @@ def _limits(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
                 yield _limit(key, path, "ADDED" if theirs is None else "CHANGED")
     if "pattern" in new and new["pattern"] != old.get("pattern"):
         yield _limit("pattern", path, "CHANGED" if "pattern" in old else "ADDED")
-    step, known = new.get("multipleOf"), old.get("multipleOf")
-    if step is not None and (known is None or known % step):
+    step, known = _step(new), _step(old)
+    if step is not None and (known is None or not _is_multiple(known, step)):
         yield _limit("multipleOf", path, "ADDED" if known is None else "CHANGED")
+
+
+def _step(schema: Schema) -> float | None:
+    value = schema.get("multipleOf")
+    return value if isinstance(value, int | float) and value > 0 else None
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    try:
+        return not value % step
+    except OverflowError:  # of a whole number that no float has room for
+        return False
 
 
 def _limit(key: str, path: str, what: str) -> Difference:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urljoin
 
-from jsonschema import Draft7Validator, SchemaError
-from jsonschema.validators import validator_for
+from jsonschema import Draft7Validator, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend, validator_for
 
 from .errors import invalid_schema
 from .json_reading import Reading
-from .limits import DEPTH_MAX, Budget, parse_json
+from .limits import DEPTH_MAX, SHOWN_MAX, Budget, parse_json
 from .parsed import Difference
 
 HOPS_MAX = DEPTH_MAX
 """References that lead to references."""
+_INDEX = re.compile(r"[0-9]{1,7}\Z")
+"""A place in a list, as a JSON pointer names it."""
 
 
 class JsonSchema:
@@ -26,7 +30,9 @@ class JsonSchema:
         self.root = parse_json(text)
         if not isinstance(self.root, bool | dict):
             raise invalid_schema("a schema is an object, true or false")
-        self._others = {name: parse_json(each) for name, each in (texts or {}).items()}
+        self._places = _placed({name: parse_json(each) for name, each in (texts or {}).items()})
+        self._targets: dict[str, Any] = {}
+        self._known_anchors: dict[int, Mapping[str, Any]] = {}
         _check(self.root)
         self.canonical = _dumped(self.root)
 
@@ -40,20 +46,40 @@ class JsonSchema:
         return iter(Reading(self, writer, budget).all())
 
     def resolved(self, node: Any) -> Any:
-        """What a part of the schema stands for, if it refers to another one. Raises RegistryError."""
+        """Return the schema that a part stands for; what is no schema allows everything.
+
+        Raises RegistryError.
+        """
+        found = node
         for _ in range(HOPS_MAX):
-            if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
-                return node
-            node = self._target(node["$ref"])
+            if not isinstance(found, dict) or not isinstance(found.get("$ref"), str):
+                return found if isinstance(found, dict | bool) else True
+            found = self._target(found["$ref"])
         raise invalid_schema("references lead in a circle")
 
     def _target(self, reference: str) -> Any:
+        if reference not in self._targets:
+            self._targets[reference] = self._found(reference)
+        return self._targets[reference]
+
+    def _found(self, reference: str) -> Any:
         place, _, fragment = reference.partition("#")
         document = self.root if not place else self._document(place)
-        found = _at(document, unquote(fragment))
+        pointer = unquote(fragment)
+        if pointer and not pointer.startswith("/"):
+            found = self._anchors(document).get(pointer)
+        else:
+            found = _at(document, pointer)
         if found is None:
             raise invalid_schema(f"$ref {reference[:200]} leads nowhere")
         return found
+
+    def _anchors(self, document: Any) -> Mapping[str, Any]:
+        """The definitions of a document that have names of their own; looked for once."""
+        known = self._known_anchors.get(id(document))
+        if known is None:
+            known = self._known_anchors[id(document)] = dict(_anchored(document))
+        return known
 
     def _document(self, place: str) -> Any:
         own = self.root.get("$id") if isinstance(self.root, dict) else None
@@ -64,30 +90,56 @@ class JsonSchema:
             whole = urljoin(base, place)
         except ValueError:
             whole = place
-        for name, document in self._others.items():
-            told = document.get("$id") if isinstance(document, dict) else None
-            if name in (place, whole) or told in (place, whole):
-                return document
+        for each in (place, whole):
+            if each in self._places:
+                return self._places[each]
         raise invalid_schema(f"$ref {place[:200]} is none of its references")
+
+
+def _placed(others: Mapping[str, Any]) -> dict[str, Any]:
+    """Other schemas by the names under which they are referred to, and by those that they have."""
+    placed = dict(others)
+    for each in others.values():
+        told = each.get("$id") if isinstance(each, dict) else None
+        if isinstance(told, str):
+            placed.setdefault(told, each)
+    return placed
 
 
 def _check(root: Any) -> None:
     if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
         raise invalid_schema("$schema is a text")
-    try:
-        validator_for(root, default=Draft7Validator).check_schema(root)
-    except SchemaError as error:
-        where = "/".join(map(str, error.absolute_path))
-        raise invalid_schema(f"{error.message[:300]} (at /{where})") from None
+    kind = _extended(validator_for(root, default=Draft7Validator))
+    # The first error, because to choose the best one would look for all of them. Whether patterns
+    # are well-formed is not asked: to compile them may take long.
+    error = next(kind(kind.META_SCHEMA).iter_errors(root), None)
+    if error is not None:
+        where = "/".join(str(each)[:SHOWN_MAX] for each in error.absolute_path)
+        raise invalid_schema(f"{error.message[:300]} (at /{where})")
+
+
+def _extended(kind: type[Validator]) -> type[Validator]:
+    """The validator with a check of its own for lists without equal items.
+
+    jsonschema compares all pairs of items that cannot be sorted.
+    """
+    made: type[Validator] = extend(kind, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
+    return made
+
+
+def _unique_items(_: Validator, wanted: Any, items: Any, __: Any) -> Iterator[ValidationError]:
+    if not wanted or not isinstance(items, list):
+        return
+    texts = {json.dumps(each, sort_keys=True) for each in items}
+    if len(texts) < len(items):
+        yield ValidationError("the list has equal items")
 
 
 def _at(document: Any, pointer: str) -> Any:
     """The part at a JSON pointer; None where there is none."""
-    if pointer and not pointer.startswith("/"):
-        return _anchored(document, pointer)
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(document, list) and key.isdecimal() and int(key) < len(document):
+        if isinstance(document, list) and _INDEX.match(key) and int(key) < len(document):
             document = document[int(key)]
         elif isinstance(document, dict) and key in document:
             document = document[key]
@@ -96,14 +148,17 @@ def _at(document: Any, pointer: str) -> Any:
     return document
 
 
-def _anchored(document: Any, anchor: str) -> Any:
-    """A definition that has a name of its own."""
-    for key in ("$defs", "definitions"):
-        for each in (document.get(key) or {}).values() if isinstance(document, dict) else ():
-            names = (each.get("$anchor"), each.get("$id")) if isinstance(each, dict) else ()
-            if anchor in names or f"#{anchor}" in names:
-                return each
-    return None
+def _anchored(document: Any) -> Iterator[tuple[str, Any]]:
+    """Definitions by the names of their own; the first one of a name comes last."""
+    if not isinstance(document, dict):
+        return
+    listed = [document.get(key) for key in ("$defs", "definitions")]
+    found = [each for some in listed if isinstance(some, dict) for each in some.values()]
+    for each in reversed(found):
+        for key in ("$id", "$anchor"):
+            name = each.get(key) if isinstance(each, dict) else None
+            if isinstance(name, str):
+                yield name.removeprefix("#"), each
 
 
 def _dumped(root: Any, *, is_sorted: bool = False) -> str:

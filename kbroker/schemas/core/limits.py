@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any
 
 from .errors import invalid_schema
@@ -13,15 +15,26 @@ DEPTH_MAX = 64
 """How deep a schema is nested."""
 REFERENCES_MAX = 1000
 """Schemas that one refers to, directly and through others."""
+COMPARED_REFERENCES_MAX = 10_000
+"""References of all versions with which a schema is compared."""
 STEPS_MAX = 300_000
 """Comparisons of parts of two schemas, before they are called too large to compare."""
+RESOLUTIONS_MAX = 1_000_000
+"""Scopes in which the types of a file's fields are looked for."""
 DIFFERENCES_MAX = 100
 """Reasons that are told for one pair of schemas."""
-_OPENING, _CLOSING = frozenset("[{"), frozenset("]}")
+NAME_MAX = 1000
+"""Characters of a full name: the namespace or package, the types around it and its own name."""
+DIGITS_MAX = 40
+"""Characters of a number in a file of Protobuf; those of 64 bits have up to 24."""
+SHOWN_MAX = 100
+"""Characters of a client's text in a message or in a path."""
+# Possessive quantifiers: a text without its closing quote is looked at once.
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
 class Budget:
-    """What may be spent on one comparison. `spend` raises RegistryError when it is used up."""
+    """Steps that may be spent on a schema. `spend` raises RegistryError if they are used up."""
 
     def __init__(self, steps: int = STEPS_MAX) -> None:
         self._left = steps
@@ -30,14 +43,16 @@ class Budget:
         """Take so many steps."""
         self._left -= steps
         if self._left < 0:
-            raise invalid_schema("it is too large to be compared with another one")
+            raise invalid_schema(
+                "it is too large: it needs too many steps to be read or to be compared"
+            )
 
 
 def parse_json(text: str) -> Any:
     """Read JSON that is not nested too deep. Raises RegistryError."""
     check_nesting(text)
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise invalid_schema(f"it is no JSON: {error}") from None
 
@@ -46,23 +61,32 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:SHOWN_MAX]} is too large a number")
+    return value
+
+
+def check_name(name: str) -> None:
+    """Raise RegistryError for a full name that is too long."""
+    if len(name) > NAME_MAX:
+        raise invalid_schema(f"the name {name[:SHOWN_MAX]} has more than {NAME_MAX} characters")
+
+
+def below(path: str, part: str) -> str:
+    """Return a path with a part added, which may be a long name from a client."""
+    return f"{path}/{part[:SHOWN_MAX]}"
+
+
 def check_nesting(text: str) -> None:
     """Raises RegistryError for brackets that are nested too deep, wherever they stand."""
     depth = 0
-    is_quoted = is_escaped = False
-    for each in text:
-        if is_quoted:
-            if is_escaped:
-                is_escaped = False
-            elif each == "\\":
-                is_escaped = True
-            elif each == '"':
-                is_quoted = False
-        elif each == '"':
-            is_quoted = True
-        elif each in _OPENING:
+    for found in _BRACKETS.finditer(text):
+        each = found.group()
+        if each in "[{":
             depth += 1
             if depth > 2 * DEPTH_MAX:
                 raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
-        elif each in _CLOSING:
+        elif each in "]}":
             depth -= 1

@@ -7,8 +7,8 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 
-from .errors import invalid_schema
-from .limits import Budget
+from .errors import invalid_schema, schema_too_large
+from .limits import TEXT_MAX, Budget
 from .parsed import Difference
 from .protobuf_reading import Reading
 from .protobuf_types import Declared, Field, Message
@@ -36,6 +36,7 @@ SCALARS = frozenset(
 NUMBER_MAX = 2**29 - 1
 WELL_KNOWN = ("google/protobuf/", "google/type/", "confluent/")
 """Files that everybody has."""
+_NO_BASE64 = re.compile(r"[^A-Za-z0-9+/=\s]")
 _NO_SPACE_BEFORE, _NO_SPACE_AFTER = frozenset(";,)]>"), frozenset("([<-")
 
 
@@ -88,10 +89,10 @@ class ProtobufSchema:
 
 def text_of(text: str) -> str:
     """The text of a file that may have come as its descriptor. Raises RegistryError."""
-    if re.fullmatch(r"[A-Za-z0-9+/\s]+={0,2}\s*", text) is None:
+    if _NO_BASE64.search(text) is not None or not text.strip():
         return text
     try:
-        data = base64.b64decode(text)
+        data = base64.b64decode("".join(text.split()), validate=True)
     except binascii.Error:
         return text
     from .protobuf_descriptor import text_of_descriptor
@@ -120,7 +121,10 @@ def _joined(tokens: list[str]) -> str:
             lines.append("  " * depth + line)
             line = ""
             depth += token == "{"
-    return "\n".join([*lines, line] if line else lines) + "\n"
+    text = "\n".join([*lines, line] if line else lines) + "\n"
+    if len(text) > TEXT_MAX:
+        raise schema_too_large(f"with its lines indented it has more than {TEXT_MAX} characters")
+    return text
 
 
 class _Parser(Words):

@@ -56,7 +56,10 @@ def descriptor_of(text: str, texts: Mapping[str, str]) -> bytes:
         messages=common.messages | schema.known.messages, enums=common.enums | schema.known.enums
     )
     builder = _Builder(tokens_of(text_of(text)), known)
-    return builder.file().SerializeToString(deterministic=True)
+    try:
+        return builder.file().SerializeToString(deterministic=True)
+    except ValueError as error:  # a number that descriptors have no room for
+        raise invalid_schema(f"there is no descriptor of it: {error}") from None
 
 
 class _Builder(Words):

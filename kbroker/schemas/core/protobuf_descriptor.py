@@ -41,8 +41,9 @@ class _Writer:
         yield f"syntax = {_quoted(file.syntax or 'proto2')};"
         if file.package:
             yield f"package {file.package};"
+        public = frozenset(file.public_dependency)
         for index, each in enumerate(file.dependency):
-            how = "public " if index in file.public_dependency else ""
+            how = "public " if index in public else ""
             yield f"import {how}{_quoted(each)};"
         for name in _OPTIONS_OF_FILE:
             if file.options.HasField(name):
@@ -60,13 +61,12 @@ class _Writer:
         maps = {each.name: each for each in message.nested_type if each.options.map_entry}
         yield f"message {message.name} {{"
         yield from _reserved(message)
-        written: set[int] = set()
+        oneofs = _fields_of_oneofs(message)
         nested = iter(message.nested_type)
         for each in message.field:
             if each.HasField("oneof_index") and not each.proto3_optional:
-                if each.oneof_index not in written:
-                    written.add(each.oneof_index)
-                    yield from self._oneof(message, each.oneof_index)
+                if each.oneof_index in oneofs:
+                    yield from self._oneof(message, each.oneof_index, oneofs.pop(each.oneof_index))
             else:
                 if _name_of_type(each) in maps:
                     yield from self._until_entry(nested, depth + 1)
@@ -84,13 +84,12 @@ class _Writer:
                 return
             yield from self._message(each, depth)
 
-    def _oneof(self, message: Any, index: int) -> Iterator[str]:
+    def _oneof(self, message: Any, index: int, fields: list[Any]) -> Iterator[str]:
         if not 0 <= index < len(message.oneof_decl):
             raise invalid_schema(f"{message.name} has no choice {index}")
         yield f"oneof {message.oneof_decl[index].name} {{"
-        for each in message.field:
-            if each.HasField("oneof_index") and each.oneof_index == index:
-                yield f"{_type_of(each)} {each.name} = {each.number}{_options(each)};"
+        for each in fields:
+            yield f"{_type_of(each)} {each.name} = {each.number}{_options(each)};"
         yield "}"
 
     def _field(self, each: Any, maps: dict[str, Any]) -> str:
@@ -118,6 +117,15 @@ class _Writer:
             told = "stream " if each.server_streaming else ""
             yield f"rpc {each.name} ({asked}{each.input_type}) returns ({told}{each.output_type});"
         yield "}"
+
+
+def _fields_of_oneofs(message: Any) -> dict[int, list[Any]]:
+    """The fields of each choice of a message, by its index."""
+    found: dict[int, list[Any]] = {}
+    for each in message.field:
+        if each.HasField("oneof_index"):
+            found.setdefault(each.oneof_index, []).append(each)
+    return found
 
 
 def _reserved(message: Any) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .limits import RESOLUTIONS_MAX, Budget
+
 
 @dataclass(slots=True)
 class Field:
@@ -39,12 +41,17 @@ class Declared:
     imports: list[str] = field(default_factory=list)
     messages: dict[str, Message] = field(default_factory=dict)
     enums: dict[str, dict[str, int]] = field(default_factory=dict)
+    _budget: Budget = field(default_factory=lambda: Budget(RESOLUTIONS_MAX))
 
     def resolved(self, name: str, scope: str) -> str:
-        """The full name of what a type's name means inside of a message; itself if nobody knows."""
+        """The full name of what a type's name means inside of a message; itself if nobody knows.
+
+        Raises RegistryError if names have been looked for in too many scopes.
+        """
         if name.startswith("."):
             return name[1:]
         while True:
+            self._budget.spend()
             tried = f"{scope}.{name}" if scope else name
             if tried in self.messages or tried in self.enums:
                 return tried

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .errors import RegistryError, invalid_schema
-from .limits import DEPTH_MAX
+from .limits import DEPTH_MAX, DIGITS_MAX, check_name
 
 TOKENS_MAX = 300_000
 _TOKEN = re.compile(
@@ -94,6 +94,8 @@ class Words:
     def number(self) -> int:
         """A whole number without a sign."""
         word = self.next()
+        if len(word) > DIGITS_MAX:
+            raise self.unexpected(word, "a number")
         try:
             return int(word, 8 if re.fullmatch(r"0[0-7]+", word) else 0)
         except ValueError:
@@ -130,11 +132,14 @@ def named(word: str) -> str:
 
 def typed(word: str) -> str:
     """The word, if it is made of names."""
+    check_name(word)
     for part in word.removeprefix(".").split("."):
         named(part)
     return word
 
 
 def inside(scope: str, name: str) -> str:
-    """The full name of what is declared somewhere."""
-    return f"{scope}.{name}" if scope else name
+    """The full name of what is declared somewhere. Raises RegistryError for one that is too long."""
+    full = f"{scope}.{name}" if scope else name
+    check_name(full)
+    return full

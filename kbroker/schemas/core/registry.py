@@ -30,6 +30,7 @@ from .errors import (
     no_such_version,
 )
 from .formats import Texts, check_size, differences, parse, referred_texts, stored
+from .limits import COMPARED_REFERENCES_MAX, Budget
 from .parsed import Difference
 from .records import (
     CONFIG,
@@ -50,7 +51,7 @@ SUBJECT_MAX = 1024
 """Characters of a subject's name."""
 RESERVED_SUBJECTS = frozenset({"__GLOBAL", "__EMPTY"})
 """Names that Confluent's registry uses itself."""
-SAME_MAX = 500_000
+SAME_MAX = 200_000
 """Characters of schemas that are read to see whether they are only written down in another way."""
 CONFIG_KEYS = frozenset(
     {
@@ -145,12 +146,13 @@ def to_compare(
         there = there if level.is_transitive else there[:1]
     if level is Level.NONE:
         there = []
+    references = Budget(COMPARED_REFERENCES_MAX)
     return Compared(
         content,
         referred_texts(store, content),
         level,
         normalize or store.normalizes(subject),
-        tuple((each, referred_texts(store, each.content)) for each in there),
+        tuple((each, referred_texts(store, each.content, references)) for each in there),
     )
 
 
@@ -228,7 +230,7 @@ def _written_otherwise(there: Sequence[Registered], content: Content) -> Registe
     ]
     sizes = accumulate(len(each.content.text) for each in may_be)
     few = [each for each, size in zip(may_be, sizes, strict=True) if size <= SAME_MAX]
-    if not few:  # as mostly: then nothing is read, of a new schema that may be large
+    if not few or len(content.text) > SAME_MAX:  # as mostly: then nothing is read
         return None
     wanted = _without_style(content)
     return next((each for each in few if _without_style(each.content) == wanted), None)

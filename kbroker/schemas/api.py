@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import trio
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from kbroker import __version__
@@ -28,16 +30,20 @@ from .core.errors import (
     invalid_schema,
     no_such_schema,
 )
-from .core.formats import referred_texts, serialized
+from .core.formats import referred_texts
 from .core.registry import Checked, Compared, Planned
 from .core.store import ID_MAX, Registered, SchemaStore
 from .core.values import PROTOBUF, TYPES, Content, Level, Mode, content_of
+from .core.work import Serialize
 from .topic import Plan, SchemaTopic
+from .workers import SchemaWorkers
 
-NOT_FOUND, NOT_ALLOWED = 404, 405
+NOT_FOUND, FAILED = 404, 500
 COUNT_DIGITS_MAX = 10
 ROWS_IN_PLACE = 100
 """Longer answers are made in a thread."""
+PIECE_CHARACTERS, ROW_CHARACTERS = 64 * 1024, 300
+"""Text of schemas that a piece of a longer answer has, and what each row has besides."""
 
 Call = Callable[[Request], Awaitable[Any]]
 T = TypeVar("T")
@@ -48,28 +54,33 @@ class _Stale(Exception):
 
 
 class SchemaApi:
-    """Serves what one node knows. `threads` bounds how much is checked at a time."""
+    """Serves what one node knows. `threads` bounds how many long answers are made at a time."""
 
     def __init__(
         self,
         topic: SchemaTopic,
         threads: trio.CapacityLimiter,
+        workers: SchemaWorkers,
         cluster_id: Callable[[], str],
         access: Access,
     ) -> None:
         self._topic = topic
         self._access = access
         self._threads = threads
+        self._workers = workers
         self._cluster_id = cluster_id
         self._is_read = False
 
     def app(self) -> Callable[..., Awaitable[None]]:
         """The application. Names in paths may have any characters, quoted."""
         app = Starlette(routes=[*self.routes()], exception_handlers=_REFUSALS)
+        app.router.redirect_slashes = False
 
         async def let_in(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
             if scope["type"] == "http":
-                scope = {**scope, "path": scope["raw_path"].decode("latin-1")}
+                path = scope["raw_path"].decode("latin-1")
+                # As Confluent's registry: a slash at the end makes no other path.
+                scope = {**scope, "path": path.removesuffix("/") or "/"}
                 try:
                     scope = await self._access.let_in(scope)
                 except RegistryError as error:
@@ -179,39 +190,52 @@ class SchemaApi:
             pass  # what is newest decides
         return await self._topic.write(plan)
 
-    async def _checked(self, compared: Compared) -> Checked:
-        return await self._in_thread(partial(registry.check, compared))
+    async def _checked(self, request: Request, compared: Compared) -> Checked:
+        return await self._workers.check(compared, _client(request))
 
     async def _in_thread(self, deed: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(deed, limiter=self._threads, abandon_on_cancel=True)
 
-    async def _rows(self, found: list[Registered]) -> Any:
-        def made() -> bytes:
-            return _json([each.document() for each in found])
+    def _rows(self, found: list[Registered]) -> Any:
+        size = sum(len(each.content.text) for each in found)
+        if len(found) <= ROWS_IN_PLACE and size <= PIECE_CHARACTERS:
+            return [each.document() for each in found]
+        return StreamingResponse(self._pieces(found), media_type=CONTENT_TYPE)
 
-        if len(found) <= ROWS_IN_PLACE:
-            return _answer(made())
-        return _answer(await self._in_thread(made))
+    async def _pieces(self, found: list[Registered]) -> AsyncIterator[bytes]:
+        """A long list in JSON, made piece by piece beside the event loop."""
+        before, at = b"[", 0
+        while at < len(found):
+            rows = _piece(found, at)
+            at += len(rows)
+            made = await self._in_thread(partial(_rows_json, rows))
+            yield before + made
+            before = b","
+        yield b"]" if found else b"[]"
 
     def _formatted(self, request: Request, content: Content, told: dict[str, Any]) -> Any:
         """An answer about a schema, with that in another form where that is asked for."""
-        return self._with_descriptor(content, told) if _is_serialized(request, content) else told
+        if not _is_serialized(request, content):
+            return told
+        return self._with_descriptor(request, content, told)
 
-    async def _with_descriptor(self, content: Content, told: dict[str, Any]) -> dict[str, Any]:
-        return told | {"schema": await self._serialized(content)}
+    async def _with_descriptor(
+        self, request: Request, content: Content, told: dict[str, Any]
+    ) -> dict[str, Any]:
+        return told | {"schema": await self._serialized(request, content)}
 
     def _text_of(self, request: Request, content: Content) -> Any:
         """The same of the text alone."""
-        return (
-            self._raw(content) if _is_serialized(request, content) else _text_answer(content.text)
-        )
+        if not _is_serialized(request, content):
+            return _text_answer(content.text)
+        return self._raw(request, content)
 
-    async def _raw(self, content: Content) -> Response:
-        return _text_answer(await self._serialized(content))
+    async def _raw(self, request: Request, content: Content) -> Response:
+        return _text_answer(await self._serialized(request, content))
 
-    async def _serialized(self, content: Content) -> str:
-        texts = referred_texts(self._store, content)
-        return await self._in_thread(partial(serialized, content, texts))
+    async def _serialized(self, request: Request, content: Content) -> str:
+        task = Serialize(content, referred_texts(self._store, content))
+        return await self._workers.serialized(task, _client(request))
 
     @property
     def _store(self) -> SchemaStore:
@@ -344,7 +368,7 @@ class SchemaApi:
             made = registry.to_compare(self._store, subject, content, normalize=normalize)
             return made._replace(earlier=())
 
-        checked = await self._checked(await self._looking(compared))
+        checked = await self._checked(request, await self._looking(compared))
         found = await self._looking(
             lambda: registry.find(self._store, subject, checked.content, deleted=deleted)
         )
@@ -361,7 +385,7 @@ class SchemaApi:
                 registry.to_compare, subject=subject, content=content, normalize=normalize
             )
             compared = compare(self._store)
-            checked = await self._checked(compared)
+            checked = await self._checked(request, compared)
             plan = partial(_registration, compare, compared, subject, checked, schema_id, version)
             try:
                 made = await self._write(plan)
@@ -401,7 +425,7 @@ class SchemaApi:
         )
         is_verbose = _flag(request, "verbose")
         try:
-            reasons = (await self._checked(compared)).reasons
+            reasons = (await self._checked(request, compared)).reasons
         except RegistryError as error:
             if not is_verbose or error.code != INVALID_SCHEMA:
                 raise
@@ -483,6 +507,22 @@ def _route(path: str, **calls: Call) -> Route:
     return Route(path, served, methods=[*calls])
 
 
+def _piece(found: list[Registered], at: int) -> list[Registered]:
+    """The next rows of a list, up to a size."""
+    rows: list[Registered] = []
+    size = 0
+    while at < len(found) and size < PIECE_CHARACTERS:
+        rows.append(found[at])
+        size += len(found[at].content.text) + ROW_CHARACTERS
+        at += 1
+    return rows
+
+
+def _rows_json(rows: list[Registered]) -> bytes:
+    """Rows without the brackets of their list."""
+    return b",".join(_json(each.document()) for each in rows)
+
+
 def _path(request: Request, name: str) -> str:
     return unquote(request.path_params[name])
 
@@ -496,6 +536,11 @@ def _id(request: Request) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text[:20]) > ID_MAX:
         raise RegistryError(NOT_FOUND, "HTTP 404 Not Found")  # as for a path that is not served
     return int(text)
+
+
+def _client(request: Request) -> str:
+    """Whose work a request asks for: the tasks of clients take turns."""
+    return request.client.host if request.client else ""
 
 
 def _flag(request: Request, name: str) -> bool:
@@ -561,25 +606,29 @@ def _text_answer(text: str) -> Response:
     return Response(text.encode("utf-8", "replace"), media_type=CONTENT_TYPE)
 
 
+def error_body(code: int, message: str) -> bytes:
+    """Return the JSON of an error as Confluent's clients read it."""
+    return _json({"error_code": code, "message": message})
+
+
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RegistryError)
     return _refusal(error)
 
 
 def _refusal(error: RegistryError) -> Response:
-    answer = _answer(_json({"error_code": error.code, "message": error.message}), error.status)
+    answer = _answer(error_body(error.code, error.message), error.status)
     answer.headers.update(error.headers or {})
     return answer
 
 
 async def _unknown(_: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", NOT_FOUND)
-    reason = "Not Found" if status == NOT_FOUND else "Method Not Allowed"
-    return _answer(_json({"error_code": status, "message": f"HTTP {status} {reason}"}), status)
+    status = getattr(error, "status_code", FAILED)
+    return _answer(error_body(status, f"HTTP {status} {HTTPStatus(status).phrase}"), status)
 
 
 _REFUSALS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
     RegistryError: _refused,
-    NOT_FOUND: _unknown,
-    NOT_ALLOWED: _unknown,
+    HTTPException: _unknown,
+    FAILED: _unknown,
 }

@@ -14,16 +14,20 @@ from kbroker.web.console.schemas import Decoded
 
 from .access import ALL_SCHEMAS
 from .core.bytes_read import TooMuch, Unfit
-from .core.errors import RegistryError
+from .core.errors import STORE_FAILED, RegistryError
 from .core.formats import Texts, referred_texts
 from .core.framing import Frame, frame_of
 from .core.store import Registered
 from .core.values import Content
 from .core.values_read import Values, values_of
+from .core.work import Vet
 from .topic import SchemaTopic
+from .workers import SchemaWorkers
 
 Result = TypeVar("Result")
 
+CLIENT = "console"
+"""For whom schemas are read here."""
 CATCH_UP_SECONDS = 1
 """How long a look at records waits for what others have registered."""
 BYTES_MAX = 256 * 1024
@@ -41,8 +45,9 @@ KEPT_MAX = 2 * 1024 * 1024
 class SchemaDecoder:
     """Reads what was written with the schemas that one node knows; `kbroker.web.console.schemas.Schemas`."""
 
-    def __init__(self, topic: SchemaTopic) -> None:
+    def __init__(self, topic: SchemaTopic, workers: SchemaWorkers) -> None:
         self._topic = topic
+        self._workers = workers
         self._threads = trio.CapacityLimiter(1)
         self._kept: OrderedDict[Content, tuple[Values | str, int]] = OrderedDict()
         """What reads values, or why nothing does; and the characters that it was made of."""
@@ -112,7 +117,10 @@ class SchemaDecoder:
         size = len(content.text) + sum(map(len, texts.values()))
         if size > TEXT_MAX:
             return f"Its schema is not read here: it has more than {TEXT_MAX // 1024} kB."
-        made = await self._in_thread(partial(_made, content, texts))
+        try:
+            made = await self._made(content, texts)
+        except RegistryError as error:  # it may be read another time
+            return _trouble(error)
         if content not in self._kept:
             self._kept[content] = made, size
             self._size += size
@@ -120,6 +128,19 @@ class SchemaDecoder:
             _, (_, gone) = self._kept.popitem(last=False)
             self._size -= gone
         return made
+
+    async def _made(self, content: Content, texts: Texts) -> Values | str:
+        """What reads values of a schema that has been read in another process, in bounded time.
+
+        Raises RegistryError if there is no such process.
+        """
+        try:
+            await self._workers.vet(Vet(content, texts), CLIENT)
+        except RegistryError as error:
+            if error.code == STORE_FAILED:
+                raise
+            return _trouble(error)
+        return await self._in_thread(partial(_made, content, texts))
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await trio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)

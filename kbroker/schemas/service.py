@@ -19,13 +19,14 @@ from kbroker.web.node_servers import NodeServers
 
 from . import CLIENT_ID
 from .access import Access
-from .api import SchemaApi
+from .api import SchemaApi, error_body
 from .decoding import SchemaDecoder
 from .topic import SchemaTopic
+from .workers import SchemaWorkers
 
 FLAG = "--registry"
 THREADS = 1
-"""Schemas that are looked into at the same time: more would only take turns."""
+"""Long answers that are made at the same time: more would only take turns."""
 
 
 class RegistryService:
@@ -37,11 +38,14 @@ class RegistryService:
     def __init__(self, config: BrokerConfig) -> None:
         first = Endpoint(config.registry_host, config.registry_port)
         self._surface = surface_of(config)
-        self._servers = NodeServers(config, first, flag=FLAG, is_read_only=False)
+        self._servers = NodeServers(
+            config, first, flag=FLAG, is_read_only=False, error_body=error_body
+        )
         self._topics: list[SchemaTopic] = []
         self._decoders: dict[int, SchemaDecoder] = {}
         self._clients: list[ClusterClient] = []
         self._reading = trio.CancelScope()
+        self._workers = SchemaWorkers()
 
     def endpoint_of(self, node_id: int) -> Endpoint:
         """Where a node serves schemas."""
@@ -68,6 +72,7 @@ class RegistryService:
             # Requests that come to their ends meanwhile are still served.
             with self._reading:
                 async with trio.open_nursery() as reading:
+                    reading.start_soon(self._workers.run)
                     for topic in self._topics:
                         reading.start_soon(topic.run)
 
@@ -84,9 +89,10 @@ class RegistryService:
         """What one node serves."""
         topic = SchemaTopic(self._client(local, nodes), SystemClock().log_ms)
         self._topics.append(topic)
-        self._decoders[local.id] = SchemaDecoder(topic)
+        self._decoders[local.id] = SchemaDecoder(topic, self._workers)
         access = Access(local, self._surface)
-        return SchemaApi(topic, threads, lambda: local.node.cluster.id, access).app()
+        api = SchemaApi(topic, threads, self._workers, lambda: local.node.cluster.id, access)
+        return api.app()
 
     def _client(self, local: LocalNode, nodes: Sequence[LocalNode]) -> ClusterClient:
         """A client that comes to nodes of this process from inside, and to others as nodes do."""

@@ -25,7 +25,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import Record
 
-from .core.errors import STORE_FAILED, RegistryError
+from .core.errors import STORE_FAILED, RegistryError, schema_too_large
 from .core.records import LAST_ID, Entry, noop, read_entry, tombstone
 from .core.registry import Planned
 from .core.store import SchemaStore
@@ -218,4 +218,6 @@ def _record(entry: Entry, now_ms: int) -> Record:
 
 
 def _failed(error: Exception) -> RegistryError:
+    if isinstance(error, KafkaError) and error.code == ErrorCode.MESSAGE_TOO_LARGE:
+        return schema_too_large("its record exceeds message.max.bytes")
     return RegistryError(STORE_FAILED, f"Error in the backend data store: {error}")

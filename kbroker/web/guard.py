@@ -40,25 +40,38 @@ SAFETY = (
 FORBIDDEN, TOO_LARGE, MISDIRECTED, TOO_LATE = 403, 413, 421, 503
 
 
+def error_body(_status: int, reason: str) -> bytes:
+    """Return the JSON of a refusal as the console reads it."""
+    return json.dumps({"error": reason}).encode() + b"\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What holds for all requests to one server.
 
     `names` are those by which it may be asked, beside addresses, localhost and names without dots.
+    `error_body` makes the JSON of a refusal of its status and its reason.
     """
 
     names: frozenset[str]
     is_read_only: bool
     body_bytes_max: int
     seconds: float
+    error_body: Callable[[int, str], bytes] = error_body
 
     @classmethod
     def of(
-        cls, names: Iterable[str], *, is_read_only: bool, body_bytes_max: int, seconds: float
+        cls,
+        names: Iterable[str],
+        *,
+        is_read_only: bool,
+        body_bytes_max: int,
+        seconds: float,
+        error_body: Callable[[int, str], bytes] = error_body,
     ) -> Rules:
         """With the name of this machine added."""
         known = {each.lower() for each in (*names, socket.gethostname())}
-        return cls(frozenset(known), is_read_only, body_bytes_max, seconds)
+        return cls(frozenset(known), is_read_only, body_bytes_max, seconds, error_body)
 
     def knows(self, host: str) -> bool:
         """Whether a page of somebody else cannot have got a browser to ask by this name.
@@ -83,7 +96,7 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close"})
             return
-        answer = _Answer(send)
+        answer = _Answer(send, self._rules.error_body)
         refused = self._refusal(scope)
         if refused is not None:
             await answer.refuse(*refused)
@@ -137,8 +150,9 @@ class _Body:
 class _Answer:
     """An answer on its way out."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, error_body: Callable[[int, str], bytes]) -> None:
         self._send = send
+        self._error_body = error_body
         self._is_begun = False
 
     async def send(self, message: Message) -> None:
@@ -151,7 +165,7 @@ class _Answer:
         """Say why there is none; of one that has begun the rest is left out."""
         if self._is_begun:
             return
-        body = json.dumps({"error": reason}).encode() + b"\n"
+        body = self._error_body(status, reason)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})

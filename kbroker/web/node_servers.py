@@ -10,7 +10,7 @@ from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.net.server import CannotListen
 
-from .guard import App, Guard, Rules
+from .guard import App, Guard, Rules, error_body
 from .http_server import HttpServer, Limits
 
 
@@ -18,11 +18,17 @@ class NodeServers:
     """The servers of all nodes. They can be bound again after `close`.
 
     Parameters: `config` is that of the first node, which is at `first`; the next ones have the ports
-    behind. `flag` is what the flags for the address begin with.
+    behind. `flag` is what the flags for the address begin with, `error_body` see `Rules`.
     """
 
     def __init__(
-        self, config: BrokerConfig, first: Endpoint, *, flag: str, is_read_only: bool
+        self,
+        config: BrokerConfig,
+        first: Endpoint,
+        *,
+        flag: str,
+        is_read_only: bool,
+        error_body: Callable[[int, str], bytes] = error_body,
     ) -> None:
         self.around: Callable[[App], App] = lambda app: app
         """What is put around all that is served from the next `bind` on."""
@@ -35,6 +41,7 @@ class NodeServers:
             is_read_only=is_read_only,
             body_bytes_max=config.http_max_request_bytes,
             seconds=self._limits.seconds,
+            error_body=error_body,
         )
         self._ports: dict[int, int] = {}
         """By node; those that the system chose are kept when it starts again."""

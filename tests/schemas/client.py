@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import trio
+
 from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.schemas.service import RegistryService
+from kbroker.schemas.workers import SchemaWorkers
 
 from ..web.client import asking, broker_with
 
@@ -87,6 +90,16 @@ async def registry(
     service = RegistryService(config)
     async with broker_with(service, config, data_dir, nodes) as broker:
         yield broker, [RegistryClient(service.endpoint_of(each.id)) for each in broker.nodes]
+
+
+@asynccontextmanager
+async def schema_workers() -> AsyncIterator[SchemaWorkers]:
+    """Processes that read schemas, which end with the block."""
+    workers = SchemaWorkers()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(workers.run)
+        yield workers
+        nursery.cancel_scope.cancel()
 
 
 def record(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:

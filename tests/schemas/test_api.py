@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 
 import trio
@@ -301,3 +302,39 @@ async def test_files_of_protobuf_need_no_message() -> None:
             assert [*file.dependency] == ["l.proto"]
         said = await client.try_to_register("s", " // nothing", schemaType="PROTOBUF")
         assert said.body["error_code"] == 42201
+
+
+async def test_long_lists_of_schemas_come_in_pieces() -> None:
+    async with registry() as (_, [client]):
+        names = [f"R{number}" + "x" * 900 for number in range(40)]
+        async with trio.open_nursery() as nursery:
+            for number, name in enumerate(names):
+                nursery.start_soon(
+                    client.register, f"s{number:03}", record(name, ("f" * 2000, "int"))
+                )
+        rows = await client.get("/schemas")
+        assert [each["subject"] for each in rows] == [f"s{number:03}" for number in range(40)]
+        assert [json.loads(each["schema"])["name"] for each in rows] == names
+        assert await client.get("/schemas?subjectPrefix=none") == []
+
+
+async def test_slash_at_the_end_of_a_path_makes_no_other_path() -> None:
+    async with registry() as (_, [client]):
+        assert (
+            await client.ask("POST", "/subjects/s/versions/", {"schema": '"int"'})
+        ).status == 200
+        for path in (
+            "/",
+            "/subjects/",
+            "/subjects/s/versions/",
+            "/subjects/s/versions/1/",
+            "/config/",
+        ):
+            said = await client.ask("GET", path)
+            assert said == await client.ask("GET", path.removesuffix("/") or "/")
+            assert said.status == 200
+        assert (await client.put("/config/s/", {"compatibility": "NONE"})) == {
+            "compatibility": "NONE"
+        }
+        assert await client.delete("/subjects/s/") == [1]
+        assert await client.refusal("GET", "/subjects//") == 404

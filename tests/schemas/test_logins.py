@@ -93,7 +93,7 @@ async def allow(broker: Broker, operation: AclOperation, topic: str) -> None:
 
 def test_every_call_is_looked_at_here() -> None:
     nobody: Any = None
-    routes = SchemaApi(nobody, nobody, nobody, nobody).routes()
+    routes = SchemaApi(nobody, nobody, nobody, nobody, nobody).routes()
     there = {
         (method, re.sub(r"{[a-z]+}", "{}", each.path))
         for each in routes

@@ -19,10 +19,11 @@ from kbroker.schemas.core.records import Entry, schema_key
 from kbroker.schemas.core.store import SchemaStore
 from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content
 from kbroker.schemas.decoding import BYTES_MAX, KEPT_MAX, TEXT_MAX, SchemaDecoder
+from kbroker.schemas.workers import SchemaWorkers
 from kbroker.web.console.scan import FIRST_WINDOW
 
 from ..brokers import LOOPBACK
-from ..schemas.client import RegistryClient
+from ..schemas.client import RegistryClient, schema_workers
 from ..schemas.client import record as avro_record
 from ..turns import TURN_SECONDS_MAX, longest_step
 from .client import asking, broker_with
@@ -264,9 +265,10 @@ async def told(decoder: SchemaDecoder, schema_id: int, body: bytes = b"") -> Any
 async def test_a_schema_of_another_registry_that_cannot_be_used_is_told(
     content: Content, why: str
 ) -> None:
-    decoder = SchemaDecoder(Topic(content))  # type: ignore[arg-type]
-    for _ in range(2):
-        assert (await told(decoder, 1)).startswith(why)
+    async with schema_workers() as workers:
+        decoder = SchemaDecoder(Topic(content), workers)  # type: ignore[arg-type]
+        for _ in range(2):
+            assert (await told(decoder, 1)).startswith(why)
 
 
 async def test_schemas_that_were_parsed_are_kept_up_to_a_size() -> None:
@@ -274,15 +276,16 @@ async def test_schemas_that_were_parsed_are_kept_up_to_a_size() -> None:
     contents = [
         Content(AVRO, json.dumps({"type": "int", "doc": "x" * half, "n": n})) for n in range(40)
     ]
-    decoder = SchemaDecoder(Topic(*contents, Content(JSON, "true")))  # type: ignore[arg-type]
-    for number in range(1, 41):
-        assert await told(decoder, number, b"\4") == 2
-    assert await told(decoder, 41, b"[]") == []
-    assert sum(size for _, size in decoder._kept.values()) == decoder._size <= KEPT_MAX
-    assert await told(decoder, 1, b"\4") == 2
+    async with schema_workers() as workers:
+        decoder = SchemaDecoder(Topic(*contents, Content(JSON, "true")), workers)  # type: ignore[arg-type]
+        for number in range(1, 41):
+            assert await told(decoder, number, b"\4") == 2
+        assert await told(decoder, 41, b"[]") == []
+        assert sum(size for _, size in decoder._kept.values()) == decoder._size <= KEPT_MAX
+        assert await told(decoder, 1, b"\4") == 2
 
 
 async def test_records_without_a_schema_are_no_affair_of_it() -> None:
-    decoder = SchemaDecoder(Topic())  # type: ignore[arg-type]
+    decoder = SchemaDecoder(Topic(), SchemaWorkers())  # type: ignore[arg-type]
     for data in (b"", b"text", b"\0", b"\1" * 40):
         assert await decoder.decoded(data, None, "t-value") is None

@@ -1,0 +1,226 @@
+"""Processes that read and compare schemas, off the event loop and on a deadline.
+
+A schema can be made to need any amount of time. So it is read in a process that can be killed, and several
+of them, so that one schema does not hold up the others. None is started before the first schema that
+needs one, and each ends when it has had nothing to do for `KEPT_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import signal
+import sys
+from subprocess import PIPE
+from typing import cast
+
+import trio
+
+from kbroker.runtime.fair_slots import FairSlots
+
+from .core.errors import STORE_FAILED, RegistryError, invalid_schema, schema_too_large
+from .core.registry import Checked, Compared
+from .core.work import Failed, Refused, Result, Serialize, Task, Vet, batches, characters_of
+from .worker_process import (
+    LENGTH,
+    MEMORY_BYTES,
+    OUT_OF_MEMORY,
+    SMALL_CHARACTERS,
+    cpu_seconds,
+    program,
+)
+
+logger = logging.getLogger(__name__)
+
+WORKERS_MAX = 3
+"""Processes at a time; one of them is left to small schemas."""
+WALL_SECONDS = 25.0
+"""How long a task may take where other processes want the processors too."""
+KEPT_SECONDS = 60.0
+END_SECONDS = 2.0
+"""How long a process that has closed its output may take to end by itself."""
+_STOPPED = frozenset({-getattr(signal, "SIGPROF", 27), -9})
+"""Exit statuses of a process that used up its processor time, or that somebody killed."""
+
+
+class SchemaWorkers:
+    """Does work on schemas. `run` ends processes that are idle."""
+
+    def __init__(self) -> None:
+        self._slots = FairSlots(WORKERS_MAX)
+        self._large = FairSlots(WORKERS_MAX - 1)
+        self._workers: set[_Worker] = set()
+        self._idle: list[_Worker] = []
+        self._used = trio.Event()
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the processes that there are now."""
+        return [each.pid for each in self._workers]
+
+    async def check(self, compared: Compared, client: str) -> Checked:
+        """Check a schema against earlier versions.
+
+        Args:
+            compared: The schema, and the versions that it has to go with.
+            client: For whom: the tasks of clients take turns.
+
+        Raises:
+            RegistryError: The schema is malformed, or takes too much time.
+        """
+        for batch in batches(compared):
+            checked = cast(Checked, await self._done(batch, client))
+            if checked.reasons:
+                break
+        return checked
+
+    async def serialized(self, task: Serialize, client: str) -> str:
+        """Return the descriptor of a file of Protobuf, in base64. Raises RegistryError."""
+        return cast(str, await self._done(task, client))
+
+    async def vet(self, task: Vet, client: str) -> None:
+        """Raise RegistryError for a schema that cannot be read, or not in bounded time."""
+        await self._done(task, client)
+
+    async def run(self) -> None:
+        """End processes that have had nothing to do; all of them when cancelled."""
+        try:
+            while True:
+                await self._used.wait()
+                self._used = trio.Event()
+                while self._idle:
+                    oldest = min(each.idle_since for each in self._idle)
+                    await trio.sleep_until(oldest + KEPT_SECONDS)
+                    await self._end_idle(trio.current_time() - KEPT_SECONDS)
+        finally:
+            await self.close()
+
+    async def _end_idle(self, since: float) -> None:
+        for each in [each for each in self._idle if each.idle_since <= since]:
+            self._idle.remove(each)
+            await self._end(each)
+
+    async def close(self) -> None:
+        """End all processes."""
+        self._idle.clear()
+        for each in [*self._workers]:
+            await self._end(each)
+
+    async def _done(self, task: Task, client: str) -> Result:
+        if characters_of(task) <= SMALL_CHARACTERS:
+            async with self._slots.taken(client):
+                return await self._ask(task, await self._worker(left=0))
+        async with self._large.taken(client), self._slots.taken(client):
+            return await self._ask(task, await self._worker(left=1))
+
+    async def _worker(self, *, left: int) -> _Worker:
+        """Return an idle process, or a new one: `left` idle ones stay, if there may be one more."""
+        if len(self._idle) > left or (self._idle and len(self._workers) >= WORKERS_MAX):
+            return self._idle.pop()
+        return await self._start()
+
+    async def _ask(self, task: Task, worker: _Worker) -> Result:
+        try:
+            with trio.fail_after(WALL_SECONDS):
+                reply = await worker.ask(task)
+        except trio.TooSlowError:
+            await self._end(worker)
+            raise _too_slow(task) from None
+        except (OSError, trio.BrokenResourceError, EOFError):
+            status = await self._end(worker, is_ending=True)
+            raise _failure(status, task) from None
+        except BaseException:
+            await self._end(worker)
+            raise
+        worker.idle_since = trio.current_time()
+        self._idle.append(worker)
+        self._used.set()
+        if isinstance(reply, Refused):
+            raise RegistryError(reply.code, reply.message)
+        if isinstance(reply, Failed):
+            logger.error(
+                "cannot read a schema of type %s, rejecting it: %s", task.content.type, reply.error
+            )
+            raise invalid_schema("it cannot be read; see the broker's log")
+        return reply
+
+    async def _start(self) -> _Worker:
+        try:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-c", program()],
+                stdin=PIPE,
+                stdout=PIPE,
+                process_group=0,  # a Ctrl-C in the terminal is for the broker alone
+            )
+        except OSError as error:
+            raise RegistryError(STORE_FAILED, f"no process reads schemas: {error}") from None
+        worker = _Worker(process)
+        self._workers.add(worker)
+        return worker
+
+    async def _end(self, worker: _Worker, *, is_ending: bool = False) -> int:
+        """Kill a process, unless it ends by itself; returns its exit status."""
+        with trio.CancelScope(shield=True):
+            status = await worker.end(END_SECONDS if is_ending else 0)
+            self._workers.discard(worker)
+        return status
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self.idle_since = 0.0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ask(self, task: Task) -> Result:
+        """Have a task done. Raises OSError, BrokenResourceError or EOFError if the process ends."""
+        tasks, results = self._process.stdin, self._process.stdout
+        assert tasks is not None
+        assert results is not None
+        data = pickle.dumps(task)
+        await tasks.send_all(LENGTH.pack(len(data)) + data)
+        (size,) = LENGTH.unpack(await _receive(results, LENGTH.size))
+        reply: Result = pickle.loads(await _receive(results, size))
+        return reply
+
+    async def end(self, seconds: float) -> int:
+        """Kill the process if it does not end within some seconds; returns its exit status."""
+        process = self._process
+        with trio.move_on_after(seconds):
+            await process.wait()
+        process.kill()
+        status = await process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                await stream.aclose()
+        return status
+
+
+async def _receive(stream: trio.abc.ReceiveStream, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        chunk = await stream.receive_some(size - len(data))
+        if not chunk:
+            raise EOFError("no answer")
+        data += chunk
+    return bytes(data)
+
+
+def _too_slow(task: Task) -> RegistryError:
+    seconds = cpu_seconds(characters_of(task))
+    return schema_too_large(f"it needs more than {seconds:g} s of processor time")
+
+
+def _failure(status: int, task: Task) -> RegistryError:
+    """Return the error for a task whose process has ended."""
+    if status == OUT_OF_MEMORY:
+        return schema_too_large(f"it needs more than {MEMORY_BYTES >> 20} MiB of memory")
+    if status in _STOPPED:
+        return _too_slow(task)
+    logger.error("a process that reads schemas ended with status %d", status)
+    return RegistryError(STORE_FAILED, "the process that reads schemas ended; see the log")

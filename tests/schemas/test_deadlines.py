@@ -1,0 +1,209 @@
+"""Schemas against the clock: none holds up others, whatever it says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+import pytest
+import trio
+import trio.testing
+
+from kbroker.runtime.fair_slots import FairSlots
+from kbroker.schemas import workers as workers_module
+from kbroker.schemas.core.avro import AvroSchema
+from kbroker.schemas.core.errors import SCHEMA_TOO_LARGE, RegistryError
+from kbroker.schemas.core.registry import Checked, Compared
+from kbroker.schemas.core.values import AVRO, PROTOBUF, Content, Level
+from kbroker.schemas.core.work import BATCH_CHARACTERS, Refused, Serialize, Vet, batches, run
+from kbroker.schemas.worker_process import program
+from kbroker.schemas.workers import SchemaWorkers
+
+from .attacks import ATTACKS, BYTES, Attack
+from .client import schema_workers
+from .fuzzed import Fuzz
+
+QUICK_BYTES = 30_000
+BYTES_PER_SCHEMA = 2000
+FUZZED_PER_SCHEMA = 4
+"""Fuzzed comparisons for each one of `--schemas`."""
+GOOD = Attack(AVRO, '"int"').compared()
+
+
+async def refusal(deed: Awaitable[object]) -> RegistryError | None:
+    try:
+        await deed
+    except RegistryError as error:
+        return error
+    return None
+
+
+def _program(seconds: float) -> str:
+    """What a process runs, with another deadline."""
+    return program().replace(
+        "import main;", f"import main; sys.modules[main.__module__].CPU_SECONDS = {seconds};"
+    )
+
+
+async def assert_bounded(workers: SchemaWorkers, compared: Compared, client: str = "") -> None:
+    """Whether a schema is good or not, its process answers within its time."""
+    error = await refusal(workers.check(compared, client))
+    assert error is None or ("processor time" not in str(error) and error.code // 100 == 422), (
+        compared,
+        error,
+    )
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_attack_is_answered_within_the_time_of_a_small_schema(name: str) -> None:
+    async with schema_workers() as workers:
+        await assert_bounded(workers, ATTACKS[name](QUICK_BYTES).compared())
+
+
+@pytest.mark.slow
+async def test_large_attacks_are_answered_within_their_time(pytestconfig: pytest.Config) -> None:
+    size = min(BYTES, BYTES_PER_SCHEMA * pytestconfig.getoption("--schemas"))
+    async with schema_workers() as workers:
+        for each in ATTACKS.values():
+            await assert_bounded(workers, each(size).compared())
+
+
+@pytest.mark.slow
+async def test_fuzzed_schemas_are_answered_within_their_time(
+    pytestconfig: pytest.Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    seed = pytestconfig.getoption("--seed")
+    fuzz, count = Fuzz(seed), FUZZED_PER_SCHEMA * pytestconfig.getoption("--schemas")
+    good = 0
+    async with schema_workers() as workers:
+        for _ in range(count):
+            compared = fuzz.compared()
+            error = await refusal(workers.check(compared, ""))
+            good += error is None
+            assert error is None or error.code // 100 == 422, (compared, error)
+            assert error is None or "processor time" not in str(error), compared
+            if error is None:
+                await refusal(workers.vet(Vet(compared.content, {}), ""))
+                if compared.content.type == PROTOBUF:
+                    await refusal(workers.serialized(Serialize(compared.content, {}), ""))
+            assert not caplog.records, (compared, caplog.text)
+    assert good > count // 20
+    print(f"\nfigures: {count:,} fuzzed schemas, {good:,} of them good")
+
+
+@pytest.mark.slow
+async def test_schema_over_its_deadline_is_killed_and_others_are_checked_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hostile = ATTACKS["many_required_names"](BYTES).compared()
+    done: list[str] = []
+    monkeypatch.setattr(workers_module, "program", lambda: _program(0.5))
+    async with schema_workers() as workers:
+
+        async def attack() -> None:
+            error = await refusal(workers.check(hostile, "hostile"))
+            assert error is not None
+            assert (error.code, "processor time" in str(error)) == (SCHEMA_TOO_LARGE, True)
+            done.append("hostile")
+
+        await workers.check(GOOD, "polite")
+        (first,) = workers.processes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attack)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await workers.check(GOOD, "polite")
+            done.append("polite")
+        assert done == ["polite", "hostile"]
+        assert first in workers.processes
+        await workers.check(GOOD, "polite")
+    assert not workers.processes
+
+
+async def test_no_process_is_started_before_the_first_schema() -> None:
+    async with schema_workers() as workers:
+        await trio.lowlevel.checkpoint()
+        assert not workers.processes
+        for _ in range(3):
+            await workers.check(GOOD, "")
+        assert len(workers.processes) == 1
+
+
+async def test_idle_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "KEPT_SECONDS", 0.01)
+    async with schema_workers() as workers:
+        await workers.check(GOOD, "")
+        with trio.fail_after(30):
+            while workers.processes:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+
+async def test_cancelled_task_ends_its_process() -> None:
+    async with schema_workers() as workers:
+        with trio.move_on_after(0.05) as limit:
+            await workers.check(ATTACKS["many_required_names"](BYTES).compared(), "")
+        assert limit.cancelled_caught
+        assert not workers.processes
+
+
+async def test_failed_process_is_told_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    async with schema_workers() as workers:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(workers_module, "program", lambda: "raise SystemExit(9)")
+            error = await refusal(workers.check(GOOD, ""))
+        assert error is not None
+        assert error.code == 50001
+        assert "status 9" in caplog.text
+        assert isinstance(await workers.check(GOOD, ""), Checked)
+
+
+async def test_clients_take_turns_for_slots() -> None:
+    slots, order = FairSlots(1), []
+
+    async def work(client: str, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        async with slots.taken(client):
+            order.append(client)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery, slots.taken("first"):
+        for client in ("greedy", "greedy", "greedy", "polite"):
+            await nursery.start(work, client)
+            await trio.testing.wait_all_tasks_blocked()
+    assert order == ["greedy", "polite", "greedy", "greedy"]
+
+
+async def test_cancelled_waiter_leaves_its_slot_to_others() -> None:
+    slots = FairSlots(1)
+    async with slots.taken("a"):
+        with trio.move_on_after(0):
+            async with slots.taken("b"):
+                raise AssertionError("there is no slot")
+    with trio.fail_after(1):
+        async with slots.taken("c"):
+            pass
+
+
+def test_comparison_with_many_versions_is_split() -> None:
+    old = Attack(AVRO, '"int"', json_of(BATCH_CHARACTERS // 3)).registered()
+    compared = GOOD._replace(earlier=tuple((old, {}) for _ in range(10)))
+    parts = [*batches(compared)]
+    assert [len(each.earlier) for each in parts] == [2, 2, 2, 2, 2]
+    assert [*batches(GOOD)] == [GOOD]
+
+
+def json_of(size: int) -> str:
+    return '"' + "x" * size + '"'
+
+
+def test_records_that_refer_to_each_other_in_a_long_chain_are_refused() -> None:
+    chain = ['{"type":"record","name":"R0","fields":[]}']
+    for i in range(1, 1000):
+        fields = f'[{{"name":"a","type":"R{i - 1}"}}]'
+        chain.append(f'{{"type":"record","name":"R{i}","fields":{fields}}}')
+    texts = {f"R{i}": text for i, text in enumerate(chain)}
+    content = Content(AVRO, '{"type":"array","items":"R999"}')
+    old = Attack(AVRO, '"int"', content.text).registered()
+    compared = Compared(content, texts, Level.FULL, False, ((old, texts),))
+    assert AvroSchema(content.text, texts.values()).canonical
+    told = run(compared)
+    assert isinstance(told, Refused)
+    assert "nested too deep" in told.message

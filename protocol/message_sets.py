@@ -22,7 +22,7 @@ producer ids nor transactions exist here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 from zlib import crc32
@@ -31,12 +31,12 @@ from .compression import Codec, OutputLimitError, compress, decompress
 from .errors import ErrorCode, KafkaError
 from .lz4_header import with_old_checksum, with_right_checksum
 from .primitives import Buffer
+from .record_stream import OversizedRecord, stream_records
 from .records import (
     CODEC_MASK,
     DEFAULT_RULES,
     LOG_APPEND_TIME_BIT,
     MAGIC,
-    MAX_DECOMPRESSED_BYTES,
     MIN_RECORD_SIZE,
     NO_TIMESTAMP,
     BatchHeader,
@@ -44,11 +44,13 @@ from .records import (
     Record,
     encode_batch,
     iter_headers,
-    read_records,
 )
 
 MESSAGES_MAX = 500_000
 """How many messages a compressed set or batch may have to be converted; it bounds the work."""
+
+CONVERTED_BATCH_BYTES_MAX = 16 * 1024 * 1024
+"""How many bytes a compressed batch may have uncompressed to be converted for an old consumer."""
 
 _MAGIC_AT = 16
 _CRC_START = 16
@@ -252,21 +254,24 @@ def from_batches(
     first_offset: int,
     max_bytes: int,
     max_content: int,
-    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
-) -> MessageSet:
+    max_decompressed: int = CONVERTED_BATCH_BYTES_MAX,
+) -> Iterator[MessageSet | None]:
     """Stored batches as a message set, with their codecs, offsets and timestamps.
 
     Headers are dropped, and so are control batches, and the records before `first_offset` where
     they can be (old consumers need not skip them). What comes out is empty when nothing else is
     there. A batch that cannot be converted ends the set before it.
 
-    Parameters:
+    Args:
         buffer: batches, one after the other; a part of one at the end is left out.
         magic: 0 or 1.
         first_offset: where the consumer wants to begin.
         max_bytes: of the answer; one batch is converted even if it becomes larger.
         max_content: stop after this many uncompressed bytes; it bounds the work.
         max_decompressed: of one batch.
+
+    Returns:
+        None after each step of bounded work; the message set as the last item.
 
     Raises:
         KafkaError: the first batch cannot be converted: UNSUPPORTED_COMPRESSION_TYPE (zstd, KIP-110),
@@ -279,7 +284,9 @@ def from_batches(
             continue
         batch = memoryview(buffer)[position : position + header.size]
         try:
-            part, content = _from_batch(batch, header, magic, first_offset, max_decompressed)
+            part, content = yield from _from_batch(
+                batch, header, magic, first_offset, max_decompressed
+            )
         except KafkaError:
             if parts:
                 break
@@ -292,12 +299,12 @@ def from_batches(
             size += len(part)
         if parts and content_bytes >= max_content:
             break
-    return MessageSet(b"".join(parts), content_bytes)
+    yield MessageSet(b"".join(parts), content_bytes)
 
 
 def _from_batch(
     batch: memoryview, header: BatchHeader, magic: int, first_offset: int, max_decompressed: int
-) -> tuple[bytes, int]:
+) -> Generator[None, None, tuple[bytes, int]]:
     """One batch as messages, and their uncompressed size."""
     codec = header.codec
     if codec == Codec.ZSTD:
@@ -306,13 +313,14 @@ def _from_batch(
         )
     if header.record_count > MESSAGES_MAX:
         raise _too_large(f"a batch of {header.record_count} records")
-    records = read_records(batch, max_decompressed=max_decompressed)
     stamp = LOG_APPEND_TIME_BIT if header.is_log_append_time else 0
+    # Of a compressed batch, all records stay: it is one message, whose offsets count from the first.
+    start = 0 if codec else first_offset
+    records = stream_records(batch, header, start_offset=start, max_decompressed=max_decompressed)
+    encoded = yield from _encode(records, magic, stamp, relative=bool(codec) and magic > 0)
+    content, last_offset, max_timestamp = encoded
     if not codec:
-        wanted = (record for record in records if record.offset >= first_offset)
-        content = _encode(wanted, magic, stamp, relative=False).data
         return content, len(content)
-    content, last_offset, max_timestamp = _encode(records, magic, stamp, relative=magic > 0)
     if last_offset < first_offset:
         return b"", len(content)
     stream = compress(codec, content)
@@ -328,12 +336,21 @@ class _Encoded(NamedTuple):
     max_timestamp: int
 
 
-def _encode(records: Iterable[Record], magic: int, attributes: int, *, relative: bool) -> _Encoded:
+def _encode(
+    records: Iterable[Record | OversizedRecord | None],
+    magic: int,
+    attributes: int,
+    *,
+    relative: bool,
+) -> Generator[None, None, _Encoded]:
     """The records as messages. `relative`: offsets count from the first record."""
     out = bytearray()
     base_offset = last_offset = -1
     max_timestamp = NO_TIMESTAMP
     for record in records:
+        if not isinstance(record, Record):
+            yield None
+            continue
         last_offset = record.offset
         if base_offset < 0:
             base_offset = last_offset if relative else 0

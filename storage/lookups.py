@@ -1,13 +1,15 @@
 """Questions about the records of a log: which was the first of a time, the latest, which to leave out.
 
-The indexes narrow each answer down to a few kB of batches; only those are read.
+The indexes narrow each answer down to a few kB of batches; only those are read. What a batch has is
+for `kbroker.protocol.record_stream`, because that may take long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
+from typing import NamedTuple
 
-from kbroker.protocol.records import BatchHeader, FoundRecord, read_records
+from kbroker.protocol.records import BatchHeader
 
 from .batches import Position
 from .epochs import LeaderEpochs
@@ -15,43 +17,60 @@ from .log import Log
 from .segment import Segment
 
 
-def offset_for_timestamp(log: Log, timestamp_ms: int, *, limit: int) -> FoundRecord | None:
-    """The first record whose time is at least `timestamp_ms`; None when it is not before the offset
-    `limit`.
+class StoredBatch(NamedTuple):
+    """One batch of a log, and the base offset of its segment."""
 
-    Raises StorageError as `Log.read`.
+    data: bytes
+    header: BatchHeader
+    segment_base: int
+
+
+def batch_since(log: Log, timestamp_ms: int, offset: int) -> StoredBatch | None:
+    """Find the next batch that may have a record for a timestamp; its records are not read.
+
+    Args:
+        log: the log to search.
+        timestamp_ms: the least timestamp that the batch says it has.
+        offset: where to begin; the batch has this offset or lies behind it.
+
+    Raises:
+        StorageError: as `Log.read`.
     """
     log.check_online()
     for segment in log.segments:
-        if segment.max_timestamp < timestamp_ms:
+        if segment.max_timestamp < timestamp_ms or segment.end_offset <= offset:
             continue
         log.segments.keep_indexes(segment)
         with log.damage_noted():
-            found = first_record_at_or_after(
-                segment, timestamp_ms, log.log_start_offset, log.epochs
-            )
+            found = segment_batch_since(segment, timestamp_ms, offset, log.epochs)
         if found is not None:
-            return found if found.offset < limit else None
+            return found
     return None
 
 
-def latest_record(log: Log) -> FoundRecord | None:
-    """The first record with the greatest time; None without records or times.
+def latest_batch(log: Log, newer_than: int, tried: Collection[int]) -> StoredBatch | None:
+    """Find the batch with the greatest timestamp of a log; its records are not read.
 
-    Raises StorageError as `Log.read`.
+    Args:
+        log: the log to search.
+        newer_than: segments whose greatest timestamp (ms) is not above this one are left out.
+        tried: base offsets of further segments to leave out.
+
+    Raises:
+        StorageError: as `Log.read`.
     """
     log.check_online()
-    # The latest batch of a segment may be one that compaction has emptied.
-    latest: FoundRecord | None = None
     for segment in sorted(log.segments, key=lambda it: it.max_timestamp, reverse=True):
-        if segment.max_timestamp <= (latest.timestamp if latest is not None else -1):
-            break
+        if segment.max_timestamp <= newer_than:
+            return None
+        if segment.base_offset in tried:
+            continue
         log.segments.keep_indexes(segment)
         with log.damage_noted():
             found = _latest_in(segment, log.epochs)
-        if found is not None and (latest is None or found.timestamp > latest.timestamp):
-            latest = found
-    return latest
+        if found is not None:  # else compaction has emptied it
+            return found
+    return None
 
 
 def aborted_transactions(log: Log, offset: int, end_offset: int) -> list[tuple[int, int]]:
@@ -71,22 +90,19 @@ def aborted_transactions(log: Log, offset: int, end_offset: int) -> list[tuple[i
     return found
 
 
-def first_record_at_or_after(
-    segment: Segment, timestamp: int, start_offset: int, epochs: LeaderEpochs
-) -> FoundRecord | None:
-    """The first record of a segment from `start_offset` on whose time is at least `timestamp` (ms)."""
-    start, _ = segment.find(max(segment.older_until(timestamp), start_offset))
+def segment_batch_since(
+    segment: Segment, timestamp: int, offset: int, epochs: LeaderEpochs
+) -> StoredBatch | None:
+    """Find the next batch of a segment for `batch_since`. Raises CorruptLogError."""
+    start, _ = segment.find(max(segment.older_until(timestamp), offset))
     for position, header in segment.headers(start):
-        if header.max_timestamp < timestamp or header.is_control:
-            continue
-        for record in _records(segment, position, header, epochs):
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return record
+        if header.max_timestamp >= timestamp and header.last_offset >= offset:
+            return _stored(segment, position, header, epochs)
     return None
 
 
-def _latest_in(segment: Segment, epochs: LeaderEpochs) -> FoundRecord | None:
-    """The first record with the greatest time of a segment."""
+def _latest_in(segment: Segment, epochs: LeaderEpochs) -> StoredBatch | None:
+    """The first batch with the greatest timestamp of a segment, of those with records."""
     if segment.max_timestamp < 0:
         return None
     start, _ = segment.find(segment.max_timestamp_offset)
@@ -94,14 +110,10 @@ def _latest_in(segment: Segment, epochs: LeaderEpochs) -> FoundRecord | None:
     if place is not None and not place[1].record_count:
         filled = (place for place in segment.headers() if place[1].record_count)
         place = max(filled, key=lambda place: place[1].max_timestamp, default=None)
-    if place is None:
-        return None
-    found = _records(segment, *place, epochs)
-    return max(found, key=lambda record: record.timestamp, default=None)
+    return None if place is None else _stored(segment, *place, epochs)
 
 
-def _records(
+def _stored(
     segment: Segment, position: Position, header: BatchHeader, epochs: LeaderEpochs
-) -> Iterator[FoundRecord]:
-    for record in read_records(segment.batch(position, header.size, epochs)):
-        yield FoundRecord(record.offset, record.timestamp, header.leader_epoch)
+) -> StoredBatch:
+    return StoredBatch(segment.batch(position, header.size, epochs), header, segment.base_offset)

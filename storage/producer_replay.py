@@ -6,7 +6,8 @@ Appending and replaying do the same, so that a start after a crash knows what wa
 
 from __future__ import annotations
 
-from kbroker.protocol.records import BatchHeader, Marker, read_marker, read_records
+from kbroker.protocol.record_stream import batch_records
+from kbroker.protocol.records import BatchHeader, Marker, read_header, read_marker
 
 from .aborted_index import AbortedIndex
 from .index import AbortedTransaction
@@ -15,9 +16,8 @@ from .producer_state import ProducerStates
 
 def marker_of(batch: memoryview | bytes) -> Marker | None:
     """The transaction marker in a control batch; None when it has another kind of record."""
-    for record in read_records(batch):
-        return read_marker(record)
-    return None
+    record = next(batch_records(batch, read_header(batch)), None)
+    return None if record is None else read_marker(record)
 
 
 def replay(

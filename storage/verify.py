@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.records import BatchHeader, check_crc, read_header, read_marker, read_records
+from kbroker.protocol.record_stream import batch_records
+from kbroker.protocol.records import BatchHeader, check_crc, read_header, read_marker
 
 from .batches import BEGINNING, Position, walk
 from .checkpoints import MetaProperties, PartitionMetadata, offsets_from_bytes
@@ -217,7 +218,7 @@ class _Verification:
             self._producers.update(header, header.base_offset, 0)
             return
         batch = file.read(position, header.size)
-        marker = next(map(read_marker, read_records(batch)), None)
+        marker = next(map(read_marker, batch_records(batch, header)), None)
         if marker is not None:
             self._producers.end_transaction(header, marker, header.base_offset, 0)
 

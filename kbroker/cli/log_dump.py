@@ -15,8 +15,8 @@ from kbroker.coordination.log_records import Row, coordinator_record
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
+from kbroker.protocol.record_stream import batch_records
 from kbroker.protocol.records import BatchHeader, Record, check_crc, read_header, read_marker
-from kbroker.protocol.records import read_records as records_of
 from kbroker.storage.batches import BEGINNING, Position, walk
 from kbroker.storage.checkpoints import parse_lines
 from kbroker.storage.errors import CorruptLogError
@@ -183,7 +183,7 @@ def _batch(file: File, position: int, size: int, records: bool, form: str) -> It
         "valid": valid,
     }
     if records and valid:
-        for record in records_of(data):
+        for record in batch_records(data, header):
             yield _record(record, header, form)
 
 

@@ -12,7 +12,8 @@ import trio
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.records import BatchHeader, Record, iter_headers, read_marker, read_records
+from kbroker.protocol.record_stream import batch_records, stream_records
+from kbroker.protocol.records import BatchHeader, Record, iter_headers, read_marker
 
 from .cluster import ClusterClient
 from .connection import Connection
@@ -30,6 +31,10 @@ AWAY_SECONDS = 30
 """How long a cluster may be away, to be restarted for example."""
 TOPIC_BY_NAME = 12
 """The last version of Fetch that names topics."""
+READS_AT_ONCE = 512
+"""Records that go into the channel together."""
+STEPS_AT_ONCE = 8
+"""Steps of a batch (each below 1 ms) between two pauses."""
 DAMAGE_SECONDS = 3
 """How long a partition may have a storage error: one that stops has it for a moment."""
 FOREVER = 1 << 62
@@ -103,13 +108,12 @@ async def reading(
 
     Parameters: `ranges` has the first offset and the one to stop before (or `FOREVER`) of each
     partition; `committed` leaves out aborted transactions and waits for open ones; `control` also
-    gives control records; `bytes_max` is what is asked of a partition at a time, and so how much is
-    decoded in one turn, but for a batch that is larger. Within a partition records come in order. Raises
-    ClientError or KafkaError.
+    gives control records; `bytes_max` is what is asked of a partition at a time. Within a partition
+    records come in order, and at most `READS_AT_ONCE` together. Raises ClientError or KafkaError.
     """
 
-    def take(position: Position, row: FetchResponse.Partition) -> list[Read]:
-        return list(_records(position, row, committed, control))
+    def take(position: Position, row: FetchResponse.Partition) -> Iterator[list[Read] | None]:
+        return _in_pieces(_records(position, row, committed, control))
 
     async with _channel(cluster, ranges, committed, take, bytes_max) as channel:
         yield channel
@@ -129,8 +133,8 @@ async def reading_batches(
         yield channel
 
 
-Take = Callable[[Position, FetchResponse.Partition], Any]
-"""Makes of an answer what goes into the channel, if it is anything, and moves the position."""
+Take = Callable[[Position, FetchResponse.Partition], Iterator[Any]]
+"""Makes of an answer what goes into the channel, and moves the position; None is a pause."""
 
 
 @asynccontextmanager
@@ -235,8 +239,11 @@ class _Reader:
                 if not self._is_readable(position, row):
                     self._stop.set()
                     continue
-                if found := self._take(position, row):
-                    await self._send.send(found)
+                for found in self._take(position, row):
+                    if found is None:
+                        await trio.lowlevel.checkpoint()
+                    else:
+                        await self._send.send(found)
 
     def _request(self) -> FetchRequest:
         rows: dict[str, list[FetchRequest.Partition]] = {}
@@ -274,30 +281,47 @@ class _Reader:
         return True
 
 
-def _batches(position: Position, row: FetchResponse.Partition) -> Fetched | None:
-    """The batches of one partition, moving its position; None when there is no whole one."""
+def _batches(position: Position, row: FetchResponse.Partition) -> Iterator[Fetched]:
+    """The batches of one partition, moving its position; nothing when there is no whole one."""
     batches = bytes(row.records or b"")
     for _, header in iter_headers(batches):
         position.offset = max(position.offset, header.next_offset)
-    if not batches:
-        return None
-    return Fetched(
-        position.partition, batches, _aborted(row), row.log_start_offset, position.offset
-    )
+    if batches:
+        yield Fetched(
+            position.partition, batches, _aborted(row), row.log_start_offset, position.offset
+        )
+
+
+def _in_pieces(records: Iterator[Read | None]) -> Iterator[list[Read] | None]:
+    """Records as they go into the channel; None where many steps came to none."""
+    some: list[Read] = []
+    steps = 0
+    for record in records:
+        if record is not None:
+            some.append(record)
+        else:
+            steps += 1
+        if len(some) == READS_AT_ONCE or steps == STEPS_AT_ONCE:
+            yield some or None
+            some, steps = [], 0
+    if some:
+        yield some
 
 
 def _records(
     position: Position, row: FetchResponse.Partition, committed: bool, control: bool
-) -> Iterator[Read]:
-    """The records of one partition that are due, moving its position."""
+) -> Iterator[Read | None]:
+    """The records of one partition that are due, moving its position; None after each step."""
     records = row.records or b""
     aborted = _aborted(row)
     for at, header in iter_headers(records):
         batch = memoryview(records)[at : at + header.size]
         is_aborted = is_aborted_batch(header, batch, aborted)
         if control if header.is_control else not (committed and is_aborted):
-            for record in read_records(batch):
-                if position.offset <= record.offset < position.end:
+            for record in stream_records(batch, header, start_offset=position.offset):
+                if not isinstance(record, Record):
+                    yield None
+                elif record.offset < position.end:
                     yield Read(
                         position.partition, record, header, row.log_start_offset, row.high_watermark
                     )
@@ -320,7 +344,7 @@ def is_aborted_batch(header: BatchHeader, batch: memoryview, aborted: dict[int, 
     """
     begun = [first for first in aborted.get(header.producer_id, ()) if first <= header.base_offset]
     if header.is_control and begun:
-        marker = next(map(read_marker, read_records(batch)), None)
+        marker = next(map(read_marker, batch_records(batch, header)), None)
         if marker is not None and not marker.commit:
             aborted[header.producer_id].remove(min(begun))
     return header.is_transactional and bool(begun)

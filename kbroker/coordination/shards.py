@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
@@ -33,13 +32,13 @@ from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer, DecodeError
+from kbroker.protocol.record_stream import OversizedRecord, stream_records
 from kbroker.protocol.records import (
     BatchHeader,
     Record,
     encode_batch,
     iter_headers,
     read_header,
-    read_records,
 )
 from kbroker.runtime.slices import Slices, TurnQueue, Wanted
 from kbroker.storage.cached import Reading
@@ -62,7 +61,7 @@ REST = 1
 NO_NEWS = logging.DEBUG
 """Level of what has been said before."""
 
-Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record]]]
+Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record | OversizedRecord | None]]]
 
 
 class Coordinator(Protocol):
@@ -355,9 +354,9 @@ class Shards(ABC, Generic[C]):
             read = partial(_stored_batches, log, offset)
             offset, batches = yield from self._partitions.disk_reads.in_pieces(read)
             for header, records in batches:
-                while some := list(islice(records, RECORDS_PER_STEP)):
+                for some in _in_steps(records):
                     yield from self._replay(shard.coordinator, header, some)
-                    yield len(some)
+                    yield max(len(some), 1)
         counts = 0  # the first piece does not: small coordinators are there at once
         for result in shard.coordinator.on_loaded(self.now()):
             self.run(shard, result)
@@ -692,6 +691,19 @@ def _stored_batches(log: Log, offset: int, reading: Reading) -> tuple[int, Batch
     data = found.records if isinstance(found.records, bytes) else reading(found.records.read)
     batches = memoryview(data)
     return found.next_offset, (
-        (header, read_records(batches[position : position + header.size]))
+        (header, stream_records(batches[position : position + header.size], header))
         for position, header in iter_headers(batches)
     )
+
+
+def _in_steps(records: Iterator[Record | OversizedRecord | None]) -> Iterator[list[Record]]:
+    """The records of a batch, at most `RECORDS_PER_STEP` at a time; none after a step without any."""
+    some: list[Record] = []
+    for record in records:
+        if isinstance(record, Record):
+            some.append(record)
+        if record is None or len(some) == RECORDS_PER_STEP:
+            yield some
+            some = []
+    if some:
+        yield some

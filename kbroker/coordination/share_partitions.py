@@ -32,6 +32,7 @@ from kbroker.coordinator import (
 )
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
+from kbroker.partitions.time_lookups import TimeLookup
 from kbroker.partitions.waiters import FetchWait, Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (
@@ -40,8 +41,10 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateRequest,
     WriteShareGroupStateResponse,
 )
+from kbroker.protocol.records import FoundRecord
 from kbroker.protocol.share_state_log import SharePartition
-from kbroker.storage.lookups import offset_for_timestamp
+from kbroker.runtime.batch_reads import free_of_charge
+from kbroker.runtime.slices import Slices
 
 from .share_persister import SharePersister
 
@@ -397,17 +400,22 @@ class SharePartitions:
         rows = await self._persister.read(
             {led.share: asked(leader_epoch=led.leader_epoch) for led in leds if not led.closed}
         )
-        for led in leds:
-            if not led.closed:
-                self._loaded(led, rows[led.share])
+        async with trio.open_nursery() as nursery:
+            for led in leds:
+                if not led.closed:
+                    nursery.start_soon(self._loaded, led, rows[led.share])
 
-    def _loaded(self, led: LedShare, row: ReadShareGroupStateResponse.Partition) -> None:
+    async def _loaded(self, led: LedShare, row: ReadShareGroupStateResponse.Partition) -> None:
         settings = led.settings  # not through `led`, or the two would hold each other
         try:
             _check(row)
             start = row.start_offset
+            if start == NO_OFFSET:
+                start = await self._begin(led)
+                if led.closed:
+                    return
             led.delivery = ShareDelivery(
-                self._begin(led) if start == NO_OFFSET else start,
+                start,
                 [
                     StateBatch(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count)
                     for b in row.state_batches
@@ -420,7 +428,7 @@ class SharePartitions:
             self.drop(led)
         led.offer()
 
-    def _begin(self, led: LedShare) -> int:
+    async def _begin(self, led: LedShare) -> int:
         """Where a group begins that has no start offset. Raises KafkaError OFFSET_NOT_AVAILABLE."""
         replica, begins = led.replica, led.settings().begins
         log = replica.log
@@ -434,10 +442,24 @@ class SharePartitions:
         assert matched is not None, "settings are checked"
         back_ms = sum(float(text) * MS_OF[name] for name, text in matched.groupdict("0").items())
         since_ms = self._partitions.clock.log_ms() - int(min(back_ms, BACK_MS_MAX))
-        found = offset_for_timestamp(log, since_ms, limit=log.high_watermark)
+        found = await self._record_since(led, since_ms)
         if found is None:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return found.offset
+
+    async def _record_since(self, led: LedShare, since_ms: int) -> FoundRecord | None:
+        replica = led.replica
+
+        def check() -> None:
+            if replica.closed:
+                raise KafkaError(replica.failure())
+
+        partitions, log = self._partitions, replica.log
+        lookup = TimeLookup(
+            partitions.disk_reads, partitions.batch_reads, led.share, free_of_charge, check
+        )
+        search = lookup.record_since(log, since_ms, log.high_watermark)
+        return await Slices().finish(search)
 
     async def _write(self, leds: Sequence[LedShare]) -> None:
         taken: dict[LedShare, list[_Write]] = {}

@@ -42,7 +42,8 @@ from kbroker.protocol.metadata_log import (
     RightsRecord,
     decode_metadata_record,
 )
-from kbroker.protocol.records import iter_headers, read_records
+from kbroker.protocol.record_stream import batch_records
+from kbroker.protocol.records import iter_headers
 from kbroker.runtime.threads import at_once
 from kbroker.storage.batches import BEGINNING, Position, walk_headers
 from kbroker.storage.checkpoints import (
@@ -298,7 +299,7 @@ def _values(path: Path) -> Iterator[tuple[int, bytes]]:
     for at, header in iter_headers(data):
         if header.is_control:
             continue
-        for record in read_records(memoryview(data)[at : at + header.size]):
+        for record in batch_records(memoryview(data)[at : at + header.size], header):
             if record.value is not None:
                 yield record.offset, record.value
 

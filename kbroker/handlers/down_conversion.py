@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from kbroker.protocol.message_sets import MessageSet, from_batches
-from kbroker.runtime.disk_reads import DiskReads
-from kbroker.runtime.heavy_work import HeavyWork
+from kbroker.runtime.batch_reads import free_of_charge
 from kbroker.storage.cached import Reading
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
 from kbroker.storage.segment import Slice
+
+from .context import Context
 
 CONTENT_BYTES_MAX = 4 << 20
 """How many uncompressed bytes one fetch gets, give or take a batch. 4 MiB of records take 25 ms at
@@ -23,13 +25,12 @@ class DownConversion:
     `max_bytes` is that of the answer. The last batch may make it larger.
     """
 
-    __slots__ = ("_bytes_left", "_content_left", "_disk_reads", "_heavy_work", "_magic")
+    __slots__ = ("_bytes_left", "_charge", "_client", "_content_left", "_magic", "_partitions")
 
-    def __init__(
-        self, heavy_work: HeavyWork, disk_reads: DiskReads, magic: int, max_bytes: int
-    ) -> None:
-        self._heavy_work = heavy_work
-        self._disk_reads = disk_reads
+    def __init__(self, ctx: Context, magic: int, max_bytes: int) -> None:
+        self._partitions = ctx.node.partitions
+        self._client = ctx.peer
+        self._charge = free_of_charge if ctx.toll is None else ctx.toll.worked_in_thread
         self._magic = magic
         self._bytes_left = max(max_bytes, 1)
         self._content_left = CONTENT_BYTES_MAX
@@ -42,29 +43,37 @@ class DownConversion:
 
         Raises what `Log.read` and `from_batches` raise.
         """
+        disk_reads = self._partitions.disk_reads
         while found.size and self._content_left > 0 and self._bytes_left > 0:
             most = min(max_bytes, self._bytes_left)
-            converted = await self._heavy_work.run(
-                partial(self._from_batches, found.records, first_offset, most)
+            data = await disk_reads.read(partial(_whole, found))
+            converted = await self._partitions.batch_reads.read(
+                partial(self._from_batches, data, first_offset, most), self._client, self._charge
             )
+            assert converted is not None
             self._content_left -= converted.content_bytes
             self._bytes_left -= len(converted.data)
             if converted.data:
                 return converted.data
             read = partial(_read_on, log, found.next_offset, max_bytes)
-            found = await self._disk_reads.read(read)
+            found = await disk_reads.read(read)
         return b""
 
     def _from_batches(
-        self, records: FileRange | bytes, first_offset: int, max_bytes: int
-    ) -> MessageSet:
+        self, records: bytes, first_offset: int, max_bytes: int
+    ) -> Iterator[MessageSet | None]:
         return from_batches(
-            records.read() if isinstance(records, FileRange) else records,
+            records,
             self._magic,
             first_offset=first_offset,
             max_bytes=max_bytes,
             max_content=self._content_left,
         )
+
+
+def _whole(found: Slice, reading: Reading) -> bytes:
+    records = found.records
+    return reading(records.read) if isinstance(records, FileRange) else records
 
 
 def _read_on(log: Log, offset: int, max_bytes: int, reading: Reading) -> Slice:

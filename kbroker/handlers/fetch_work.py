@@ -485,8 +485,7 @@ class FetchWork:
 
     async def _down_convert(self, rows: list[_Row]) -> list[_Row]:
         magic = 0 if self.version < FIRST_VERSION_OF_MAGIC_1 else 1
-        disk_reads = self.node.partitions.disk_reads
-        conversion = DownConversion(self.node.heavy_work, disk_reads, magic, self.max_bytes)
+        conversion = DownConversion(self.ctx, magic, self.max_bytes)
         return [
             await self._down_convert_row(conversion, row) async for row in self.ctx.turn.each(rows)
         ]

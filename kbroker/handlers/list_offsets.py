@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
-from functools import partial
 from typing import Any, NamedTuple
 
 from kbroker.partitions.replica import Replica
+from kbroker.partitions.time_lookups import TimeLookup
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import (
@@ -15,10 +15,9 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from kbroker.runtime.batch_reads import free_of_charge
 from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
-from kbroker.storage.cached import Reading
-from kbroker.storage.lookups import latest_record, offset_for_timestamp
 
 from .context import Context
 from .registry import handles
@@ -71,7 +70,6 @@ def list_offsets(
 def _list_all(
     ctx: Context, request: ListOffsetsRequest
 ) -> Generator[Wanted, None, ListOffsetsResponse]:
-    disk_reads = ctx.node.partitions.disk_reads
     asked: dict[str, dict[int, _Asked]] = {}
     for topic in request.topics:
         rows = asked.setdefault(topic.name, {})
@@ -85,8 +83,7 @@ def _list_all(
         response.topics.append(answer)
         yield None
         for row, twice in rows.values():
-            one = partial(_list_one, ctx, request, name, row, twice=twice)
-            answer.partitions.append((yield from disk_reads.in_pieces(one)))
+            answer.partitions.append((yield from _list_one(ctx, request, name, row, twice=twice)))
             yield None
     return response
 
@@ -96,10 +93,9 @@ def _list_one(
     request: ListOffsetsRequest,
     name: str,
     partition: ListOffsetsRequest.Partition,
-    reading: Reading,
     *,
     twice: bool,
-) -> ListOffsetsResponse.Partition:
+) -> Generator[Wanted, None, ListOffsetsResponse.Partition]:
     row = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
     try:
         ctx.require_topic(AclOperation.DESCRIBE, name)
@@ -108,7 +104,7 @@ def _list_one(
         replica = ctx.node.partitions.named_replica(name, partition.partition_index)
         replica.check_epoch(partition.current_leader_epoch)
         committed_only = request.isolation_level == READ_COMMITTED
-        found = _find(replica, partition.timestamp, committed_only, ctx.version, reading)
+        found = yield from _find(ctx, replica, partition.timestamp, committed_only)
     except KafkaError as error:
         row.error_code = error.code
         if (
@@ -124,9 +120,9 @@ def _list_one(
 
 
 def _find(
-    replica: Replica, timestamp: int, committed_only: bool, version: int, reading: Reading
-) -> _Found:
-    log = replica.log
+    ctx: Context, replica: Replica, timestamp: int, committed_only: bool
+) -> Generator[Wanted, None, _Found]:
+    log, version = replica.log, ctx.version
     if timestamp < 0:
         if version < FIRST_VERSION.get(timestamp, version + 1):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -139,15 +135,26 @@ def _find(
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
             return _Found()
     limit = log.last_stable_offset if committed_only else log.high_watermark
+    lookup = _lookup(ctx, replica)
     if timestamp == MAX_TIMESTAMP:
-        newest = reading(latest_record, log)
+        newest = yield from lookup.latest_record(log)
         found = newest if newest and newest.offset < limit else None
     else:
-        found = reading(offset_for_timestamp, log, timestamp, limit=limit)
+        found = yield from lookup.record_since(log, timestamp, limit)
     if found is None:
         _check_end_is_known(replica)
         return _Found()
     return _Found(*found)
+
+
+def _lookup(ctx: Context, replica: Replica) -> TimeLookup:
+    def check() -> None:
+        if replica.closed:
+            raise KafkaError(replica.failure())
+
+    partitions = ctx.node.partitions
+    charge = free_of_charge if ctx.toll is None else ctx.toll.worked_in_thread
+    return TimeLookup(partitions.disk_reads, partitions.batch_reads, ctx.peer, charge, check)
 
 
 def _check_end_is_known(replica: Replica) -> None:

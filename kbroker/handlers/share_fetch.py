@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -24,7 +23,8 @@ from kbroker.partitions.waiters import FetchWait, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import ShareFetchRequest, ShareFetchResponse
-from kbroker.protocol.records import BatchHeader, read_records
+from kbroker.protocol.record_stream import batch_records
+from kbroker.protocol.records import BatchHeader
 from kbroker.security.acls import AclOperation
 from kbroker.storage.cached import Reading, must_not_wait, waiting
 from kbroker.storage.errors import StorageError
@@ -493,7 +493,7 @@ def _is_abort(found: Slice, position: int, header: BatchHeader) -> bool:
     """Whether a control batch is the end of a transaction that was aborted."""
     data = part_of(found.records, position, header.size)
     batch = memoryview(data if isinstance(data, bytes) else data.read())
-    record = next(iter(islice(read_records(batch), 1)), None)
+    record = next(batch_records(batch, header), None)
     return record is not None and record.key is not None and bytes(record.key[2:4]) == b"\0\0"
 
 

@@ -92,7 +92,8 @@ class Toll:
     """What one request takes of its client's quotas, and what that costs.
 
     Which quotas these are is looked up when they are needed, so that a change rules at once. The time
-    that a request takes is what the event loop works on it; what threads do, and waiting, is none.
+    that a request takes is what the event loop works on it, and what threads work on stored batches for
+    it; other threads, and waiting, do not count.
     """
 
     __slots__ = (
@@ -218,6 +219,10 @@ class Toll:
             self._count(REQUESTS, seconds * PERCENT)  # no more can be made of it
         else:
             self._seconds += seconds
+
+    def worked_in_thread(self, seconds: float) -> None:
+        """Count the time that a thread worked for the client on data that may cost much."""
+        self._seconds += seconds
 
     def settle(self) -> int:
         """The work is done: returns for how long nothing more of the client is read, in milliseconds."""

@@ -20,6 +20,7 @@ from kbroker.config import BrokerConfig, TopicConfig
 from kbroker.coordinator import some_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
+from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.slices import Slices
@@ -71,6 +72,7 @@ class Partitions:
         self.in_memory = in_memory
         self.in_thread = in_thread
         self.disk_reads = DiskReads(in_thread)
+        self.batch_reads = BatchReads(in_thread)
         self.no_checkpoint = trio.Lock()
         self.trash = trio.Event()
         """Set when there are files that nobody needs any more."""

@@ -54,6 +54,19 @@ class Slices:
             await trio.sleep(worked * self._rest)
             self._began = trio.current_time()
 
+    async def finish(self, work: Generator[Wanted, None, Result]) -> Result:
+        """Do work that comes in pieces, with rests between them, and return its result."""
+        while True:
+            try:
+                wanted = next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if wanted is None:
+                await self.pause()
+            else:
+                await wanted()
+                self._began = trio.current_time()
+
 
 class TurnQueue:
     """Where those wait who have had their turn and want another one: one goes on in each pass of the

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import trio
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 TOPIC = "_schemas"
 PARTITION = TOPIC, 0
+HEADERS_LOOKED_AT = 64
+"""Of a record, which kbroker writes with one."""
 REPLICAS_MAX = 3
 WRITERS = "kbroker-schema-registry"
 """The transactional id that all nodes share."""
@@ -89,7 +92,7 @@ class SchemaTopic:
     def _take(self, reads: Sequence[Read]) -> None:
         for _, record, *_ in reads:
             try:
-                last_id = dict(record.headers).get(LAST_ID)
+                last_id = dict(islice(record.headers, HEADERS_LOOKED_AT)).get(LAST_ID)
                 self.store.replay(read_entry(record.key, record.value, last_id))
             except (ValueError, KeyError, TypeError) as error:
                 logger.warning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ from kbroker.protocol.records import (
     read_header,
     read_records,
 )
+from kbroker.runtime.batch_reads import BatchReads
+from kbroker.runtime.batch_reads import Result as ReadResult
 from kbroker.runtime.heavy_work import HeavyWork, Result
 
 from ..brokers import Start
@@ -245,6 +247,31 @@ class HeldWork(HeavyWork):
         self.begun += 1
         await self.released.wait()
         return await super().run(work)
+
+
+class HeldReads(BatchReads):
+    """Reads of stored batches that begin when they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+        self.released = trio.Event()
+
+    async def read(
+        self,
+        begin: Callable[[], Iterator[ReadResult | None]],
+        client: Hashable,
+        charge: Callable[[float], None],
+    ) -> ReadResult | None:
+        self.begun += 1
+        await self.released.wait()
+        return await super().read(begin, client, charge)
+
+
+@pytest.fixture
+def held_reads(broker: Broker) -> HeldReads:
+    broker.node.partitions.batch_reads = reads = HeldReads()
+    return reads
 
 
 @pytest.fixture
@@ -483,16 +510,16 @@ async def test_a_control_batch_at_the_end_does_not_end_the_wait(
 
 
 async def test_what_comes_while_a_control_batch_is_converted(
-    broker: Broker, wire: Wire, held: HeldWork
+    broker: Broker, wire: Wire, held_reads: HeldReads
 ) -> None:
     topic = await create_topic(wire, "t")
     append_marker(broker, "t")
     await markers_committed(broker, "t", 1)
     await wire.send(ApiKey.FETCH, 2, fetch_request(topic, max_wait_ms=NEVER))
-    await until(lambda: held.begun)
+    await until(lambda: held_reads.begun)
     async with connected(broker.endpoint) as other:
         await produce(other, topic, batch([b"a"]))
-    held.released.set()
+    held_reads.released.set()
     row = (await wire.receive()).responses[0].partitions[0]
     assert old_values(row, 2) == [b"a"]
 

@@ -65,7 +65,11 @@ def given_out(
         for pid, first in aborted or []
     ]
     row = FetchResponse.Partition(records=b"".join(batches), aborted_transactions=rows)
-    return [read.record.offset for read in _records(position, row, committed, control)]
+    return [
+        read.record.offset
+        for read in _records(position, row, committed, control)
+        if read is not None
+    ]
 
 
 LOG = (

@@ -38,6 +38,7 @@ from ..wire import (
     request,
 )
 from ..wire import frame as wire_frame
+from . import planted
 
 MANY = Topic("many")
 PARTITIONS = 3000
@@ -67,6 +68,8 @@ class Target(NamedTuple):
     """How long attacks keep what they hold."""
     control: tuple[str, int] | None = None
     secured: tuple[str, int] | None = None
+    http: tuple[str, int] | None = None
+    """Its console, where batches are planted in its log (see `planted`)."""
 
 
 Attack: TypeAlias = Callable[[Target], Awaitable[None]]
@@ -416,6 +419,48 @@ ATTACKS_ON_TLS: dict[Attack, int] = {
     handshakes_that_hardly_begin: 10,
 }
 """As `ATTACKS`, where there is a listener with TLS."""
+
+
+# -- stored batches
+
+
+async def times_of_stored_batches(target: Target) -> None:
+    await planted.times_of_planted_batches(target.bootstrap, target.hold_seconds)
+
+
+async def stored_batches_for_old_consumers(target: Target) -> None:
+    await planted.planted_batches_for_old_consumers(target.bootstrap, target.hold_seconds)
+
+
+async def stored_batches_in_the_console(target: Target) -> None:
+    assert target.http is not None
+    await planted.ask_console(target.http, target.hold_seconds, "seen")
+
+
+async def stored_batches_searched_in_the_console(target: Target) -> None:
+    assert target.http is not None
+    await planted.ask_console(target.http, target.hold_seconds, "searched")
+
+
+async def terms_over_stored_batches(target: Target) -> None:
+    assert target.http is not None
+    await planted.ask_console(target.http, target.hold_seconds, "terms")
+
+
+async def single_records_of_stored_batches(target: Target) -> None:
+    assert target.http is not None
+    await planted.ask_console(target.http, target.hold_seconds, "single")
+
+
+ATTACKS_ON_STORED_BATCHES: dict[Attack, int] = {
+    times_of_stored_batches: 3,
+    stored_batches_for_old_consumers: 3,
+    stored_batches_in_the_console: 2,
+    stored_batches_searched_in_the_console: 2,
+    terms_over_stored_batches: 2,
+    single_records_of_stored_batches: 1,
+}
+"""As `ATTACKS`, where batches are planted."""
 ATTACKS: dict[Attack, int] = {
     answers_that_nobody_takes: 3,
     answers_behind_a_long_poll: 3,

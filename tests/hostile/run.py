@@ -16,7 +16,16 @@ import trio
 
 from ..processors import processors, stolen_part
 from ..wire import ConnectionClosed
-from .attacks import ATTACKS, ATTACKS_ON_TLS, Attack, Spoilt, Target, prepare, web_pages
+from .attacks import (
+    ATTACKS,
+    ATTACKS_ON_STORED_BATCHES,
+    ATTACKS_ON_TLS,
+    Attack,
+    Spoilt,
+    Target,
+    prepare,
+    web_pages,
+)
 
 WAIT_SECONDS_MAX = 0.25
 """The longest that the polite client may wait on a machine that has time for it."""
@@ -139,6 +148,8 @@ class Run:
             attacks[web_pages] = 1
         if self._target.secured is not None:
             attacks |= ATTACKS_ON_TLS
+        if self._target.http is not None:
+            attacks |= ATTACKS_ON_STORED_BATCHES
         host, port = self._target.bootstrap
         command = (sys.executable, "-m", "tests.hostile.polite", f"{host}:{port}")
         async with told_by(command) as (_, _, ask):

@@ -16,8 +16,10 @@ from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
 from kbroker.process.interpreter import set_up_interpreter
 from kbroker.process.listeners import configured_listeners
+from kbroker.web.service import HttpService
 
 from ..turns import ThreadTime
+from .planted import plant
 
 
 class Passes(trio.abc.Instrument):
@@ -61,11 +63,15 @@ def say(values: dict[str, object]) -> None:
 async def serve(passes: Passes, data_dir: str, options: dict[str, str]) -> None:
     config = BrokerConfig.load(options=options)
     listeners = configured_listeners(config)
-    async with open_broker(config, data_dir=data_dir, listeners=listeners) as broker:
+    http = HttpService(config)
+    async with open_broker(config, data_dir=data_dir, listeners=listeners, service=http) as broker:
+        node = broker.local_node(1)
+        await plant(broker, node.listeners[0].port)
         gc.collect()  # as `kbroker serve` does
         gc.freeze()
         set_up_interpreter()
-        say({"ports": [each.port for each in broker.local_node(1).listeners]})
+        ports = [*(each.port for each in node.listeners), http.endpoint_of(1).port]
+        say({"ports": ports})
         orders = trio.lowlevel.FdStream(0)
         while await orders.receive_some(1):
             say(passes.report())

@@ -42,11 +42,12 @@ from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.lookups import aborted_transactions, latest_record, offset_for_timestamp
+from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
 from kbroker.storage.naming import TXN_INDEX
 
 from .helpers import NOW, commit, content, open_log, open_manager, records
+from .time_lookups import latest_record, offset_for_timestamp
 
 KEYED = LogConfig(
     segment_bytes=1500,

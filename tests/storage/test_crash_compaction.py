@@ -20,13 +20,13 @@ from kbroker.storage.compaction import Compaction
 from kbroker.storage.files import Files
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.lookups import offset_for_timestamp
 from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.segment import Segment
 
 from .helpers import META, NOW, content, open_log
 from .test_compaction import put_in_place
 from .test_crash_enumeration import Enumeration
+from .time_lookups import offset_for_timestamp
 
 KEYED = LogConfig(
     segment_bytes=700,

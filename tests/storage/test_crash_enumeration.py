@@ -23,7 +23,6 @@ from kbroker.storage.crash_files import MODES, CrashFiles, Mode, Operation
 from kbroker.storage.files import Files
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.lookups import offset_for_timestamp
 from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.marks import seal
 from kbroker.storage.producer_state import Producer, ProducerStates
@@ -38,6 +37,7 @@ from .helpers import (
     open_log,
     transaction_faults,
 )
+from .time_lookups import offset_for_timestamp
 
 pytestmark = pytest.mark.slow
 

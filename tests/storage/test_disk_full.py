@@ -13,9 +13,9 @@ import pytest
 from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
-from kbroker.storage.lookups import offset_for_timestamp
 
 from .helpers import NOW, append, commit, open_log, open_manager, values
+from .time_lookups import offset_for_timestamp
 
 RECORDS = 70
 

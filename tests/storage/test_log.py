@@ -23,7 +23,7 @@ from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import FileRange, Files, OsFiles
 from kbroker.storage.log import Appended, Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.lookups import aborted_transactions, latest_record, offset_for_timestamp
+from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
 
 from .helpers import (
@@ -39,6 +39,7 @@ from .helpers import (
     records,
     values,
 )
+from .time_lookups import latest_record, offset_for_timestamp
 
 Place = tuple[Files, str]
 

@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.protocol.errors import KafkaError
 from kbroker.storage.crash_files import MODES, CrashFiles, Mode
-from kbroker.storage.lookups import latest_record, offset_for_timestamp
 
 from .helpers import (
     NOW,
@@ -27,6 +26,7 @@ from .helpers import (
     records,
     transaction_faults,
 )
+from .time_lookups import latest_record, offset_for_timestamp
 
 PRODUCER = 3
 TRANSACTIONAL = (4, 5)
@@ -230,9 +230,7 @@ class LogMachine(RuleBasedStateMachine):
         for _, entry in live[:: max(len(live) // 3, 1)]:
             for wanted in (entry.timestamp, entry.timestamp + 1):
                 found = offset_for_timestamp(self.log, wanted, limit=len(self.entries))
-                expected = next(
-                    (at for at, it in live if it.timestamp >= wanted and not it.is_marker), None
-                )
+                expected = next((at for at, it in live if it.timestamp >= wanted), None)
                 assert (found.offset if found else None) == expected
         latest = latest_record(self.log)
         if live and latest and latest.offset >= self.start_offset:

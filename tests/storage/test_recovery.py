@@ -14,11 +14,11 @@ from kbroker.storage.crash_files import CrashFile, CrashFiles
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.lookups import offset_for_timestamp
 from kbroker.storage.manager import LogManager
 from kbroker.storage.scrubbing import scrub
 
 from .helpers import NOW, append, commit, open_log, open_manager, records, values
+from .time_lookups import offset_for_timestamp
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 ONE_SEGMENT = LogConfig(index_interval_bytes=200)

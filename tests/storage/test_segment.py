@@ -11,7 +11,7 @@ from kbroker.storage.epochs import LeaderEpochs
 from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.index import OffsetIndex, TimeIndex
-from kbroker.storage.lookups import first_record_at_or_after
+from kbroker.storage.lookups import segment_batch_since
 from kbroker.storage.segment import FULL, Segment, SegmentRules
 from kbroker.storage.sync import sync_in_order
 
@@ -152,9 +152,9 @@ class TestWrongIndex:
         for offset in range(100, 180):
             number = (offset - 100) // 2
             assert loaded.find(offset) == (number * SIZE, 100 + 2 * number)
-            found = first_record_at_or_after(loaded, NOW + number, 100, LeaderEpochs())
+            found = segment_batch_since(loaded, NOW + number, 100, LeaderEpochs())
             assert found is not None
-            assert found.offset == 100 + 2 * number
+            assert found.header.base_offset == 100 + 2 * number
         while loaded.scrub(300, LeaderEpochs()):
             pass
         if loaded.indexes.is_trusted:

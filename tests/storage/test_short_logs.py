@@ -9,7 +9,7 @@ from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.log import SHORT_LOG_BYTES, Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.lookups import aborted_transactions, offset_for_timestamp
+from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
 
 from .helpers import (
@@ -24,6 +24,7 @@ from .helpers import (
     transaction_faults,
     values,
 )
+from .time_lookups import offset_for_timestamp
 
 BARE = {"00000000000000000000.log", "partition.metadata"}
 

@@ -18,7 +18,9 @@ from kbroker.client.groups import commit_offsets
 from kbroker.client.producer import Producer
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.compression import Codec
-from kbroker.protocol.records import BatchHeader, Record, records_in
+from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.record_stream import OversizedRecord, stream_records
+from kbroker.protocol.records import BatchHeader, Record
 from kbroker.web.console import scan
 from kbroker.web.console.cluster import PARTITIONS_CHECKED_MAX
 from kbroker.web.service import HttpService
@@ -519,11 +521,15 @@ async def test_a_live_view_has_the_newest_of_what_comes_too_fast(query: dict[str
 async def test_a_live_view_opens_only_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
 
-    def counted(payload: bytes, header: BatchHeader) -> Iterator[Record]:
+    def counted(
+        batch: Buffer, header: BatchHeader, *, start_offset: int, record_bytes_max: int
+    ) -> Iterator[Record | OversizedRecord | None]:
         opened.append(header.record_count)
-        return records_in(payload, header)
+        return stream_records(
+            batch, header, start_offset=start_offset, record_bytes_max=record_bytes_max
+        )
 
-    monkeypatch.setattr(scan, "records_in", counted)
+    monkeypatch.setattr(scan, "stream_records", counted)
     async with console() as it:
         await it.topic("t")
         view = LiveView(it)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
-from kbroker.web.console.expression import BadExpression, parse
+from kbroker.protocol.records import Record
+from kbroker.web.console.expression import BadExpression, parse, text_of
+from kbroker.web.console.schemas import NEITHER
+from kbroker.web.console.wanted import Wanted
 
 RECORD: dict[str, Any] = {
     "key": "k1",
@@ -19,7 +25,7 @@ RECORD: dict[str, Any] = {
 }
 
 
-def look(path: list[str]) -> Any:
+def found_at(path: list[str]) -> Any:
     if path[0] == "headers":
         return RECORD["headers"].get(".".join(path[1:]))
     found: Any = RECORD
@@ -31,6 +37,19 @@ def look(path: list[str]) -> Any:
         else:
             return None
     return found if not isinstance(found, dict) else json.dumps(found)
+
+
+class Looked:
+    """A record without limits of work."""
+
+    def __call__(self, path: list[str], /) -> Any:
+        return found_at(path)
+
+    def text(self, path: list[str], /) -> str:
+        return text_of(found_at(path))
+
+
+look = Looked()
 
 
 @pytest.mark.parametrize(
@@ -105,3 +124,36 @@ def test_no_text_does_anything_but_be_refused_or_answer(text: str) -> None:
     except BadExpression:
         return
     assert test(look) in (True, False)
+
+
+WORST = {
+    "many searches of one value": (" or ".join(['value~"nope"'] * 60), b"x" * 1_000_000),
+    "many parts of one document": (
+        " or ".join(f'value.{".".join("a" * depth)}~"nope"' for depth in range(1, 20)),
+        b'{"a":' * 19 + b'"' + b"x" * 250_000 + b'"' + b"}" * 19,
+    ),
+    "a value that is no UTF-8": (" or ".join(['value~"nope"'] * 60), b"\xff" * 1_000_000),
+    "a text that nearly matches": (
+        " or ".join(['value~"' + "a" * 50 + 'b"'] * 15),
+        b"a" * 1_000_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORST)
+def test_terms_of_one_record_take_bounded_time(name: str) -> None:
+    where, value = WORST[name]
+    request = Request({"type": "http", "query_string": urlencode({"where": where}).encode()})
+    wanted = Wanted("t", request)
+    began = time.process_time()
+    assert not wanted.wants(0, Record(None, value, 1, (), 0), NEITHER)
+    assert time.process_time() - began < 0.1
+    assert wanted.too_large == 1
+
+
+def test_terms_of_usual_records_are_all_searched() -> None:
+    where = " or ".join(['value~"nope"'] * 55 + ['value~"yes"'])
+    request = Request({"type": "http", "query_string": urlencode({"where": where}).encode()})
+    wanted = Wanted("t", request)
+    assert wanted.wants(0, Record(None, b"x" * 100_000 + b"yes", 1, (), 0), NEITHER)
+    assert wanted.too_large == 0

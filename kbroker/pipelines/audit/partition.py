@@ -6,12 +6,13 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import lt
 
 from kbroker.client.consumer import Fetched, is_aborted_batch
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.record_stream import batch_records
 from kbroker.protocol.records import (
     NO_TIMESTAMP,
     TIMESTAMP_MIN,
@@ -19,7 +20,6 @@ from kbroker.protocol.records import (
     Record,
     check_crc,
     iter_headers,
-    read_records,
 )
 
 from .findings import Finding, Findings, Kind
@@ -103,14 +103,16 @@ class PartitionAudit:
         records: list[Record] = []
         for position, header in wanted:
             try:
-                records += list(read_records(memoryview(batches)[position:][: header.size]))
+                batch = memoryview(batches)[position : position + header.size]
+                for some in _pieces_of(batch, header):
+                    records += some
+                    if len(records) >= PIECE_RECORDS:
+                        yield Rows.of(records)
+                        records = []
             except KafkaError as error:
                 what = f"the batch to offset {header.last_offset} cannot be read ({error})"
                 self._add(Kind.DAMAGED, header.base_offset, what)
                 self._know(header.base_offset, header.next_offset, Reason.DAMAGED)
-            if len(records) >= PIECE_RECORDS:
-                yield Rows.of(records)
-                records = []
         yield Rows.of(records)
 
     def finish(self) -> Piece:
@@ -263,3 +265,16 @@ def _codec_name(codec: int) -> str:
         return Codec(codec).name.lower()
     except ValueError:
         return str(codec)
+
+
+def _pieces_of(batch: memoryview, header: BatchHeader) -> Iterator[list[Record]]:
+    """The records of one batch in bounded pieces; none of them if the batch cannot be read.
+
+    Raises KafkaError.
+    """
+    if header.record_count > PIECE_RECORDS:
+        for _ in batch_records(batch, header):
+            pass  # a batch that is damaged at its end counts as damaged as a whole
+    records = batch_records(batch, header)
+    while some := list(islice(records, PIECE_RECORDS)):
+        yield some

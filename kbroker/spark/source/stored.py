@@ -19,7 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
-from kbroker.protocol.records import BatchHeader, FoundRecord, read_marker, read_records
+from kbroker.protocol.record_stream import batch_records, first_record_since
+from kbroker.protocol.records import BatchHeader, FoundRecord, read_marker
 from kbroker.storage.batches import BEGINNING, Place, Position, walk, walk_headers
 from kbroker.storage.checkpoints import Partition, offsets_from_bytes
 from kbroker.storage.errors import CorruptLogError
@@ -268,11 +269,13 @@ class StoredLog:
             behind = min(end, bases[number + 1] if number + 1 < len(bases) else end)
             older = self._older_until(base, timestamp)
             for file, position, header in self.headers(max(older, log_start, base), behind):
-                if header.max_timestamp < timestamp or header.is_control:
+                if header.max_timestamp < timestamp:
                     continue
-                for record in read_records(file.read(position, header.size)):
-                    if record.timestamp >= timestamp and log_start <= record.offset < end:
-                        return FoundRecord(record.offset, record.timestamp, header.leader_epoch)
+                batch = file.read(position, header.size)
+                steps = first_record_since(batch, header, timestamp, start_offset=log_start)
+                found = next(filter(None, steps), None)
+                if found is not None:
+                    return found if found.offset < end else None
         return None
 
     def _older_until(self, base: int, timestamp: int) -> int:
@@ -300,7 +303,7 @@ def _ended_by(
     if not header.is_control:
         producers.update(header, base, 0)
         return []
-    record = next(read_records(file.read(position, header.size)), None)
+    record = next(batch_records(file.read(position, header.size), header), None)
     marker = read_marker(record) if record is not None else None
     ended = producers.end_transaction(header, marker, base, 0) if marker is not None else None
     if ended is None or not ended.aborted:

@@ -16,7 +16,6 @@ from kbroker import __version__
 from kbroker.broker.local_node import LocalNode
 from kbroker.net.server import Listener
 from kbroker.node.node import Node
-from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 from kbroker.text.documents import read_json
 from kbroker.web.logins import FORBIDDEN
@@ -76,7 +75,6 @@ class Api:
         self.local = local
         self.trends = trends
         self.seconds = seconds
-        self.heavy = HeavyWork()
         self.scanning = trio.CapacityLimiter(SCANS_AT_ONCE)
         self.live = 0
         """Streams that are open."""

@@ -10,6 +10,7 @@ from kbroker.client.ndjson import timestamp_type
 from kbroker.coordination.log_records import coordinator_record
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
+from kbroker.protocol.record_stream import OversizedRecord
 from kbroker.protocol.records import BatchHeader, Record
 from kbroker.text.documents import read_json
 
@@ -38,6 +39,8 @@ class Seen(NamedTuple):
     """What a record of a coordinator says."""
     key_decoded: Decoded | None
     value_decoded: Decoded | None
+    oversized_bytes: int = 0
+    """Size of a record whose key, value and headers are not shown because it is too large."""
 
 
 def seen(
@@ -61,7 +64,22 @@ def seen(
         headers=headers,
     )
     sizes = None if key is None else len(key), None if value is None else len(value)
-    return Seen(partition, kept, batch, *sizes, meaning, *map(_kept, decoded))
+    return Seen(partition, kept, batch, *sizes, meaning, _kept(decoded.key), _kept(decoded.value))
+
+
+def oversized(partition: int, record: OversizedRecord, batch: BatchHeader) -> Seen:
+    """Keep that there is a record which is too large to read."""
+    return Seen(
+        partition,
+        Record(timestamp=record.timestamp, offset=record.offset),
+        batch,
+        None,
+        None,
+        None,
+        None,
+        None,
+        record.size,
+    )
 
 
 def _kept(decoded: Decoded | None) -> Decoded | None:
@@ -88,6 +106,8 @@ def row(topic: str, one: Seen) -> dict[str, Any]:
     if one.meaning is not None:
         text = json.dumps(one.meaning, ensure_ascii=False)
         fields |= {"value_format": "coordinator", "value_text": text[:TEXT_MAX]}
+    if one.oversized_bytes:
+        fields["oversized_bytes"] = one.oversized_bytes
     if one.batch.is_transactional:
         fields["producer_id"] = one.batch.producer_id
     return fields

@@ -12,10 +12,21 @@ import json
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-Look: TypeAlias = Callable[[list[str]], Any]
-"""What a path leads to in a record; None where it leads nowhere."""
+
+class Look(Protocol):
+    """A record, as the terms of an expression see it."""
+
+    def __call__(self, path: list[str], /) -> Any:
+        """Return what a path leads to; None where it leads nowhere."""
+        ...
+
+    def text(self, path: list[str], /) -> str:
+        """Return what a path leads to as a text, within a limit of work for one record."""
+        ...
+
+
 Test: TypeAlias = Callable[[Look], bool]
 
 LENGTH_MAX = 1_000
@@ -126,7 +137,7 @@ class _Parser:
 def _test(path: list[str], sign: str, literal: Any) -> Test:
     if sign == "~":
         wanted = literal if isinstance(literal, str) else json.dumps(literal)
-        return lambda look: wanted in _text(look(path))
+        return lambda look: wanted in look.text(path)
     if sign in ("==", "!="):
         is_equal = sign == "=="
         return lambda look: _same(look(path), literal) is is_equal
@@ -158,7 +169,8 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _text(found: Any) -> str:
+def text_of(found: Any) -> str:
+    """Return a value as a text; what is none as JSON."""
     if isinstance(found, str):
         return found
     return "" if found is None else json.dumps(found, ensure_ascii=False)

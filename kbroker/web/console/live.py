@@ -68,9 +68,7 @@ class Live:
         places = {one[1]: end for one, end in ends.items()}
         places |= _places(request.headers.get("last-event-id", ""), places)
         schemas = await self._api.schemas(viewer)
-        reader = Reader(
-            viewer.cluster, name, wanted, self._api.heavy, committed=False, schemas=schemas
-        )
+        reader = Reader(viewer.cluster, name, wanted, committed=False, schemas=schemas)
         viewer.uses += 1
         return _Stream(self._api, viewer, name, reader, wanted, places)
 

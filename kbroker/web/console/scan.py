@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -17,18 +16,18 @@ from kbroker.client.errors import CannotRead, error_code
 from kbroker.client.topics import by_leader
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from kbroker.protocol.records import BatchHeader, Record, iter_headers, payload_of, records_in
-from kbroker.runtime.heavy_work import HeavyWork
+from kbroker.protocol.record_stream import OversizedRecord, may_contain, stream_records
+from kbroker.protocol.records import BatchHeader, Record, iter_headers
 from kbroker.runtime.slices import Slices
 
 from .answers import REST
-from .decoding import Seen, seen
+from .decoding import Seen, oversized, seen
 from .schemas import NEITHER, Schemas, decoded_parts
 from .wanted import Wanted
 
 FETCH_BYTES = 512 * 1024
-THREAD_BYTES = 16 * 1024
-"""Compressed batches that are larger are unpacked in a thread."""
+RECORD_BYTES_MAX = 16 * 1024 * 1024
+"""A record that is larger is listed without its key and value."""
 RECORDS_AT_ONCE = 32
 """Between two looks whether others are to have their turn."""
 FIRST_WINDOW, WINDOW_MAX = 16, 50_000
@@ -68,7 +67,6 @@ class Reader:
         cluster: ClusterClient,
         topic: str,
         wanted: Wanted,
-        heavy: HeavyWork,
         *,
         committed: bool,
         schemas: Schemas | None = None,
@@ -76,7 +74,6 @@ class Reader:
         self.topic = topic
         self._cluster = cluster
         self.asked = wanted
-        self._heavy = heavy
         self._committed = committed
         self._schemas = schemas
         self._leaders: dict[int, int] = {}
@@ -132,8 +129,8 @@ class Reader:
 
     async def batches(
         self, row: FetchResponse.Partition, first: int, end: int
-    ) -> AsyncGenerator[tuple[BatchHeader, bytes | None], None]:
-        """The whole batches of an answer with records of a range; None for the bytes of one in which
+    ) -> AsyncGenerator[tuple[BatchHeader, memoryview | None], None]:
+        """The whole batches of an answer with records of a range; None instead of one in which
         nothing is wanted."""
         records = row.records or b""
         aborted: dict[int, list[int]] = {}
@@ -144,18 +141,30 @@ class Reader:
                 return
             batch = memoryview(records)[at : at + header.size]
             is_aborted = self._committed and is_aborted_batch(header, batch, aborted)
-            payload: bytes | None = None
-            if not (header.is_control or is_aborted or header.next_offset <= first):
-                payload = await self._payload(batch, header)
-                if not self.asked.may_be_in(payload):
-                    payload = None
-            yield header, payload
+            is_read = not (header.is_control or is_aborted or header.next_offset <= first)
+            yield header, batch if is_read and await self._may_be_in(batch, header) else None
             await self.slices.pause()
 
-    async def _payload(self, batch: memoryview, header: BatchHeader) -> bytes:
-        if header.codec and header.size > THREAD_BYTES:
-            return await self._heavy.run(partial(payload_of, batch, header))
-        return payload_of(batch, header)
+    async def _may_be_in(self, batch: memoryview, header: BatchHeader) -> bool:
+        """Whether a wanted record can be among those of a batch."""
+        if not self.asked.needles:
+            return True
+        for found in may_contain(batch, header, self.asked.needles):
+            if found is not None:
+                return found
+            await self.slices.pause()
+        return False
+
+    async def records(
+        self, batch: memoryview, header: BatchHeader, first: int, record_bytes_max: int
+    ) -> AsyncGenerator[Record | OversizedRecord, None]:
+        """The records of a batch from an offset on, with pauses."""
+        steps = stream_records(batch, header, start_offset=first, record_bytes_max=record_bytes_max)
+        for number, record in enumerate(steps):
+            if record is not None:
+                yield record
+            if record is None or not number % RECORDS_AT_ONCE:
+                await self.slices.pause()
 
     async def wanted(
         self, row: FetchResponse.Partition, index: int, first: int, end: int, budget: Budget
@@ -163,23 +172,29 @@ class Reader:
         """The wanted records of an answer, each with the offset behind it; None behind each batch, and
         behind each record when the budget is spent: one alone may have taken long."""
         async with aclosing(self.batches(row, first, end)) as found:
-            async for header, payload in found:
+            async for header, batch in found:
                 budget.bytes += header.size
-                if payload is None:
+                if batch is None:
                     budget.records += _count(header, first, end)
                 else:
-                    for number, record in enumerate(records_in(payload, header)):
-                        if not number % RECORDS_AT_ONCE:
-                            await self.slices.pause()
-                        if first <= record.offset < end:
+                    steps = self.records(batch, header, first, RECORD_BYTES_MAX)
+                    async with aclosing(steps) as records:
+                        async for record in records:
+                            if record.offset >= end:
+                                break
                             budget.records += 1
                             one = await self._looked_at(index, record, header)
                             if one is not None or budget.is_spent:
                                 yield record.offset + 1, one
                 yield header.next_offset, None
 
-    async def _looked_at(self, index: int, record: Record, header: BatchHeader) -> Seen | None:
+    async def _looked_at(
+        self, index: int, record: Record | OversizedRecord, header: BatchHeader
+    ) -> Seen | None:
         """A record as it is shown, if it is wanted."""
+        if isinstance(record, OversizedRecord):
+            self.asked.too_large += not self.asked.is_anything
+            return oversized(index, record, header) if self.asked.is_anything else None
         if not self.asked.may_want(record):
             return None
         decoded = NEITHER

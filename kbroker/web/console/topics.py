@@ -21,14 +21,15 @@ from kbroker.client.places import END, START, Kind, Place, find
 from kbroker.client.topic_details import choose_partitions, id_text, topic_details
 from kbroker.cluster.model import Topic
 from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
-from kbroker.protocol.records import Record, records_in
+from kbroker.protocol.record_stream import OversizedRecord
+from kbroker.protocol.records import Record
 from kbroker.runtime.slices import Slices
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
 
 from .answers import REST, Refusal, answer, answer_rows, number
 from .api import Api, Needs
 from .decoding import row as record_row
-from .scan import Budget, Lane, LeftOf, Reader, Scan
+from .scan import RECORD_BYTES_MAX, Budget, Lane, LeftOf, Reader, Scan
 from .schemas import Schemas, decoded_parts
 from .viewers import Viewer
 from .wanted import Wanted
@@ -182,7 +183,6 @@ class Topics:
                 viewer.cluster,
                 name,
                 wanted,
-                self._api.heavy,
                 committed=committed,
                 schemas=schemas,
             )
@@ -268,16 +268,30 @@ async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
     if index > 0x7FFFFFFF or offset > (1 << 63) - 2:
         raise Refusal(404, "there is no such record")
     wanted = Wanted(name, request)
-    reader = Reader(viewer.cluster, name, wanted, api.heavy, committed=False)
+    reader = Reader(viewer.cluster, name, wanted, committed=False)
     await choose_partitions(viewer.cluster, name, (index,))
     row = await reader.fetch(index, offset)
     if not row.error_code:
         async with aclosing(reader.batches(row, offset, offset + 1)) as batches:
-            async for header, payload in batches:
-                for record in () if payload is None else records_in(payload, header):
-                    if record.offset == offset:
-                        return record
+            async for header, batch in batches:
+                if batch is not None:
+                    steps = reader.records(batch, header, offset, RECORD_BYTES_MAX)
+                    async with aclosing(steps) as records:
+                        async for record in records:
+                            if record.offset == offset:
+                                return _not_oversized(record)
+                            break
     raise Refusal(404, f"there is no record at offset {offset} of partition {index}")
+
+
+def _not_oversized(record: Record | OversizedRecord) -> Record:
+    if isinstance(record, OversizedRecord):
+        raise Refusal(
+            413,
+            f"the record has {record.size:,} bytes, the console reads {RECORD_BYTES_MAX:,}; "
+            "`kbroker topic consume` reads it",
+        )
+    return record
 
 
 async def _pieces(data: bytes) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
@@ -10,12 +11,20 @@ from kbroker.protocol.records import Record
 from kbroker.text.documents import read_json
 
 from .answers import Refusal
-from .expression import BadExpression, Test, parse
+from .expression import BadExpression, Test, parse, text_of
 from .schemas import Both, Decoded
 
 TEXT_MAX = 1_000
 JSON_BYTES_MAX = 256 * 1024
 """What is larger is not looked into: that would take longer than a turn."""
+
+
+HEADERS_MAX = 10_000
+"""Headers of a record that are looked at."""
+TEXT_WORK_MAX = 8 * 1024 * 1024
+"""Characters that the terms of an expression may search in one record, all of them together."""
+MADE_TEXT_COST = 4
+"""How many times as much it costs to write a part of a document as a text."""
 
 
 class Wanted:
@@ -49,24 +58,22 @@ class Wanted:
         """Whether every record is wanted."""
         return not self.needles and self._test is None
 
-    def may_be_in(self, payload: bytes) -> bool:
-        """Whether a wanted record can be among those of a batch, as they are uncompressed."""
-        return all(each in payload for each in self.needles)
-
     def may_want(self, record: Record) -> bool:
         """Whether its bytes have what they are to have."""
         key, value = record.key or b"", record.value or b""
         if self._key and self._key not in key:
             return False
+        headers = islice(record.headers, HEADERS_MAX)
         if self._header and not any(
-            name == self._header and self._header_value in (text or b"")
-            for name, text in record.headers
+            name == self._header and self._header_value in (text or b"") for name, text in headers
         ):
             return False
         return (
             self._contains in value
             or self._contains in key
-            or any(self._contains in (text or b"") for _, text in record.headers)
+            or any(
+                self._contains in (text or b"") for _, text in islice(record.headers, HEADERS_MAX)
+            )
         )
 
     def wants(self, partition: int, record: Record, decoded: Both) -> bool:
@@ -88,7 +95,28 @@ class _Look:
         self._record = record
         self._decoded = decoded
         self._documents: dict[str, Any] = {}
+        self._whole: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
+        self._text_work_left = TEXT_WORK_MAX
         self.is_too_large = False
+
+    def text(self, path: list[str]) -> str:
+        """What a path leads to as a text to search; empty, and too large, if that were too much work."""
+        name = ".".join(path)
+        if name not in self._texts:
+            if self._text_work_left <= 0:
+                self.is_too_large = True
+                return ""
+            found = self(path)
+            text = text_of(found)
+            self._texts[name] = text
+            self._text_work_left -= len(text) * (1 if isinstance(found, str) else MADE_TEXT_COST)
+        text = self._texts[name]
+        self._text_work_left -= len(text)
+        if self._text_work_left < 0 and text:
+            self.is_too_large = True
+            return ""
+        return text
 
     def __call__(self, path: list[str]) -> Any:
         record, (first, *rest) = self._record, path
@@ -101,7 +129,8 @@ class _Look:
             return self._inside(first, record.key if is_key else record.value, rest)
         if first == "headers":
             name = ".".join(rest)
-            texts = (value for key, value in record.headers if key == name)
+            headers = islice(record.headers, HEADERS_MAX)
+            texts = (value for key, value in headers if key == name)
             found = next(texts, None)
             return None if found is None else found.decode(errors="replace")
         return {
@@ -116,7 +145,9 @@ class _Look:
         if data is None:
             return None
         if not path:
-            return data.decode(errors="replace")
+            if name not in self._whole:
+                self._whole[name] = data.decode(errors="replace")
+            return self._whole[name]
         if name not in self._documents:
             self.is_too_large |= len(data) > JSON_BYTES_MAX
             try:

@@ -317,7 +317,8 @@ def test_a_folder_that_is_none_or_unsure_is_refused(folder: Folder, tmp_path: Pa
 
 
 def test_messages_of_the_old_formats_are_refused(folder: Folder) -> None:
-    old = from_batches(batch(0), 1, first_offset=0, max_bytes=10_000, max_content=10_000).data
+    steps = from_batches(batch(0), 1, first_offset=0, max_bytes=10_000, max_content=10_000)
+    old = next(each for each in steps if each is not None).data
     folder.segment(0, [old])
     (folder.partition / file_name(0, ".index")).unlink()
     with pytest.raises(FilesError, match="messages of format 1 at byte 0"):

@@ -1,0 +1,505 @@
+"""Lazy reading of the records of one stored batch, at a bounded cost per step.
+
+A stored batch may be the worst that its size allows: a few kilobytes can expand to millions of
+records, or to one record with millions of headers. So a batch is decompressed chunk by chunk, the
+content of a record is parsed only if the caller wants the record, and headers only when somebody
+iterates over them. All iterators here give the caller control back after a bounded piece of work,
+so the caller can pause, stop, or continue in a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeAlias, overload
+
+from .compression import decompressed_chunks
+from .errors import ErrorCode
+from .primitives import Buffer
+from .records import (
+    HEADER_SIZE,
+    MAX_DECOMPRESSED_BYTES,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    BatchHeader,
+    FoundRecord,
+    MalformedError,
+    Record,
+    errors_as,
+    iter_headers,
+    long_varint,
+    wrapped,
+)
+
+RECORDS_PER_STEP = 512
+"""Records whose heads are parsed in one step (about 0.3 ms)."""
+
+_HEAD_BYTES_MAX = 31
+"""Longest head of a record: length, attributes, timestamp delta, offset delta."""
+
+RecordHeader: TypeAlias = tuple[str, bytes | None]
+
+
+class RecordHeaders(Sequence[RecordHeader]):
+    """Headers of one record, parsed whenever somebody iterates over them.
+
+    Iteration raises KafkaError CORRUPT_MESSAGE at a malformed header. A key that is not UTF-8 keeps
+    its bytes as surrogate escapes.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: Buffer) -> None:
+        """Keep the bytes from the header count to the end of the record."""
+        self._data = data
+
+    def __len__(self) -> int:
+        with errors_as(ErrorCode.CORRUPT_MESSAGE):
+            return _header_count(self._data)[0]
+
+    def __iter__(self) -> Iterator[RecordHeader]:
+        with errors_as(ErrorCode.CORRUPT_MESSAGE):
+            yield from _parse_headers(self._data)
+
+    @overload
+    def __getitem__(self, index: int) -> RecordHeader: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RecordHeader]: ...
+    def __getitem__(self, index: int | slice) -> RecordHeader | Sequence[RecordHeader]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step > 0:
+                return list(islice(self, start, stop, step))
+            return list(self)[index]
+        wanted = index + len(self) if index < 0 else index
+        found = next(islice(self, wanted, None), None) if wanted >= 0 else None
+        if found is None:
+            raise IndexError(index)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return NotImplemented if not isinstance(other, Sequence) else False
+        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(bytes(self._data))
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class OversizedRecord(NamedTuple):
+    """A record that was skipped because it has more bytes than the caller reads at a time."""
+
+    offset: int
+    timestamp: int
+    size: int
+
+
+class RecordTimes(NamedTuple):
+    """Offsets and timestamps (ms) of consecutive records; empty after a step without a record."""
+
+    offsets: list[int]
+    timestamps: list[int]
+
+
+def record_times(
+    batch: Buffer, header: BatchHeader, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[RecordTimes]:
+    """Read offsets and timestamps of a batch without its keys, values and headers.
+
+    Args:
+        batch: the whole batch.
+        header: its header.
+        max_decompressed: the most bytes that the records may take uncompressed.
+
+    Returns:
+        One item per step, each of at most `RECORDS_PER_STEP` records.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE if the records are malformed, MESSAGE_TOO_LARGE above
+            `max_decompressed`.
+    """
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        window = _Window(batch, header, max_decompressed)
+        left = header.record_count
+        while left > 0:
+            heads = window.heads(left, header)
+            if not heads.offsets:
+                window.load()
+            else:
+                left -= len(heads.offsets)
+                window.move(heads.ends[-1])
+            yield RecordTimes(heads.offsets, heads.timestamps)
+        yield from (RecordTimes([], []) for _ in window.finish())
+
+
+def first_record_since(
+    batch: Buffer,
+    header: BatchHeader,
+    timestamp: int,
+    *,
+    start_offset: int = 0,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+) -> Iterator[FoundRecord | None]:
+    """Find the first record of a batch whose timestamp is at least `timestamp`.
+
+    Args:
+        batch: the whole batch.
+        header: its header.
+        timestamp: in ms.
+        start_offset: records before this offset do not count.
+        max_decompressed: the most bytes that the records may take uncompressed.
+
+    Returns:
+        None after each step; the record, if there is one, is the last item.
+
+    Raises:
+        KafkaError: as `record_times`.
+    """
+    for offsets, timestamps in record_times(batch, header, max_decompressed=max_decompressed):
+        if offsets and offsets[-1] >= start_offset and max(timestamps) >= timestamp:
+            for offset, time in zip(offsets, timestamps, strict=True):
+                if time >= timestamp and offset >= start_offset:
+                    yield FoundRecord(offset, time, header.leader_epoch)
+                    return
+        yield None
+
+
+def latest_record_of(
+    batch: Buffer, header: BatchHeader, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[FoundRecord | None]:
+    """Find the first record with the greatest timestamp of a batch.
+
+    Returns:
+        None after each step; the record, if there is one, is the last item.
+
+    Raises:
+        KafkaError: as `record_times`.
+    """
+    latest: FoundRecord | None = None
+    for offsets, timestamps in record_times(batch, header, max_decompressed=max_decompressed):
+        if offsets and (latest is None or max(timestamps) > latest.timestamp):
+            time = max(timestamps)
+            latest = FoundRecord(offsets[timestamps.index(time)], time, header.leader_epoch)
+        yield None
+    yield latest
+
+
+def stream_records(
+    batch: Buffer,
+    header: BatchHeader,
+    *,
+    start_offset: int = 0,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+    record_bytes_max: int = MAX_DECOMPRESSED_BYTES,
+) -> Iterator[Record | OversizedRecord | None]:
+    """Read the records of one batch, control records included; the CRC is not checked.
+
+    With LogAppendTime every record has the `max_timestamp` of the batch.
+
+    Args:
+        batch: the whole batch.
+        header: its header.
+        start_offset: skip the records before this offset.
+        max_decompressed: the most bytes that the records may take uncompressed.
+        record_bytes_max: the most bytes of one record; a larger one is only named.
+
+    Returns:
+        The records in order, and None after each step.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE if the records are malformed, MESSAGE_TOO_LARGE above
+            `max_decompressed`. The records before the bad place have been returned by then.
+    """
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        window = _Window(batch, header, max_decompressed)
+        left = header.record_count
+        while left > 0:
+            heads = window.heads(left, header)
+            whole = heads.whole()
+            for number in range(whole):
+                if heads.offsets[number] >= start_offset:
+                    size = heads.size(number)
+                    if size <= record_bytes_max:
+                        yield heads.record(number)
+                    else:
+                        yield heads.oversized(number)
+            left -= whole
+            if whole:
+                window.move(heads.ends[whole - 1])
+            if not heads.offsets:
+                window.load()
+            elif whole < len(heads.offsets):
+                if heads.size(whole) <= record_bytes_max and heads.offsets[whole] >= start_offset:
+                    yield from window.load_record(heads.size(whole))
+                else:
+                    if heads.offsets[whole] >= start_offset:
+                        yield heads.oversized(whole)
+                    left -= 1
+                    window.move(heads.ends[whole])
+            yield None
+        yield from window.finish()
+
+
+def may_contain(
+    batch: Buffer,
+    header: BatchHeader,
+    needles: Sequence[bytes],
+    *,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+) -> Iterator[bool | None]:
+    """Search the uncompressed records of a batch for some bytes, without parsing them.
+
+    Args:
+        batch: the whole batch.
+        header: its header.
+        needles: what to look for.
+        max_decompressed: the most bytes that the records may take uncompressed.
+
+    Returns:
+        None after each step; as the last item whether all needles are there.
+
+    Raises:
+        KafkaError: as `stream_records`.
+    """
+    left = list(needles)
+    overlap = max(map(len, left), default=1) - 1
+    payload = memoryview(batch)[HEADER_SIZE : header.size]
+    limit = max_decompressed if header.codec else len(payload)
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        before = b""
+        for chunk in decompressed_chunks(header.codec, payload, limit):
+            data = before + chunk
+            left = [each for each in left if each not in data]
+            if not left:
+                break
+            before = data[len(data) - overlap :] if overlap else b""
+            yield None
+    yield not left
+
+
+def batch_records(
+    batch: Buffer,
+    header: BatchHeader,
+    *,
+    start_offset: int = 0,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+) -> Iterator[Record]:
+    """Read the records of one batch, for callers that need no pauses. Raises as `stream_records`."""
+    for record in stream_records(
+        batch, header, start_offset=start_offset, max_decompressed=max_decompressed
+    ):
+        if isinstance(record, Record):
+            yield record
+
+
+def records_of(
+    batches: Buffer, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[Record]:
+    """Read the records of all whole batches. Raises as `stream_records`."""
+    for position, header in iter_headers(batches):
+        batch = memoryview(batches)[position : position + header.size]
+        yield from batch_records(batch, header, max_decompressed=max_decompressed)
+
+
+class _Heads(NamedTuple):
+    """Heads of consecutive records in `data`, from `start` on.
+
+    `bodies` are the positions behind the heads, `ends` those behind the records. The last record may
+    end behind `data`.
+    """
+
+    data: bytes
+    start: int
+    offsets: list[int]
+    timestamps: list[int]
+    bodies: list[int]
+    ends: list[int]
+
+    def whole(self) -> int:
+        """Return how many of the records are whole in `data`."""
+        return len(self.ends) - (1 if self.ends and self.ends[-1] > len(self.data) else 0)
+
+    def size(self, number: int) -> int:
+        """Return how many bytes a record has."""
+        return self.ends[number] - (self.ends[number - 1] if number else self.start)
+
+    def oversized(self, number: int) -> OversizedRecord:
+        return OversizedRecord(self.offsets[number], self.timestamps[number], self.size(number))
+
+    def record(self, number: int) -> Record:
+        key, value, headers = _body(self.data, self.bodies[number], self.ends[number])
+        return Record(key, value, self.timestamps[number], headers, self.offsets[number])
+
+
+class _Window:
+    """The part of the uncompressed records of a batch that is in memory."""
+
+    def __init__(self, batch: Buffer, header: BatchHeader, max_decompressed: int) -> None:
+        payload = memoryview(batch)[HEADER_SIZE : header.size]
+        self._chunks = decompressed_chunks(header.codec, payload, max_decompressed)
+        self._data = b"" if header.codec else bytes(payload)
+        self._position = 0
+        """Where the next record begins; behind `_data` while bytes are skipped."""
+        self._has_ended = not header.codec
+
+    def heads(self, most: int, header: BatchHeader) -> _Heads:
+        """Parse the heads of up to `most` records that surely are whole."""
+        data, position = self._data, self._position
+        limit = len(data) if self._has_ended else len(data) - _HEAD_BYTES_MAX + 1
+        if self._has_ended and position >= limit:
+            raise MalformedError("the records are truncated")
+        return _parse_heads(data, position, limit, min(most, RECORDS_PER_STEP), header)
+
+    def move(self, position: int) -> None:
+        """Go on at a position, which may be behind what is in memory."""
+        self._position = position
+
+    def load(self) -> None:
+        """Decompress one chunk more."""
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self._has_ended = True
+            return
+        left = self._data[self._position :]
+        self._position = max(self._position - len(self._data), 0)
+        self._data = left + chunk
+
+    def load_record(self, size: int) -> Iterator[None]:
+        """Decompress until the next `size` bytes are in memory."""
+        chunks = [self._data[self._position :]]
+        missing = size - len(chunks[0])
+        self._position = 0
+        while missing > 0:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                raise MalformedError("the last record is truncated")
+            chunks.append(chunk)
+            missing -= len(chunk)
+            yield None
+        self._data = b"".join(chunks)
+
+    def finish(self) -> Iterator[None]:
+        """Make sure that nothing follows the last record."""
+        while True:
+            left = len(self._data) - self._position
+            if left > 0:
+                raise MalformedError(f"{left} bytes after the last record")
+            if self._has_ended:
+                break
+            self.load()
+            yield None
+        if left < 0:
+            raise MalformedError("the last record is truncated")
+
+
+def _parse_heads(data: bytes, start: int, limit: int, most: int, header: BatchHeader) -> _Heads:
+    """Parse heads from `start` up to the position `limit`; varints of one byte are read inline."""
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    last_delta = header.last_offset_delta
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    bodies: list[int] = []
+    ends: list[int] = []
+    position = start
+    try:
+        while position < limit and len(ends) < most:
+            raw = data[position]
+            at = position + 1
+            if raw > 0x7F:
+                raw, at = long_varint(data, at, raw)
+            if raw & 1:
+                raise MalformedError(f"a record of length {(raw >> 1) ^ -1}")
+            position = at + (raw >> 1)
+            raw = data[at + 1]  # behind one byte of attributes
+            at += 2
+            if raw > 0x7F:
+                raw, at = long_varint(data, at, raw)
+            timestamp = base_timestamp + ((raw >> 1) ^ -(raw & 1))
+            raw = data[at]
+            at += 1
+            if raw > 0x7F:
+                raw, at = long_varint(data, at, raw)
+            delta = raw >> 1
+            if raw & 1 or delta > last_delta:
+                raise MalformedError(f"offset delta {delta}")
+            if at >= position:
+                raise MalformedError("a record that is longer than it says")
+            offsets.append(base_offset + delta)
+            timestamps.append(timestamp)
+            bodies.append(at)
+            ends.append(position)
+    except IndexError:
+        raise MalformedError("the records are truncated") from None
+    return _Heads(data, start, offsets, _record_timestamps(timestamps, header), bodies, ends)
+
+
+def _record_timestamps(timestamps: list[int], header: BatchHeader) -> list[int]:
+    """The timestamps that count: that of the append, or sums that wrap at 64 bits as in Java."""
+    if header.is_log_append_time:
+        return [header.max_timestamp] * len(timestamps)
+    if timestamps and not TIMESTAMP_MIN <= min(timestamps) <= max(timestamps) <= TIMESTAMP_MAX:
+        return [wrapped(each) for each in timestamps]
+    return timestamps
+
+
+def _body(
+    data: bytes, position: int, end: int
+) -> tuple[bytes | None, bytes | None, Sequence[RecordHeader]]:
+    """Parse key and value of one record."""
+    try:
+        key, position = _nullable(data, position)
+        value, position = _nullable(data, position)
+        if position >= end:
+            raise MalformedError("a record that is longer than it says")
+        if position + 1 == end and not data[position]:
+            return key, value, []
+        return key, value, RecordHeaders(memoryview(data)[position:end])
+    except IndexError:
+        raise MalformedError("the records are truncated") from None
+
+
+def _nullable(data: Buffer, position: int) -> tuple[bytes | None, int]:
+    raw = data[position]
+    position += 1
+    if raw > 0x7F:
+        raw, position = long_varint(data, position, raw)
+    if raw & 1:
+        if raw != 1:
+            raise MalformedError(f"length {(raw >> 1) ^ -1}")
+        return None, position
+    end = position + (raw >> 1)
+    return bytes(data[position:end]), end
+
+
+def _header_count(data: Buffer) -> tuple[int, int]:
+    """The number of headers, and the position of the first one. Raises MalformedError."""
+    try:
+        raw, position = data[0], 1
+        if raw > 0x7F:
+            raw, position = long_varint(data, position, raw)
+    except IndexError:
+        raise MalformedError("the headers are truncated") from None
+    if raw & 1:
+        raise MalformedError(f"{(raw >> 1) ^ -1} record headers")
+    # A header takes two bytes at least.
+    if raw > len(data):
+        raise MalformedError(f"{raw >> 1} record headers in {len(data)} bytes")
+    return raw >> 1, position
+
+
+def _parse_headers(data: Buffer) -> Iterator[RecordHeader]:
+    count, position = _header_count(data)
+    try:
+        for _ in range(count):
+            key, position = _nullable(data, position)
+            if key is None:
+                raise MalformedError("a record header without a key")
+            value, position = _nullable(data, position)
+            yield key.decode(errors="surrogateescape"), value
+    except IndexError:
+        raise MalformedError("the headers are truncated") from None
+    if position != len(data):
+        raise MalformedError(f"the headers end at byte {position} of {len(data)}")

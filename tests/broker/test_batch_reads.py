@@ -1,0 +1,124 @@
+"""Stored batches are read at once if that takes a moment, else in a thread and fairly."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+
+from kbroker.runtime import batch_reads
+from kbroker.runtime.batch_reads import BatchReads, free_of_charge
+from kbroker.runtime.fair_places import FairPlaces
+
+
+def work(seconds: float) -> None:
+    """Take so much processor time."""
+    ends_at = time.thread_time() + seconds
+    while time.thread_time() < ends_at:
+        pass
+
+
+def steps(number: int, seconds: float, result: str | None) -> Iterator[str | None]:
+    for _ in range(number):
+        work(seconds)
+        yield None
+    if result is not None:
+        yield result
+
+
+async def test_quick_read_stays_in_the_event_loop() -> None:
+    here = threading.get_ident()
+    threads = set()
+
+    def find() -> Iterator[str | None]:
+        threads.add(threading.get_ident())
+        yield "found"
+
+    assert await BatchReads().read(find, "client", free_of_charge) == "found"
+    assert await BatchReads().read(lambda: steps(3, 0, None), "client", free_of_charge) is None
+    assert threads == {here}
+
+
+async def test_long_read_is_done_by_a_thread_and_charged() -> None:
+    charged: list[float] = []
+    found = await BatchReads().read(lambda: steps(20, 0.005, "late"), "client", charged.append)
+    assert found == "late"
+    assert sum(charged) >= 0.1
+    assert len(charged) > 1
+    assert await BatchReads().read(lambda: steps(2, 0.002, None), "c", free_of_charge) is None
+
+
+async def test_error_of_a_long_read_reaches_the_caller() -> None:
+    def broken() -> Iterator[str | None]:
+        yield from steps(3, 0.002, None)
+        raise ZeroDivisionError
+
+    reads = BatchReads()
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            await reads.read(broken, "client", free_of_charge)
+    assert await reads.read(lambda: steps(3, 0.002, "next"), "client", free_of_charge) == "next"
+
+
+async def test_short_reads_pass_many_long_ones() -> None:
+    reads = BatchReads()
+    done: list[str] = []
+    open_now, open_most = 0, 0
+
+    def endless() -> Iterator[str | None]:
+        nonlocal open_now, open_most
+        open_now += 1
+        open_most = max(open_most, open_now)
+        try:
+            while len(done) < 5:
+                work(0.002)
+                yield None
+            yield "long"
+        finally:
+            open_now -= 1
+
+    async def read_long(number: int) -> None:
+        assert await reads.read(endless, number, free_of_charge) == "long"
+
+    async with trio.open_nursery() as nursery:
+        for number in range(6):
+            nursery.start_soon(read_long, number)
+        await trio.sleep(0.05)
+        for number in range(5):
+            short = await reads.read(lambda: steps(2, 0.002, "short"), "short", free_of_charge)
+            done.append(f"{short} {number}")
+    assert len(done) == 5
+    assert open_most <= batch_reads.OPEN_MAX + 1  # and the one that has its first slice
+    assert open_now == 0
+
+
+async def test_cancelled_read_gives_its_place_back() -> None:
+    reads = BatchReads()
+    with trio.move_on_after(0.1):
+        await reads.read(lambda: steps(10_000, 0.001, None), "gone", free_of_charge)
+    with trio.fail_after(5):
+        for _ in range(3):
+            assert await reads.read(lambda: steps(30, 0.002, "x"), "c", free_of_charge) == "x"
+
+
+async def test_places_go_round_between_clients() -> None:
+    places = FairPlaces(1)
+    order: list[str] = []
+
+    async def take(client: str) -> None:
+        async with places.place(client):
+            order.append(client)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery, places.place("first"):
+        for client in ("a", "a", "a", "a", "b", "c", "b"):
+            nursery.start_soon(take, client)
+            await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(0.01):
+            await take("gone")
+    assert order == ["a", "b", "c", "a", "b", "a", "a"]

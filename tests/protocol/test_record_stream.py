@@ -1,0 +1,198 @@
+"""Lazy reading of batches: the same records as read in one piece, and a bounded cost per step."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from itertools import islice
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kbroker.protocol import compression
+from kbroker.protocol.compression import Codec, compress
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import write_varint
+from kbroker.protocol.record_stream import (
+    OversizedRecord,
+    RecordHeaders,
+    batch_records,
+    first_record_since,
+    latest_record_of,
+    record_times,
+    stream_records,
+)
+from kbroker.protocol.records import (
+    Record,
+    encode_batch,
+    read_header,
+    read_records,
+    with_payload,
+)
+
+SOME_BYTES = st.one_of(st.none(), st.binary(max_size=300))
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        SOME_BYTES,
+        SOME_BYTES,
+        st.integers(min_value=0, max_value=1 << 40),
+        st.lists(st.tuples(st.text(max_size=5), SOME_BYTES), max_size=3),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def bomb(record: bytes, count: int, codec: Codec = Codec.ZSTD, max_timestamp: int = 0) -> bytes:
+    """A batch of many records of the same bytes."""
+    header = read_header(encode_batch([Record(None, b"", 0)]))._replace(
+        attributes=int(codec),
+        last_offset_delta=count - 1,
+        record_count=count,
+        max_timestamp=max_timestamp,
+    )
+    return with_payload(header, compress(codec, record * count))[0]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "CHUNK_BYTES", 64)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(RECORDS, st.sampled_from(list(Codec)), st.integers(0, 50), st.booleans())
+def test_stream_has_the_records_of_the_batch(
+    records: Sequence[Record], codec: Codec, start: int, stamped: bool
+) -> None:
+    batch = encode_batch(
+        records, base_offset=10, codec=codec, log_append_time=1 << 41 if stamped else None
+    )
+    header = read_header(batch)
+    expected = list(read_records(batch))
+    assert list(batch_records(batch, header)) == expected
+    assert [list(each.headers) for each in batch_records(batch, header)] == [
+        each.headers for each in expected
+    ]
+    later = list(batch_records(batch, header, start_offset=10 + start))
+    assert later == expected[start:]
+    times = list(record_times(batch, header))
+    assert [o for each in times for o in each.offsets] == [each.offset for each in expected]
+    assert [t for each in times for t in each.timestamps] == [each.timestamp for each in expected]
+    latest = max(expected, key=lambda each: each.timestamp)
+    *_, found = latest_record_of(batch, header)
+    assert found == (latest.offset, latest.timestamp, -1)
+    for wanted in {each.timestamp for each in expected[:5]}:
+        first = (
+            next(
+                each for each in expected if each.timestamp >= wanted and each.offset >= 10 + start
+            )
+            if any(e.timestamp >= wanted and e.offset >= 10 + start for e in expected)
+            else None
+        )
+        steps = first_record_since(batch, header, wanted, start_offset=10 + start)
+        record = next(filter(None, steps), None)
+        assert record == (None if first is None else (first.offset, first.timestamp, -1))
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("codec", list(Codec))
+def test_oversized_records_are_named_and_not_read(codec: Codec) -> None:
+    records = [Record(b"k", b"v", 1), Record(b"k", bytes(5000), 2), Record(b"k", b"w", 3)]
+    batch = encode_batch(records, codec=codec)
+    steps = stream_records(batch, read_header(batch), record_bytes_max=1000)
+    found = [each for each in steps if each is not None]
+    assert [each.timestamp for each in found] == [1, 2, 3]
+    assert [isinstance(each, OversizedRecord) for each in found] == [False, True, False]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("change", [b"\x01", b"\x0c\x00", b"\x0e\x00\x00\x00\x01\x01\x00"])
+def test_malformed_records_are_corrupt(codec: Codec, change: bytes) -> None:
+    whole = b"\x0c\x00\x00\x00\x01\x01\x00"
+    header = read_header(encode_batch([Record(None, None, 0)]))._replace(
+        attributes=int(codec), last_offset_delta=2, record_count=3
+    )
+    batch, header = with_payload(header, compress(codec, whole + change + whole))
+    for read in (stream_records, record_times, latest_record_of):
+        with pytest.raises(KafkaError) as raised:
+            list(read(batch, header))
+        assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_missing_and_left_over_bytes_are_corrupt(codec: Codec) -> None:
+    batch = encode_batch([Record(b"k", bytes(1000), 1)] * 3, codec=codec)
+    header = read_header(batch)
+    for count in (2, 4):
+        claimed = header._replace(record_count=count, last_offset_delta=3)
+        for read in (stream_records, record_times):
+            with pytest.raises(KafkaError, match=r"after the last record|truncated"):
+                list(read(batch, claimed))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD, Codec.SNAPPY])
+def test_more_bytes_than_allowed_are_refused(codec: Codec) -> None:
+    batch = encode_batch([Record(b"k", bytes(100_000), 1)], codec=codec)
+    for read in (stream_records, record_times):
+        with pytest.raises(KafkaError) as raised:
+            list(read(batch, read_header(batch), max_decompressed=50_000))
+        assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_huge_batches_are_walked_in_little_memory(codec: Codec) -> None:
+    value = bytes(1_000_000)
+    body = b"\x00\x00\x00\x01" + write_varint(len(value)) + value + b"\x00"
+    batch = bomb(write_varint(len(body)) + body, 30, codec)
+    tracemalloc.start()
+    try:
+        steps = sum(1 for _ in record_times(batch, read_header(batch)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert steps >= 100
+    assert peak < 3_000_000
+
+
+def test_millions_of_headers_cost_nothing_until_somebody_asks() -> None:
+    count = 5_000_000
+    body = b"\x00\x00\x00\x01\x01" + write_varint(count) + b"\x00\x01" * count
+    batch = bomb(write_varint(len(body)) + body, 1)
+    tracemalloc.start()
+    try:
+        [record] = batch_records(batch, read_header(batch))
+        some = list(islice(record.headers, 3))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert some == [("", None)] * 3
+    assert len(record.headers) == count
+    assert record.headers[:2] == [("", None)] * 2
+    assert peak < 5 * len(body)
+
+
+def test_headers_are_a_sequence() -> None:
+    [record] = batch_records(
+        batch := encode_batch([Record(None, b"v", 1, [("a", b"1"), ("b", None)])]),
+        read_header(batch),
+    )
+    assert isinstance(record.headers, RecordHeaders)
+    assert record.headers == [("a", b"1"), ("b", None)]
+    assert record.headers == [("a", b"1"), ("b", None)]
+    assert record.headers != [("a", b"1")]
+    assert (record.headers[0], record.headers[-1]) == (("a", b"1"), ("b", None))
+    assert record.headers[::-1] == [("b", None), ("a", b"1")]
+    with pytest.raises(IndexError):
+        record.headers[2]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x01", b"\x04\x00\x01", b"\x02\x01\x01", b"\x02\x00\x01\x00"]
+)
+def test_malformed_headers_are_corrupt(data: bytes) -> None:
+    with pytest.raises(KafkaError) as raised:
+        list(RecordHeaders(data))
+    assert raised.value.code == ErrorCode.CORRUPT_MESSAGE

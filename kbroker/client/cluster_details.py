@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.metadata import MetadataResponse
+from kbroker.protocol.messages.quorum import DescribeQuorumRequest
 
 from .cluster import ClusterClient
 from .configs import Resource, describe_configs
@@ -16,6 +18,7 @@ from .log_dirs import LogDir, describe_log_dirs
 
 Row: TypeAlias = dict[str, Any]
 
+METADATA_TOPIC = "__cluster_metadata"
 NEARLY_FULL = 0.9
 ERROR, WARNING = "error", "warning"
 """How bad a problem is."""
@@ -99,8 +102,32 @@ async def cluster_problems(cluster: ClusterClient) -> list[Row]:
                     action = "start these brokers, or look into their logs"
                     problems.append(_problem("partition", where, said, action))
     alive = {broker.node_id for broker in metadata.brokers} - dead
+    problems += await _metadata_problems(cluster, alive)
     problems += await _folder_problems(cluster, metadata, alive)
     return problems + offline + await _unreadable(cluster, readable)
+
+
+async def _metadata_problems(cluster: ClusterClient, alive: Iterable[int]) -> list[Row]:
+    """Brokers that cannot change the cluster's metadata, as they say themselves.
+
+    Apache Kafka sends no such message without an error code.
+    """
+    partition = DescribeQuorumRequest.Partition(partition_index=0)
+    topic = DescribeQuorumRequest.Topic(topic_name=METADATA_TOPIC, partitions=[partition])
+    problems = []
+    for node_id in sorted(alive):
+        node = await cluster.node(node_id)
+        try:
+            answer = await node.ask(DescribeQuorumRequest(topics=[topic]), oldest=2)
+        except KafkaError as error:
+            if error.code != ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            continue
+        for found in (part for topic in answer.topics for part in topic.partitions):
+            if found.error_message and not found.error_code:
+                said, _, action = found.error_message.partition("; ")
+                problems.append(_problem("metadata", str(node_id), said, action))
+    return problems
 
 
 async def _folder_problems(

@@ -61,7 +61,16 @@ from .placement import place
 from .reassignment import begin, cancel, is_moving, target
 from .registrations import KnownNode
 from .scram_users import Credentials, new_secret, to_document
-from .store import ABSENT, OPERATIONS_MAX, Compacted, Document, Lease, MetadataStore, entry_at
+from .store import (
+    ABSENT,
+    OPERATIONS_MAX,
+    Compacted,
+    Document,
+    Lease,
+    MetadataStore,
+    StoreTrouble,
+    entry_at,
+)
 from .view import ClusterView, PartitionChange
 
 logger = logging.getLogger(__name__)
@@ -187,6 +196,11 @@ class Cluster(ClusterView):
     def revision(self) -> int:
         """How many changes the metadata has seen."""
         return self._store.revision
+
+    @property
+    def store_trouble(self) -> StoreTrouble | None:
+        """What keeps the metadata from being changed, as far as this node knows."""
+        return self._store.trouble
 
     # -- changes
 

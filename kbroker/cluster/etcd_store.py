@@ -7,6 +7,10 @@ and makes a revision even if it deletes what was not there.
 A client knows all entries. It reads them once, and then follows a watch. Watches of etcd may fall
 silent while members are stopped, and older ones had lost events, so it is looked regularly whether the
 watch has come as far as a read, and now and then all entries are compared.
+
+An etcd that holds less than it has told before was restored from an older snapshot, or is another one. What
+it says would delete topics and elect leaders that lack records, so a client of it keeps what it knows,
+and neither reads nor writes until etcd holds all of that again.
 Sources: https://etcd.io/docs/v3.5/learning/api/, .../api_guarantees/ (events of one revision come
 together, in order).
 """
@@ -35,6 +39,7 @@ from .store import (
     Lease,
     OutcomeUnknown,
     Snapshot,
+    StoreTrouble,
     Watcher,
 )
 from .timed_lease import TimedLease
@@ -49,7 +54,26 @@ HEAR_SECONDS = 0.2
 HEARD_SECONDS_MAX = 10.0
 """After that it is not known what came of it."""
 RETRY_SECONDS = 0.5
+REACH_ACTION = "see whether most members of etcd run, and whether this machine reaches them"
+RESTORE_ACTION = (
+    "restore the newest snapshot of etcd, or point this node to the right etcd; if there is no newer "
+    "state, stop all nodes, copy their data directories, and follow 'etcd holds an older state' in "
+    "docs/cluster.md"
+)
+ALARMS = {
+    "NOSPACE": StoreTrouble(
+        "etcd has reached its quota (alarm NOSPACE): topics, leaders and in-sync replicas cannot change",
+        "compact and defragment etcd (etcdctl compact, etcdctl defrag) or raise its "
+        "--quota-backend-bytes, then run 'etcdctl alarm disarm'",
+    ),
+    "CORRUPT": StoreTrouble(
+        "members of etcd hold different data (alarm CORRUPT): the metadata cannot change",
+        "replace the member that etcd's log names, then run 'etcdctl alarm disarm'",
+    ),
+}
+"""By the name of etcd's alarm."""
 LOOK_SECONDS = 2.0
+ALARM_SECONDS = 10.0
 COMPARE_SECONDS = 60.0
 
 
@@ -66,13 +90,20 @@ class EtcdLease(TimedLease):
     """A lease of etcd."""
 
     def __init__(
-        self, gateway: Gateway, number: str, ttl_seconds: float, granted_at: float
+        self,
+        gateway: Gateway,
+        number: str,
+        ttl_seconds: float,
+        granted_at: float,
+        check: Callable[[], None],
     ) -> None:
         super().__init__(int(number), ttl_seconds, granted_at)
         self._gateway = gateway
+        self._check = check
         self.number = number
 
     async def _renew(self) -> bool:
+        self._check()
         answer = await self._gateway.ask("lease/keepalive", {"ID": self.number})
         # A lease that is over has no time left, and what is 0 is left out.
         return "TTL" in answer.get("result", {})
@@ -109,6 +140,11 @@ class EtcdStore:
         self._following = trio.CancelScope()
         self._is_wrong = False
         """What is held is not what there is, or not known to be."""
+        self._newest = 0
+        """The highest revision that etcd has told."""
+        self._rollback: StoreTrouble | None = None
+        """Set while etcd holds an older state than this client knows."""
+        self._alarm: StoreTrouble | None = None
         self._trouble: str | None = None
         self._is_beating = False
 
@@ -117,9 +153,10 @@ class EtcdStore:
         return self._revision
 
     @property
-    def trouble(self) -> str | None:
+    def trouble(self) -> StoreTrouble | None:
         """What is wrong with etcd, as far as this client knows."""
-        return self._trouble
+        unreached = None if self._trouble is None else StoreTrouble(self._trouble, REACH_ACTION)
+        return self._rollback or self._alarm or unreached
 
     async def aclose(self) -> None:
         await self._gateway.aclose()
@@ -165,7 +202,7 @@ class EtcdStore:
             "success": done,
         }
         try:
-            answer = await self._gateway.ask("kv/txn", asked, changes=True)
+            answer = await self._ask("kv/txn", asked, changes=True)
         except Refusal as error:
             if lease is None or error.status != Status.NOT_FOUND:
                 raise
@@ -209,7 +246,7 @@ class EtcdStore:
         asked = {**self._all_of(prefix), "limit": str(self.PAGE_KEYS), **options}
         while True:
             try:
-                answer = await self._gateway.ask("kv/range", asked)
+                answer = await self._ask("kv/range", asked)
             except Refusal as error:
                 if error.status != Status.OUT_OF_RANGE:
                     raise
@@ -248,7 +285,59 @@ class EtcdStore:
                 self._is_beating = False
 
     async def _beat(self) -> None:
-        await self._gateway.ask("kv/txn", {"success": [self._put(CAUSE, {})]})
+        await self._ask("kv/txn", {"success": [self._put(CAUSE, {})]})
+
+    # -- an older state
+
+    async def _ask(self, path: str, message: Message, *, changes: bool = False) -> Message:
+        """Read or write keys, and notice whether etcd holds less than it has told before.
+
+        Such reads and writes are linearizable: no member answers with an older revision than one
+        that was told before the request.
+        """
+        self._check_rollback()
+        known = self._newest
+        try:
+            answer = await self._gateway.ask(path, message, changes=changes)
+        except Refusal as error:
+            if error.status == Status.RESOURCE_EXHAUSTED and "space" in str(error):
+                self._alarm = ALARMS["NOSPACE"]
+            raise
+        revision = int(answer["header"]["revision"])
+        if revision < known:
+            raise self._rolled_back(revision, known)
+        self._newest = max(self._newest, revision)
+        return answer
+
+    def _check_rollback(self) -> None:
+        if self._rollback is not None:
+            raise StorageError(self._rollback.problem)
+
+    def _rolled_back(self, revision: int, known: int) -> StorageError:
+        """Keep what is known, and believe nothing that etcd says."""
+        self._rollback = StoreTrouble(
+            f"etcd holds an older state of the metadata (revision {revision}) than this node knows "
+            f"(revision {known})",
+            RESTORE_ACTION,
+        )
+        logger.error("metadata: %s; this node keeps its metadata and its logs", self._rollback)
+        self._following.cancel()
+        return StorageError(self._rollback.problem)
+
+    async def _look_for_return(self) -> None:
+        """Go on if etcd holds again what this client knows."""
+        answer = await self._gateway.ask("kv/range", {"key": self._key(CAUSE)})
+        written = max((int(each["mod_revision"]) for each in answer.get("kvs", ())), default=0)
+        if int(answer["header"]["revision"]) >= self._newest and written >= self.written:
+            logger.warning("metadata: etcd holds again what this node knows; it goes on")
+            self._rollback = None
+            self._is_wrong = True
+
+    @property
+    def written(self) -> int:
+        """The revision of the newest transaction that this client holds."""
+        cause = self._held.get(CAUSE)
+        return 0 if cause is None else cause.revision
 
     # -- leases
 
@@ -256,11 +345,13 @@ class EtcdStore:
         if not math.isfinite(ttl_seconds):
             raise StorageError("etcd grants no lease without an end")
         await self.wait_until_read()
+        self._check_rollback()
         asked, asked_at = {"TTL": str(math.ceil(ttl_seconds))}, trio.current_time()
         granted = await self._gateway.ask("lease/grant", asked, changes=True)
-        lease = EtcdLease(self._gateway, granted["ID"], float(granted["TTL"]), asked_at)
+        ttl, check = float(granted["TTL"]), self._check_rollback
+        lease = EtcdLease(self._gateway, granted["ID"], ttl, asked_at, check)
         done = [self._put(LEASE + lease.number, {"holder": holder}, {"lease": lease.number})]
-        await self._gateway.ask("kv/txn", {"success": done})
+        await self._ask("kv/txn", {"success": done})
         return lease
 
     # -- watchers
@@ -287,12 +378,14 @@ class EtcdStore:
             nursery.start_soon(self._follow)
             nursery.start_soon(self._regularly, LOOK_SECONDS, self._look)
             nursery.start_soon(self._regularly, COMPARE_SECONDS, self._compare_all)
+            nursery.start_soon(self._regularly, ALARM_SECONDS, self._look_for_alarms)
 
     async def _follow(self) -> None:
         while True:
             try:
                 if not self.is_read:
                     await self._read_first()
+                await self._is_behind()  # before the watch: it would tell of an older state
                 if not self._is_wrong:
                     with trio.CancelScope() as self._following:
                         await self._follow_watch()
@@ -351,9 +444,11 @@ class EtcdStore:
 
     async def _catch_up(self) -> None:
         """Take over what is there now, in place of changes that nobody can tell any more."""
+        await self._is_behind()  # before the beats, after which an older state would look newer
         for _ in range(2):  # a revision for what is gone, and one for what is new
             await self._beat()
         revision, found = await self._read("")
+        self._check_newer(found)
         known, self._held = self._held, {each.key: each for each in found}
         gone: dict[str, Entry | None] = {}
         new: dict[str, Entry | None] = {}
@@ -373,6 +468,13 @@ class EtcdStore:
             self._tell(Change(revision, new, MISSED))
         self._watchers.forget(revision)
         self._is_wrong = False
+
+    def _check_newer(self, found: Iterable[Held]) -> None:
+        """Raise StorageError if a key has an older revision than the one that is held."""
+        for each in found:
+            known = self._held.get(each.key)
+            if known is not None and each.revision < known.revision:
+                raise self._rolled_back(each.revision, known.revision)
 
     # -- doubts
 
@@ -398,8 +500,27 @@ class EtcdStore:
             logger.info("metadata: etcd answers again")
         self._trouble = trouble
 
+    async def _look_for_alarms(self) -> None:
+        """Learn whether etcd takes no writes. A user without the right to ask learns it by a write."""
+        try:
+            answer = await self._gateway.ask("maintenance/alarm", {"action": "GET"})
+        except Refusal as error:
+            if error.status not in (Status.PERMISSION_DENIED, Status.UNAUTHENTICATED):
+                raise
+            return
+        raised = {each.get("alarm") for each in answer.get("alarms", ())}
+        alarm = next((trouble for name, trouble in ALARMS.items() if name in raised), None)
+        if alarm is not None and alarm != self._alarm:
+            logger.error("metadata: %s", alarm)
+        elif alarm is None and self._alarm is not None:
+            logger.info("metadata: etcd takes writes again")
+        self._alarm = alarm
+
     async def _look(self) -> None:
         """Follow anew where the watch has not come as far as a read, and does not come on."""
+        if self._rollback is not None:
+            await self._look_for_return()
+            return
         known = self._revision
         if await self._is_behind():
             await trio.sleep(HEAR_SECONDS)
@@ -407,11 +528,15 @@ class EtcdStore:
                 self._following.cancel()
 
     async def _is_behind(self) -> bool:
+        """Return True if etcd holds more than the watch has told. Raises StorageError if less."""
+        written = self.written
         counting = {"request_range": {**self._all_of(""), "count_only": True}}
         reading = {"request_range": {"key": self._key(CAUSE)}}
-        answer = await self._gateway.ask("kv/txn", {"success": [counting, reading]})
+        answer = await self._ask("kv/txn", {"success": [counting, reading]})
         counted, read = (each["response_range"] for each in answer["responses"])
         newest = max((int(each["mod_revision"]) for each in read.get("kvs", ())), default=0)
+        if newest < written:
+            raise self._rolled_back(newest, written)
         return newest > self._revision or int(counted.get("count", 0)) != len(self._held)
 
     async def _compare_all(self) -> None:

@@ -20,7 +20,7 @@ from kbroker.storage.files import File, Files
 from kbroker.storage.naming import RESERVE
 from kbroker.storage.reserve import Reserve
 
-from .store import ABSENT, Change, Document, Entry, Lease, Snapshot, Watcher
+from .store import ABSENT, Change, Document, Entry, Lease, Snapshot, StoreTrouble, Watcher
 from .watchers import Watchers
 
 logger = logging.getLogger(__name__)
@@ -206,6 +206,10 @@ class LocalStore:
     @property
     def revision(self) -> int:
         return self._revision
+
+    @property
+    def trouble(self) -> StoreTrouble | None:
+        return None
 
     async def range(self, prefix: str) -> Snapshot:
         found = {k: e for k, e in self._entries.items() if k.startswith(prefix)}

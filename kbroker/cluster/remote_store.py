@@ -10,7 +10,16 @@ import trio
 
 from kbroker.storage.errors import StorageError
 
-from .store import Document, Entry, Lease, OutcomeUnknown, Snapshot, Unreachable, Watcher
+from .store import (
+    Document,
+    Entry,
+    Lease,
+    OutcomeUnknown,
+    Snapshot,
+    StoreTrouble,
+    Unreachable,
+    Watcher,
+)
 from .store_link import Link, LinkBroken, Message, change_of
 from .timed_lease import TimedLease
 from .watchers import Watchers
@@ -68,6 +77,10 @@ class RemoteStore:
     @property
     def revision(self) -> int:
         return self._revision
+
+    @property
+    def trouble(self) -> StoreTrouble | None:
+        return None
 
     async def run(self) -> None:
         """Hear what is told, until cancelled. Raises StorageError: nothing more will come."""

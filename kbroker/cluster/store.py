@@ -101,6 +101,16 @@ class Lease(Protocol):
         ...
 
 
+class StoreTrouble(NamedTuple):
+    """Why the metadata cannot be changed, and what the operator can do about it."""
+
+    problem: str
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.action}"
+
+
 class MetadataStore(Protocol):
     """One client's view of the shared truth of a cluster.
 
@@ -111,6 +121,11 @@ class MetadataStore(Protocol):
     @property
     def revision(self) -> int:
         """That of the newest transaction that this client has heard of. Each one has a higher."""
+        ...
+
+    @property
+    def trouble(self) -> StoreTrouble | None:
+        """What keeps the metadata from being changed, as far as this client knows."""
         ...
 
     async def range(self, prefix: str) -> Snapshot:

@@ -17,7 +17,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 
 from .data_folders import JOURNAL_RESERVE, known_cluster, lone_node, node_folder, node_folders
-from .found_folders import JOURNAL_END, LEAVING_JOURNAL, METADATA_JOURNAL
+from .found_folders import JOURNAL_END, LEAVING_JOURNAL, METADATA_JOURNAL, SEEN_REVISION
 from .growth import finish, locked
 
 CARRIED_JOURNAL = METADATA_JOURNAL + ".carried"
@@ -80,6 +80,9 @@ async def carry_in(
             if await source.transact(leaves, compares=compares, cause=CAUSE) is None:
                 raise StorageError("the cluster has changed meanwhile; try again")
         await _write_journal(files, paths[0], source, mark.value)
+        for path in (path for some in nodes.values() for path in some):
+            if files.exists(f"{path}/{SEEN_REVISION}"):  # it is of an etcd that they leave
+                files.remove(f"{path}/{SEEN_REVISION}")
         await remove_all(source)
         return nodes
 

@@ -22,6 +22,8 @@ from kbroker.storage.naming import (
 
 METADATA_JOURNAL = "cluster.journal"
 JOURNAL_END = clean_end_path(METADATA_JOURNAL)
+SEEN_REVISION = "metadata.revision"
+"""Of a node whose metadata is in etcd: the newest revision of it that the node has seen."""
 LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
 """The journal while it is carried to another store."""
 NODE_FOLDER = re.compile(r"node-(\d+)")

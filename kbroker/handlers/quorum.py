@@ -32,7 +32,9 @@ async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> Descr
 
     Versions: 1 has times, 2 directory ids (zero: voters are fixed) and addresses (KIP-853).
 
-    Differs from Kafka: the address is that of this listener; there is none for controllers.
+    Differs from Kafka: the address is that of this listener; there is none for controllers. While this
+    node cannot change the metadata, the partition has an error message that says why, without an
+    error code.
     """
     try:
         ctx.require_cluster(AclOperation.DESCRIBE)
@@ -43,7 +45,9 @@ async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> Descr
     cluster = ctx.node.cluster
     endpoints = {node.node_id: endpoint for node, endpoint in ctx.brokers()}
     leader = cluster.controller_id
+    trouble = cluster.store_trouble
     partition = DescribeQuorumResponse.Partition(
+        error_message=None if trouble is None else str(trouble),
         leader_id=leader,
         leader_epoch=cluster.controller_epoch,
         high_watermark=cluster.revision,

@@ -240,16 +240,24 @@ class _Serving:
                 else self._controlled(options.control_port, config, http, settings)
             )
 
-    def _metadata(self, cluster: str) -> contextlib.AbstractAsyncContextManager[MetadataStore]:
+    @contextlib.asynccontextmanager
+    async def _metadata(self, cluster: str) -> AsyncIterator[MetadataStore]:
         """That of a cluster that has nodes elsewhere too. Raises StartFailed, ConfigError."""
         try:
             from kbroker.cluster.etcd import EtcdAddress, connected
+
+            from .seen_revision import seen_revision
         except ModuleNotFoundError as error:
             missing = f"--cluster needs {error.name}: pip install 'kbroker[cluster]'"
             raise StartFailed(missing) from None
         address = EtcdAddress.parse(cluster)
         self.metadata_at = str(address)
-        return connected(address)
+        async with contextlib.AsyncExitStack() as stack:
+            store = await stack.enter_async_context(connected(address))
+            if self.data_dirs:
+                kept = seen_revision(self.data_dirs[0], store, str(address))
+                await stack.enter_async_context(kept)
+            yield store
 
     @contextlib.asynccontextmanager
     async def _plain(self, config: BrokerConfig, settings: dict[str, Any]) -> AsyncIterator[Broker]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.cluster import Cluster
+from kbroker.cluster.store import StoreTrouble
 from kbroker.partitions import folder_watch
 from kbroker.storage.crash_files import CrashFiles
 
@@ -49,6 +52,22 @@ async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> Non
         read = ("topic", "consume", "t", "--from-beginning", "-p", "1", "-n", "1")
         refused = await cli(*read, "-b", broker.bootstrap_servers, status=1)
         assert "cannot be read" in refused.stderr
+
+
+async def test_health_names_metadata_that_cannot_change(
+    cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = StoreTrouble("etcd is full", "make room; then disarm the alarm")
+    monkeypatch.setattr(Cluster, "store_trouble", trouble)
+    said = await cli("cluster", "health", "-o", "json", status=1)
+    (row,) = json.loads(said.stdout)
+    assert row == {
+        "what": "metadata",
+        "where": str(broker.node.id),
+        "problem": trouble.problem,
+        "action": trouble.action,
+        "severity": "error",
+    }
 
 
 async def test_logdirs(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ class Etcd:
                 zip(machines, self.endpoints, peers, strict=True)
             )
         ]
+        self._folder = folder
         self._log = (folder / "etcd.log").open("wb")
         self._processes = [self._launch(command) for command in self._commands]
         try:
@@ -175,6 +176,23 @@ class Etcd:
 
     def restart(self, number: int, *options: str) -> None:
         self._processes[number] = self._launch([*self._commands[number], *options])
+
+    def copy(self) -> Path:
+        """Copy the files of the only member, as a snapshot; it stands still meanwhile."""
+        self.kill(0)
+        copied = self._folder / f"copy-{len(list(self._folder.glob('copy-*')))}"
+        shutil.copytree(self._folder / "m0", copied)
+        self.restart(0)
+        self.wait()
+        return copied
+
+    def restore(self, copied: Path) -> None:
+        """Let the only member go on with the files of `copy`."""
+        self.kill(0)
+        shutil.rmtree(self._folder / "m0")
+        shutil.copytree(copied, self._folder / "m0")
+        self.restart(0)
+        self.wait()
 
     def stop(self) -> None:
         for process in self._processes:

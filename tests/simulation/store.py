@@ -30,6 +30,7 @@ from kbroker.cluster.store import (
     Lease,
     OutcomeUnknown,
     Snapshot,
+    StoreTrouble,
     Watcher,
 )
 from kbroker.cluster.timed_lease import TimedLease
@@ -309,6 +310,10 @@ class SimulatedStore:
     @property
     def revision(self) -> int:
         return self._seen
+
+    @property
+    def trouble(self) -> StoreTrouble | None:
+        return None
 
     async def range(self, prefix: str) -> Snapshot:
         least = self._seen

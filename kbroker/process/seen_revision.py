@@ -1,0 +1,92 @@
+"""The newest revision of the metadata that a node has seen, kept in its first data directory.
+
+An older snapshot of etcd looks like any other state to a node that starts: replicas that lack acknowledged
+records count as in sync there, and topics are missing. Only the node's own file tells that there was more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from kbroker.folders.found_folders import SEEN_REVISION
+from kbroker.storage.errors import StorageError
+
+KEEP_SECONDS = 5.0
+"""How often a newer revision is written."""
+
+
+class Written(Protocol):
+    """A metadata store that tells the revision of its newest transaction."""
+
+    @property
+    def written(self) -> int: ...
+
+
+@asynccontextmanager
+async def seen_revision(directory: str, store: Written, address: str) -> AsyncIterator[None]:
+    """Check that the metadata is not older than what this node has seen, and keep what it sees.
+
+    Args:
+        directory: The first data directory of the node.
+        store: A store that has read the metadata.
+        address: Where the metadata is, for messages.
+
+    Raises:
+        StorageError: The metadata is older, or the file cannot be read.
+    """
+    path = Path(directory, SEEN_REVISION)
+    seen = _read(path)
+    if store.written < seen:
+        raise StorageError(
+            f"{address} holds an older state of the metadata (revision {store.written}) than this node "
+            f"has seen (revision {seen}): replicas that lack acknowledged records may count as in sync "
+            "there. Restore the newest snapshot of etcd. If there is no newer one, stop all nodes, copy "
+            f"their data directories, and remove {path} on each node to start with the older state"
+        )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_keep, path, store, seen)
+        yield
+        nursery.cancel_scope.cancel()
+    _write_newer(path, store.written, seen)
+
+
+def _read(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"cannot read {path}, which tells the newest metadata that this node has seen: {error}; "
+            "remove the file if etcd holds the newest state"
+        ) from None
+
+
+async def _keep(path: Path, store: Written, seen: int) -> None:
+    while True:
+        await trio.sleep(KEEP_SECONDS)
+        newest = store.written
+        await trio.to_thread.run_sync(partial(_write_newer, path, newest, seen))
+        seen = max(seen, newest)
+
+
+def _write_newer(path: Path, newest: int, seen: int) -> None:
+    """Replace the file. A disk that refuses is named by whoever appends records to it."""
+    if newest <= seen or not path.parent.is_dir():
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("w") as file:
+            file.write(f"{newest}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        return

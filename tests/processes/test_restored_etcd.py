@@ -1,0 +1,117 @@
+"""Nodes whose etcd is restored from an older snapshot keep every record, and say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbroker.folders.found_folders import SEEN_REVISION
+
+from ..cluster.etcd import Etcd
+from ..kill.server import Server
+from .commands import consume, kbroker, produce, wait_until, wait_until_healthy
+from .test_etcd import nodes_of, refused_at
+
+pytestmark = pytest.mark.slow
+
+RECORDS = 500
+OLDER = "holds an older state of the metadata"
+
+
+@contextmanager
+def etcd_in(folder: Path) -> Iterator[Etcd]:
+    folder.mkdir()
+    etcd = Etcd(folder)
+    try:
+        yield etcd
+    finally:
+        etcd.stop()
+
+
+def bytes_of_orders(node: Server) -> int:
+    """How many bytes of records a node has, whatever their directory is called."""
+    found = node.data.glob("orders-0*/*.log")
+    return sum(path.stat().st_size for path in found)
+
+
+def seen(node: Server) -> int:
+    path = node.data / SEEN_REVISION
+    return int(path.read_text()) if path.exists() else 0
+
+
+def create_orders(nodes: Mapping[int, Server]) -> None:
+    before = {node_id: seen(node) for node_id, node in nodes.items()}
+    kbroker(nodes[1].bootstrap, "topic", "create", "orders", "--replication-factor", "3")
+    produce(nodes[1].bootstrap, 0, RECORDS)
+    wait_until_healthy(nodes[1].bootstrap)
+    wait_until(lambda: all(seen(node) > before[node_id] for node_id, node in nodes.items()))
+
+
+def test_records_that_an_older_etcd_does_not_know_are_kept(tmp_path: Path) -> None:
+    with etcd_in(tmp_path / "etcd") as etcd:
+        address = f"etcd://{etcd.endpoints[0].removeprefix('http://')}/restored"
+        with nodes_of(address, tmp_path) as nodes:
+            copied = etcd.copy()
+            wait_until_healthy(nodes[1].bootstrap)
+            create_orders(nodes)
+            sizes = [bytes_of_orders(node) for node in nodes.values()]
+            assert all(sizes)
+            etcd.restore(copied)
+            for node in nodes.values():
+                wait_until(lambda: OLDER in node.log_path.read_text())  # noqa: B023
+            assert consume(nodes[2].bootstrap) == [*range(RECORDS)], "nodes that run go on"
+            health = kbroker(nodes[2].bootstrap, "cluster", "health", status=1)
+            assert OLDER in health
+            assert "restore the newest snapshot" in health
+            for node in nodes.values():
+                node.kill()
+            sentence = refused_at(address, nodes[3].data, "--node-id", "3", "--port", "0")
+            assert OLDER in sentence
+            assert SEEN_REVISION in sentence
+            assert [bytes_of_orders(node) for node in nodes.values()] == sizes
+            for node in nodes.values():
+                (node.data / SEEN_REVISION).unlink()
+                node.start()
+            for node in nodes.values():
+                wait_until(lambda: "-stray" in node.log_path.read_text())  # noqa: B023
+                assert list(node.data.glob("orders-0*-stray"))
+            assert [bytes_of_orders(node) for node in nodes.values()] == sizes
+
+
+def test_nodes_go_on_when_the_newest_state_is_restored(tmp_path: Path) -> None:
+    with etcd_in(tmp_path / "etcd") as etcd:
+        address = f"etcd://{etcd.endpoints[0].removeprefix('http://')}/restored"
+        with nodes_of(address, tmp_path) as nodes:
+            older = etcd.copy()
+            wait_until_healthy(nodes[1].bootstrap)
+            create_orders(nodes)
+            newest = etcd.copy()
+            etcd.restore(older)
+            wait_until(lambda: OLDER in nodes[1].log_path.read_text())
+            etcd.restore(newest)
+            wait_until_healthy(nodes[1].bootstrap)
+            produce(nodes[1].bootstrap, RECORDS, 2 * RECORDS)
+            assert consume(nodes[2].bootstrap) == [*range(2 * RECORDS)]
+
+
+def test_an_etcd_at_its_quota_is_a_problem_with_an_action(tmp_path: Path) -> None:
+    with etcd_in(tmp_path / "etcd") as etcd:
+        address = f"etcd://{etcd.endpoints[0].removeprefix('http://')}/full"
+        with nodes_of(address, tmp_path) as nodes:
+            kbroker(nodes[1].bootstrap, "topic", "create", "orders", "--replication-factor", "3")
+            wait_until_healthy(nodes[1].bootstrap)
+            etcd.alarm(True)
+
+            def health() -> str:
+                return kbroker(nodes[1].bootstrap, "cluster", "health", "-o", "json", status=1)
+
+            wait_until(lambda: "NOSPACE" in nodes[1].log_path.read_text())
+            said = health()
+            assert "NOSPACE" in said
+            assert "etcdctl alarm disarm" in said
+            etcd.alarm(False)
+            wait_until_healthy(nodes[1].bootstrap)
+            produce(nodes[1].bootstrap, 0, RECORDS)

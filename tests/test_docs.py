@@ -1,11 +1,14 @@
 """The documentation says what the program does."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kbroker.handlers.registry import load_apis
+from kbroker.testing import LocalBroker
 
 from .pages import check_page, commands_of, run_page
 
@@ -25,6 +28,26 @@ RUN = [
 ]
 """Pages whose commands are run here; tests/cli runs cli.md, compat-tests moving.md, long_pages those of
 which there are too many."""
+
+
+@pytest.mark.slow
+def test_readme_program_prints_the_same_on_every_run(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    before, program = text.split("```python\n")[:2]
+    assert "pip install kafka-python" in before, "the client that the program imports"
+    with LocalBroker() as broker:
+        path = tmp_path / "program.py"
+        path.write_text(
+            program.split("```")[0].replace("localhost:9092", broker.bootstrap_servers),
+            encoding="utf-8",
+        )
+        printed = [
+            subprocess.run(
+                [sys.executable, path], capture_output=True, check=True, encoding="utf-8"
+            ).stdout
+            for _ in range(2)
+        ]
+    assert printed == ["[b'hi']\n"] * 2
 
 
 def test_the_readme_lists_exactly_the_served_apis() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from kbroker import __version__
-from kbroker.text.printable import printable
+from kbroker.text.printable import accept_all_characters, printable
 
 from .lazy import LazyGroup
 
@@ -61,6 +63,11 @@ COMMANDS = {
 
 class Kbroker(LazyGroup):
     """The whole command line."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line, with output that no locale can stop."""
+        accept_all_characters()
+        return super().main(*args, **kwargs)
 
     def invoke(self, context: click.Context) -> object:
         """Run a command; what it ends with may name things that clients have named.

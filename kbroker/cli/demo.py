@@ -62,7 +62,7 @@ def demo(
     # As Ctrl+C does: the broker, the producer and Spark go too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = run.Options(folder, against, rows, interrupt, keep)
-    with open(os.devnull, "w") as nowhere:
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
         task = run.Demo(options, nowhere if as_json else sys.stdout)
         try:
             passed = task.check_again() if check else task.run()

@@ -128,7 +128,7 @@ def _summary(row: Mapping[str, Any]) -> list[str]:
 @click.option(
     "--from-file",
     "file",
-    type=click.File(),
+    type=click.File(encoding="utf-8"),
     help="Offsets as `group describe -o json` or `seek -o json` print them, or TOPIC,PARTITION,OFFSET.",
 )
 @click.option(

@@ -34,7 +34,7 @@ def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
 
     path = profiles_path()
     try:
-        data: dict[str, Any] = read_toml(path.read_text())
+        data: dict[str, Any] = read_toml(path.read_text(encoding="utf-8"))
         profiles = {
             str(name): {str(key): str(value) for key, value in settings.items()}
             for name, settings in data.get("profiles", {}).items()
@@ -58,7 +58,7 @@ def write_profiles(current: str, profiles: dict[str, dict[str, str]]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(mode=0o600)  # passwords may stand in it
-        temporary.write_text("\n".join(lines) + "\n")
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

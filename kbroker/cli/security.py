@@ -71,7 +71,7 @@ def list_(target: Target, names: tuple[str, ...], output: str) -> None:
 )
 @click.option(
     "--password-file",
-    type=click.File(),
+    type=click.File(encoding="utf-8"),
     metavar="FILE",
     help="Read the password from FILE, - for the standard input, instead of asking for it.",
 )

@@ -49,7 +49,7 @@ def packages(form: str | None, folder: Path | None) -> None:
 
 
 @spark.command()
-@click.argument("log", type=click.File(errors="replace"), required=False)
+@click.argument("log", type=click.File(encoding="utf-8", errors="replace"), required=False)
 def doctor(log: TextIO | None) -> None:
     """Check Java, jars, interpreter and network for Spark, and explain the failures in LOG.
 

@@ -50,7 +50,7 @@ def topic() -> None:
 @click.option(
     "--file",
     "file",
-    type=click.File(),
+    type=click.File(encoding="utf-8"),
     help="Topics as `topic describe -o json` prints them, or as TOML; - for standard input.",
 )
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is no error.")

@@ -48,7 +48,7 @@ def parse_pairs(texts: Iterable[str]) -> dict[str, str]:
 def read_topics(path: Path) -> list[DeclaredTopic]:
     """Read the topics of a file, TOML by its name, else JSON. Raises BadTopic, naming the file."""
     try:
-        return parse_topics(path.read_text(), toml=path.suffix == ".toml")
+        return parse_topics(path.read_text(encoding="utf-8"), toml=path.suffix == ".toml")
     except (OSError, ValueError) as error:
         raise BadTopic(f"{path}: {error}") from None
 

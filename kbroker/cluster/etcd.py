@@ -119,7 +119,7 @@ def _login(text: str | None, password_file: str | None) -> Login | None:
     if has_password or password_file is None:
         raise ConfigError("the user of etcd needs a password, or a password-file, and not both")
     try:
-        return Login(unquote(user), Path(password_file).read_text().strip())
+        return Login(unquote(user), Path(password_file).read_text(encoding="utf-8").strip())
     except OSError as error:
         raise ConfigError(f"password-file={password_file}: {error.strerror}") from None
 

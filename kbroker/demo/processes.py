@@ -55,7 +55,7 @@ class Worker:
     ) -> None:
         self.log = log
         self.killed = False
-        with log.open("a") as stderr:
+        with log.open("a", encoding="utf-8") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
@@ -63,7 +63,8 @@ class Worker:
                 stderr=stderr,
                 cwd=folder,
                 env={**os.environ, **(environment or {})},
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 start_new_session=True,
             )
         threading.Thread(target=self._listen, args=(events,), daemon=True).start()

@@ -183,7 +183,7 @@ def read_source(path: Path) -> Source:
     for name in FILES:
         _check_plain(path / name)
     try:
-        text = (path / META_PROPERTIES).read_text(errors="replace")
+        text = (path / META_PROPERTIES).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise AdoptError(
             f"{path} is not a folder of `log.dirs` ({error.strerror}: {META_PROPERTIES})"

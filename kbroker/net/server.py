@@ -167,7 +167,9 @@ def draw_port() -> int:
     still look for it meet nobody else. 0 where the system has hardly any other ports.
     """
     try:
-        last = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        last = int(
+            Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="utf-8").split()[0]
+        )
     except OSError:
         last = LAST_PORT
     # Not the generator of the process: tests may have given that a seed.

@@ -428,7 +428,7 @@ class _Serving:
             is_json = options.port_file.endswith(".json")
             _write_atomic(options.port_file, line if is_json else ready["bootstrap_servers"] + "\n")
         if options.ready_fd is not None:
-            with os.fdopen(options.ready_fd, "w") as stream:
+            with os.fdopen(options.ready_fd, "w", encoding="utf-8") as stream:
                 stream.write(line)
         _notify_systemd("READY=1")
 
@@ -485,7 +485,7 @@ def _has_data(folder: str) -> bool:
 
 def _write_atomic(path: str, text: str) -> None:
     temporary = _temporary(path)
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 

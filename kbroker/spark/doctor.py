@@ -158,7 +158,12 @@ def _workers(pyspark: Installed, setting: str | None) -> Iterator[Result]:
         return
     try:
         done = subprocess.run(
-            [program, "-c", _VERSIONS], capture_output=True, text=True, check=True, timeout=60
+            [program, "-c", _VERSIONS],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=True,
+            timeout=60,
         )
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:

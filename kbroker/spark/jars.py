@@ -207,7 +207,7 @@ class Fetcher:
             command = self._command(artifact, version, Path(project), folder)
             try:
                 done = subprocess.run(
-                    command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
+                    command, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=_TIMEOUT_S,
                     stdin=subprocess.DEVNULL, cwd=project,
                 )  # fmt: skip
             except subprocess.TimeoutExpired as error:

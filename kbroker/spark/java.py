@@ -85,7 +85,14 @@ def major_in(text: str) -> int:
 def _ask(program: Path) -> Java:
     try:
         command = [str(program), "-version"]
-        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        said = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=30,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return Java(program, 0)
     return Java(program, major_in(said.stderr))

@@ -138,7 +138,7 @@ class ClientSettings:
             # Python reads them from files only.
             with tempfile.TemporaryDirectory(prefix="kbroker-") as folder:
                 path = Path(folder) / "client.pem"
-                path.write_text(self.certificate.key + self.certificate.chain)
+                path.write_text(self.certificate.key + self.certificate.chain, encoding="utf-8")
                 context.load_cert_chain(path)
         return context
 

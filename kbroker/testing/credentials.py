@@ -103,7 +103,7 @@ class Issuer:
 
     def _written(self, name: str, text: str) -> Path:
         path = self._folder / name
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         return path
 
     def properties(self) -> dict[str, str]:

@@ -29,9 +29,9 @@ def shared_broker(folder: Path) -> Iterator[str]:
     with door:
         if not address.exists():
             process, started = _start()
-            address.write_text(started)
+            address.write_text(started, encoding="utf-8")
         presence.acquire()
-        bootstrap = address.read_text()
+        bootstrap = address.read_text(encoding="utf-8")
     try:
         yield bootstrap
     finally:
@@ -43,7 +43,7 @@ def shared_broker(folder: Path) -> Iterator[str]:
 
 def _start() -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, "-m", "kbroker", *SERVE]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8")
     assert process.stdout is not None
     for line in process.stdout:
         event = json.loads(line)

@@ -57,7 +57,7 @@ class Snapshot:
         path.mkdir(parents=True)
         copy_folders(self.store, FolderStore(_parts(path, len(self.store.folders))))
         if self.clocks != Readings():
-            (path / CLOCKS).write_text(json.dumps(self.clocks))
+            (path / CLOCKS).write_text(json.dumps(self.clocks), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Snapshot:
@@ -81,7 +81,7 @@ def _parts(path: Path, count: int) -> list[str]:
 def _read_clocks(path: Path) -> Readings:
     if not (path / CLOCKS).exists():
         return Readings()
-    log, coordinator = json.loads((path / CLOCKS).read_text())
+    log, coordinator = json.loads((path / CLOCKS).read_text(encoding="utf-8"))
     return Readings(Reading(*log), Reading(*coordinator))
 
 

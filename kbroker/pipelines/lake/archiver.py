@@ -230,7 +230,7 @@ class Archiver:
                 raise
 
     def _write(self, rows: DataFrame, batch: int) -> None:
-        checkpoint = json.loads((self.checkpoint / "metadata").read_text())["id"]
+        checkpoint = json.loads((self.checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
         if not self._commits.begin(batch, checkpoint):
             return
         self._stage(rows)

@@ -53,7 +53,7 @@ class Journal:
     def save(self, path: Path) -> None:
         """Put it in a file, whole or not at all. Raises OSError."""
         beside = path.with_name(path.name + ".new")
-        with beside.open("w") as file:
+        with beside.open("w", encoding="utf-8") as file:
             json.dump(asdict(self), file, indent=1)
             file.flush()
             os.fsync(file.fileno())
@@ -87,7 +87,7 @@ def load(path: Path, asked: dict[str, Any]) -> Journal | None:
     Raises ClientError for a file of another replay, or of none.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     try:

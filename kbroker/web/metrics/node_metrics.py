@@ -199,7 +199,7 @@ def _name_of(code: int) -> str:
 def _disk_bytes() -> dict[str, int]:
     """What this process has read and written, where the system says it."""
     try:
-        with open("/proc/self/io") as file:
+        with open("/proc/self/io", encoding="utf-8") as file:
             rows = dict(line.split(":") for line in file)
         return {name: int(rows[name]) for name in ("read_bytes", "write_bytes")}
     except (OSError, KeyError, ValueError):

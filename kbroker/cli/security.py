@@ -4,7 +4,8 @@ Kafka."""
 from __future__ import annotations
 
 import sys
-from typing import IO, TYPE_CHECKING
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -58,9 +59,8 @@ def list_(target: Target, names: tuple[str, ...], output: str) -> None:
     "mechanisms",
     multiple=True,
     type=click.Choice(MECHANISMS, case_sensitive=False),
-    default=MECHANISMS[:1],
-    show_default=True,
-    help="Let the user log in by this one; can be given several times.",
+    help="Let the user log in by this one; can be given several times.  [default: those of the "
+    "brokers' listeners]",
 )
 @click.option(
     "--iterations",
@@ -83,22 +83,42 @@ def add(
     iterations: int,
     password_file: IO[str] | None,
 ) -> None:
-    """Make user NAME, or give it another password.
+    """Make user NAME, or give it another password, for all SCRAM mechanisms that listeners take.
 
     The password stays here: brokers get a hash of it. Who reads that on its way can log in with it, so
     use a listener with TLS.
     """
-    from kbroker.client.scram_users import set_scram_password
+    from kbroker.client.scram_users import served_scram_mechanisms, set_scram_password
     from kbroker.security.scram import ScramMechanism
 
     password = _password(password_file)
 
-    async def work(cluster: ClusterClient) -> None:
-        for each in dict.fromkeys(mechanisms):
-            await set_scram_password(cluster, name, password, ScramMechanism(each), iterations)
+    async def work(cluster: ClusterClient) -> _Made:
+        served = await served_scram_mechanisms(cluster)
+        asked = [ScramMechanism(each) for each in dict.fromkeys(mechanisms)]
+        made = asked or list(served or ()) or [ScramMechanism.SHA_256]
+        for each in made:
+            await set_scram_password(cluster, name, password, each, iterations)
+        return _Made(made, made if served is None else [each for each in made if each in served])
 
-    run(target, work)
-    say(f"user {name} can log in by {', '.join(dict.fromkeys(mechanisms))}")
+    made = run(target, work)
+    if made.usable:
+        say(f"user {name} can log in by {', '.join(made.usable)}")
+    useless = [each for each in made.mechanisms if each not in made.usable]
+    if useless:
+        names = ", ".join(useless)
+        say(
+            f"user {name} has a password for {names}, and cannot log in by that yet: no listener of the "
+            f"brokers takes {names}; name it in sasl.enabled.mechanisms of one with SASL_SSL or "
+            "SASL_PLAINTEXT"
+        )
+
+
+class _Made(NamedTuple):
+    """The mechanisms that a user has a password for, and those that a listener takes."""
+
+    mechanisms: Sequence[str]
+    usable: Sequence[str]
 
 
 def _password(file: IO[str] | None) -> str:

@@ -82,19 +82,27 @@ class ClusterClient:
         """A connection to the first bootstrap address that answers. Raises CannotConnect."""
         async with self._dialling:
             if self._any is None or self._any.broken:
-                self._any = await self._first_that_answers()
+                self._any = await self._first_that_answers(self._connect)
             return self._any
 
-    async def _first_that_answers(self) -> Connection:
+    async def _first_that_answers(
+        self, connect: Callable[[Endpoint], Awaitable[Connection]]
+    ) -> Connection:
         reasons = []
         for endpoint in self.bootstrap:
             try:
-                return await self._connect(endpoint)
+                return await connect(endpoint)
             except (OSError, DecodeError) as error:
                 reasons.append(f"{endpoint} {_reason(error)}")
         raise CannotConnect("; ".join(reasons))
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
+        connection = await self._negotiated(endpoint)
+        await self._log_in(connection, endpoint)
+        return connection
+
+    async def _negotiated(self, endpoint: Endpoint) -> Connection:
+        """A connection that knows the broker's versions, before anybody has logged in."""
         connection = await open_connection(
             *endpoint, self.client_id, tls=self._security.tls, dial=self._dial
         )
@@ -109,7 +117,6 @@ class ClusterClient:
                 raise
         if not connection.versions:
             raise OSError("accepts connections but does not answer")
-        await self._log_in(connection, endpoint)
         return connection
 
     async def _log_in_by_security(self, connection: Connection, _: Endpoint) -> None:
@@ -117,6 +124,25 @@ class ClusterClient:
             from .security import log_in
 
             await log_in(connection, self._security.credentials)
+
+    async def login_mechanisms(self) -> list[str] | None:
+        """Return the SASL mechanisms of the listener that this client uses.
+
+        Returns:
+            Their names, or None if clients do not log in there.
+
+        Raises:
+            CannotConnect: No broker answers.
+            OSError: The broker has ended the connection.
+        """
+        if self._security.credentials is None:
+            return None
+        from kbroker.protocol.messages.security import SaslHandshakeRequest
+
+        connection = await self._first_that_answers(self._negotiated)
+        mechanism = self._security.credentials.mechanism
+        answer = await connection.ask(SaslHandshakeRequest(mechanism=mechanism), oldest=1)
+        return list(answer.mechanisms)
 
     async def node(self, node_id: int) -> Connection:
         """The connection to a broker, at the address that it advertises.

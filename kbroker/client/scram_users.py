@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
@@ -16,6 +16,7 @@ from kbroker.protocol.messages.security import (
 from kbroker.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, salted_password
 
 from .cluster import ClusterClient
+from .configs import Resource, describe_configs
 from .errors import NoSuchUser, check
 
 
@@ -50,6 +51,38 @@ def _user(row: Any) -> ScramUser:
             if each.mechanism == mechanism.number
         },
     )
+
+
+async def served_scram_mechanisms(cluster: ClusterClient) -> tuple[ScramMechanism, ...] | None:
+    """Return the mechanisms by which clients can log in at a listener of a broker.
+
+    Returns:
+        The mechanisms of the listener by which the caller has logged in; where nobody logs in, those
+        of all listeners with a login, or None if the caller may not see the settings.
+    """
+    mechanisms = await cluster.login_mechanisms()
+    if mechanisms is not None:
+        return tuple(each for each in ScramMechanism if each in mechanisms)
+    node = (await cluster.metadata([])).brokers[0].node_id
+    try:
+        described = await describe_configs(cluster, Resource.BROKER, [str(node)])
+    except KafkaError:
+        return None
+    settings = {each.name: each.value or "" for each in described[str(node)]}
+    protocols = dict(_pairs(settings.get("listener.security.protocol.map", ""), ":"))
+    served: set[str] = set()
+    for name, _ in _pairs(settings.get("listeners", ""), "://"):
+        if protocols.get(name, "").upper().startswith("SASL_"):
+            own = f"listener.name.{name.lower()}.sasl.enabled.mechanisms"
+            texts = settings.get(own) or settings.get("sasl.enabled.mechanisms", "")
+            served.update(each.strip() for each in texts.split(","))
+    return tuple(each for each in ScramMechanism if each in served)
+
+
+def _pairs(text: str, separator: str) -> list[tuple[str, str]]:
+    """Read NAME<separator>VALUE, with commas between several; names in upper case."""
+    parts = (each.strip().partition(separator) for each in text.split(","))
+    return [(name.strip().upper(), value.strip()) for name, _, value in parts]
 
 
 async def set_scram_password(

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.cli.target import ENVIRONMENT
 from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Credentials, Security
 from kbroker.client.errors import CannotConnect
@@ -26,6 +27,7 @@ from kbroker.client.scram_users import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.scram import ScramMechanism
 
+from ..brokers import started
 from ..security.test_logins import guarded
 from .conftest import Cli, ReadJson
 from .test_completion import proposed
@@ -62,8 +64,9 @@ async def logs_in(
 async def test_a_user_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
     assert await read_json("security", "user", "list", *LOGIN) == []
     made = await cli("security", "user", "add", "bob", *LOGIN, stdin="brush\n")
-    assert made.stdout == "user bob can log in by SCRAM-SHA-256\n"
-    assert await logs_in(broker, "bob", "brush")
+    assert made.stdout == "user bob can log in by SCRAM-SHA-256, SCRAM-SHA-512\n"
+    for mechanism in ScramMechanism:
+        assert await logs_in(broker, "bob", "brush", mechanism)
     assert not await logs_in(broker, "bob", "brush\n")
     both = ("--mechanism", "scram-sha-256", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192")
     made = await cli("security", "user", "add", "carol", *both, *LOGIN, stdin="crayon")
@@ -71,14 +74,14 @@ async def test_a_user_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJs
     for mechanism in ScramMechanism:
         assert await logs_in(broker, "carol", "crayon", mechanism)
     assert await read_json("security", "user", "list", *LOGIN) == [
-        {"user": "bob", "iterations": {SHA_256: 4096}},
+        {"user": "bob", "iterations": {SHA_256: 4096, SHA_512: 4096}},
         {"user": "carol", "iterations": {SHA_256: 8192, SHA_512: 8192}},
     ]
     listed = await cli("security", "user", "list", "carol", "--json", *LOGIN)
     assert [json.loads(line)["user"] for line in listed.stdout.splitlines()] == ["carol"]
     table = (await cli("security", "user", "list", *LOGIN)).stdout.splitlines()
     assert table[0].split() == ["USER", "ITERATIONS"]
-    assert table[1].split() == ["bob", "SCRAM-SHA-256=4096"]
+    assert table[1].split() == ["bob", "SCRAM-SHA-256=4096,SCRAM-SHA-512=4096"]
     await cli("security", "user", "add", "bob", *LOGIN, stdin="another one")
     assert not await logs_in(broker, "bob", "brush")
     assert await logs_in(broker, "bob", "another one")
@@ -91,6 +94,55 @@ async def test_a_user_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJs
     assert "there is no user 'carol' that logs in so" in again.stderr
     await cli("security", "user", "remove", "bob", "carol", *LOGIN)
     assert await read_json("security", "user", "list", *LOGIN) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "usable", "stored"),
+    [
+        (["sasl.enabled.mechanisms=SCRAM-SHA-512"], [SHA_512], [SHA_512]),
+        (["sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256"], [SHA_256], [SHA_256]),
+        (["sasl.enabled.mechanisms=PLAIN"], [], [SHA_256]),
+    ],
+)
+async def test_added_user_gets_mechanisms_of_the_broker(
+    settings: list[str],
+    usable: list[ScramMechanism],
+    stored: list[ScramMechanism],
+    cli: Cli,
+    read_json: ReadJson,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second listener without a login is how the user is added."""
+    both = "listeners=SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+    async with guarded(both, *settings) as broker:
+        endpoint = next(at for each, at in broker.server.endpoints() if each.name == "PLAINTEXT")
+        monkeypatch.setenv(ENVIRONMENT, str(endpoint))
+        made = await cli("security", "user", "add", "bob", stdin="brush")
+        (row,) = await read_json("security", "user", "list")
+        assert [*row["iterations"]] == stored
+        for mechanism in ScramMechanism:
+            assert await logs_in(broker, "bob", "brush", mechanism) is (mechanism in usable)
+    if usable:
+        assert made.stdout == f"user bob can log in by {', '.join(usable)}\n"
+    else:
+        assert "cannot log in by that yet: no listener of the brokers takes SCRAM" in made.stdout
+
+
+async def test_added_user_gets_mechanisms_of_the_listener_of_the_admin(cli: Cli) -> None:
+    own = "listener.name.sasl_plaintext.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512"
+    async with guarded(own) as broker:
+        words = ("--bootstrap", broker.bootstrap_servers, *LOGIN)
+        made = await cli("security", "user", "add", "bob", *words, stdin="brush")
+        assert await logs_in(broker, "bob", "brush", SHA_512)
+    assert made.stdout == "user bob can log in by SCRAM-SHA-512\n"
+
+
+async def test_added_user_is_told_of_mechanism_that_no_listener_takes(cli: Cli) -> None:
+    async with started() as broker:
+        words = ("--bootstrap", broker.bootstrap_servers, "--mechanism", "SCRAM-SHA-512")
+        made = await cli("security", "user", "add", "bob", *words, stdin="brush")
+    assert "no listener of the brokers takes SCRAM-SHA-512" in made.stdout
+    assert "can log in" not in made.stdout
 
 
 async def test_a_password_from_a_file(broker: Broker, cli: Cli, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import click
 
 from .completion import complete_groups, complete_topics
 from .filters import chosen_filter, filter_options
-from .output import Progress
-from .target import SIGNALLED, TIMED_OUT, Target, fail, run, target_options
+from .output import Progress, say
+from .target import REGISTRY, SIGNALLED, TIMED_OUT, Target, fail, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from kbroker.client.topics import Partition
 
     from .record_format import Printer
+
+NOT_DECODED = (
+    "records of {topic} begin with the ID of a schema, and are printed as they are stored: topic consume "
+    f"does not use {REGISTRY}. The console of the broker decodes them, `kbroker lake archive --format "
+    "avro` does, and so does kafka-avro-console-consumer of Confluent"
+)
 
 
 @click.command(
@@ -66,7 +72,7 @@ def consume(target: Target, **asked: Any) -> None:
 
     What `consume --json` prints, `produce --json` writes again byte for byte.
     """
-    job = _Job(_choices(**asked))
+    job = _Job(_choices(**asked), names_registry=REGISTRY in target.settings)
     try:
         run(target, job.run)
     finally:
@@ -135,10 +141,16 @@ def _choices(**asked: Any) -> Choices:
 
 
 class _Job:
-    """One run of `consume`."""
+    """One run of `consume`.
 
-    def __init__(self, choices: Choices) -> None:
+    Args:
+        choices: What the command line asks for.
+        names_registry: Whether the settings name a schema registry, which this command does not ask.
+    """
+
+    def __init__(self, choices: Choices, *, names_registry: bool) -> None:
         self._choices = choices
+        self._explains_schemas = names_registry
         self._total: int | None = None
         self.count = 0
         self.timed_out = False
@@ -238,6 +250,8 @@ class _Job:
         choices, out = self._choices, sys.stdout.buffer
         for at, read in enumerate(found):
             if choices.wanted is None or choices.wanted(read.record):
+                if self._explains_schemas:
+                    self._explain_schemas(read)
                 out.write(choices.printer(read, self.count))
                 self.count += 1
                 if self._is_enough():
@@ -246,6 +260,15 @@ class _Job:
         out.flush()
         self.progress.show(self.count, self._total, time.monotonic())
         return found
+
+    def _explain_schemas(self, read: Read) -> None:
+        """Say once what decodes records that were written with a schema, since this does not."""
+        from kbroker.schemas.core.framing import frame_of
+
+        parts = (read.record.key, read.record.value)
+        if any(each is not None and frame_of(each, None) is not None for each in parts):
+            self._explains_schemas = False
+            say(NOT_DECODED.format(topic=read.partition[0]), err=True)
 
 
 async def _matching(cluster: ClusterClient, patterns: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from typing import Any
@@ -264,3 +265,23 @@ async def test_filters(cli: Cli) -> None:
     assert read.stdout == "k4"
     bad = await cli("topic", "consume", "t", "--filter-key", "(", status=2)
     assert "no regular expression" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "settings", "is_explained"),
+    [
+        (b"\0\0\0\0\7rest\xff", ["-X", "schema.registry.url=http://localhost:8081"], True),
+        (b"plain text", ["-X", "schema.registry.url=http://localhost:8081"], False),
+        (b"\0\0\0\0\7rest\xff", [], False),
+    ],
+)
+async def test_consume_names_what_decodes_records_with_a_schema(
+    value: bytes, settings: list[str], is_explained: bool, cli: Cli
+) -> None:
+    await cli("topic", "create", "t")
+    line = json.dumps({"topic": "t", "value_base64": base64.b64encode(value).decode()})
+    await cli("topic", "produce", "t", "--json", stdin=f"{line}\n{line}\n")
+    read = await cli(*settings, "topic", "consume", "t", "-o", "start:end")
+    assert read.stderr.count("records of t begin with the ID of a schema") == is_explained
+    assert ("schema.registry.url" in read.stderr) is is_explained
+    assert len(read.stdout.splitlines()) == 2

@@ -948,6 +948,8 @@ class Connection:
                 self._answers_were_taken()
         except OSError as error:
             self._peer_has_gone(error)
+        except trio.ClosedResourceError:  # by the reader, which has found nobody there
+            self._gone = True
         if not (self._gone or self._is_to_rest):
             self.close()
 
@@ -990,6 +992,8 @@ class Connection:
             parts = await self._encode_slowly(asked, response, toll)
         else:
             parts = self._encode(asked, response)
+        if self._gone:
+            return  # the reader has found nobody there, and has dropped all answers
         encoded_size = _size_of(parts)
         self._queued_bytes += encoded_size - size
         self._replies[0] = asked, parts, encoded_size, toll, came_at

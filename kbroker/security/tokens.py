@@ -198,7 +198,9 @@ class Tokens:
             raise BadToken("the token is of another issuer")
         audiences = claims.get("aud")
         meant = [audiences] if isinstance(audiences, str) else audiences
-        if not isinstance(meant, list) or not any(each in self._audiences for each in meant):
+        if not isinstance(meant, list) or not any(
+            isinstance(each, str) and each in self._audiences for each in meant
+        ):
             raise BadToken("the token is meant for somebody else (aud)")
         lifetime_seconds = self._lifetime_seconds(claims)
         _check_scope(claims.get(self._scope_claim))

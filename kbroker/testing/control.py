@@ -14,7 +14,7 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 LINE_BYTES_MAX = 64 * 1024
 RECEIVE_BYTES = 4096
 LOGIN_SECONDS = 10
+CONNECTIONS_MAX = 100
+"""Open connections of one broker's control port. One that has not logged in makes way for the next."""
 HOST = "127.0.0.1"
 
 
@@ -111,7 +113,7 @@ class _Sockets:
     ) -> Endpoint:
         """Begin to take orders for a broker; returns where."""
         orders = Orders(broker, self._thread, self._opened, closable=closable)
-        self._nursery.start_soon(self._accept, orders, listeners)
+        self._nursery.start_soon(ControlConnections(orders, self._token).accept, listeners)
         return Endpoint(*listeners[0].socket.getsockname()[:2])
 
     def _opened(self, broker: LocalBroker) -> Answer:
@@ -128,31 +130,63 @@ class _Sockets:
             "schema_registry": broker.schema_registry_url if broker.has_schema_registry else None,
         }
 
-    async def _accept(self, orders: Orders, listeners: list[trio.SocketListener]) -> None:
-        with trio.CancelScope() as scope:
-            await trio.serve_listeners(partial(self._obey, orders, scope), listeners)
 
-    async def _obey(self, orders: Orders, scope: trio.CancelScope, stream: trio.abc.Stream) -> None:
-        """Carry out the orders of one connection, until one of them closes the broker."""
-        with (
-            contextlib.suppress(trio.BrokenResourceError),
-            trio.move_on_after(LOGIN_SECONDS) as limit,
-        ):
-            known = False
-            async for line in _lines(stream):
+class ControlConnections:
+    """The open connections of one broker's control port."""
+
+    def __init__(self, orders: Orders, token: ControlToken) -> None:
+        self._orders = orders
+        self._token = token
+        self._open = 0
+        self._scope = trio.CancelScope()
+        self._unknown: dict[trio.CancelScope, None] = {}
+        """Scopes of connections that have not logged in, oldest first."""
+
+    async def accept(self, listeners: list[trio.SocketListener]) -> None:
+        """Carry out orders until one of them closes the broker."""
+        with self._scope:
+            await trio.serve_listeners(self.serve, listeners)
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """Carry out the orders of one connection; who has called closes it."""
+        if self._open >= CONNECTIONS_MAX:
+            oldest = next(iter(self._unknown), None)
+            if oldest is None:
+                logger.warning("%d connections have logged in: closing one more", CONNECTIONS_MAX)
+                return
+            del self._unknown[oldest]
+            oldest.cancel()
+        self._open += 1
+        try:
+            with (
+                contextlib.suppress(trio.BrokenResourceError),
+                trio.move_on_after(LOGIN_SECONDS) as limit,
+            ):
+                self._unknown[limit] = None
+                await self._obey(stream, limit)
+        finally:
+            self._open -= 1
+            self._unknown.pop(limit, None)
+
+    async def _obey(self, stream: trio.abc.Stream, limit: trio.CancelScope) -> None:
+        """Carry out the orders of one connection; `limit` ends it until it has logged in."""
+        known = False
+        async with contextlib.aclosing(_lines(stream)) as lines:
+            async for line in lines:
                 try:
                     order = read_order(line)
                     if known:
-                        answer = await _in_thread(orders.carry_out, order)
+                        answer = await _in_thread(self._orders.carry_out, order)
                     else:
                         answer = self._login(order)
                         known, limit.deadline = True, math.inf
+                        self._unknown.pop(limit, None)
                 except NoOrder as error:
                     await _send(stream, {"ok": False, "error": str(error)})
                     return
                 await _send(stream, answer)
-                if orders.closed:
-                    scope.cancel()
+                if self._orders.closed:
+                    self._scope.cancel()
 
     def _login(self, order: Order) -> Answer:
         """Let somebody in. Raises NoOrder."""
@@ -167,7 +201,7 @@ async def _send(stream: trio.abc.SendStream, answer: Answer) -> None:
     await stream.send_all(json.dumps(answer).encode() + b"\n")
 
 
-async def _lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[bytes]:
+async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
     buffer = bytearray()
     while len(buffer) <= LINE_BYTES_MAX:
         end = buffer.find(b"\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -37,6 +38,8 @@ SAFETY = (
     (b"x-content-type-options", b"nosniff"),
 )
 """What browsers are told with every answer."""
+LENGTH_DIGITS_MAX = 18
+"""Digits of a Content-Length header that are read: Python refuses thousands of them."""
 FORBIDDEN, TOO_LARGE, MISDIRECTED, TOO_LATE = 403, 413, 421, 503
 
 
@@ -119,7 +122,7 @@ class Guard:
                 "http.allowed.hosts"
             )
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and urlsplit(origin).netloc.lower() != host.lower():
+        if origin and _authority_of(origin) != host.lower():
             return FORBIDDEN, "pages from elsewhere may not ask this server"
         if self._rules.is_read_only and scope["method"] not in LOOK_ONLY:
             return FORBIDDEN, "beyond its own machine this server can only be read"
@@ -179,6 +182,14 @@ def _name_of(host: str) -> str | None:
         return None
 
 
+def _authority_of(origin: str) -> str | None:
+    """Return the host and port in an Origin header; None if it is malformed."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
 def _is_address(name: str) -> bool:
     try:
         ip_address(name)
@@ -189,4 +200,6 @@ def _is_address(name: str) -> bool:
 
 def _length_of(headers: dict[bytes, bytes]) -> int:
     text = headers.get(b"content-length", b"")
-    return int(text) if text.isdigit() else 0
+    if not text.isdigit():
+        return 0
+    return int(text) if len(text) <= LENGTH_DIGITS_MAX else sys.maxsize

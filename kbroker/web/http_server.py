@@ -150,10 +150,13 @@ class _Stream(trio.abc.HalfCloseableStream):
         self.scope = trio.CancelScope()
         self._stream = stream
         self._seconds = seconds
+        self._sending = trio.Lock()
+        """Hypercorn ends a malformed request while the answer to the one before is being sent."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with trio.move_on_after(self._seconds) as patience:
-            await self._stream.send_all(data)
+            async with self._sending:
+                await self._stream.send_all(data)
         self.active_at = trio.current_time()
         if patience.cancelled_caught:
             self.abort()
@@ -170,7 +173,8 @@ class _Stream(trio.abc.HalfCloseableStream):
         return bytes(data)
 
     async def send_eof(self) -> None:
-        await self._stream.send_eof()
+        async with self._sending:
+            await self._stream.send_eof()
 
     async def aclose(self) -> None:
         await self._stream.aclose()

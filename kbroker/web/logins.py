@@ -8,7 +8,6 @@ and no password.
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import secrets
 from collections.abc import Sequence
@@ -193,7 +192,7 @@ def _basic(authorization: str) -> tuple[str, str]:
         try:
             decoded = base64.b64decode(text.strip(), validate=True).decode()
             name, separator, password = decoded.partition(":")
-        except (binascii.Error, UnicodeError):
+        except ValueError:  # not base64, not ASCII, or not UTF-8
             separator = ""
     if not separator or not name or not password or "\0" in name + password:
         raise NotLetIn(UNKNOWN, "log in as a user of the broker", ASK_FOR_LOGIN)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -34,7 +35,7 @@ from kbroker.cli import main
 from kbroker.cli.fault import arm
 from kbroker.client.endpoint import Endpoint
 from kbroker.testing import ExternalKafka, LocalBroker
-from kbroker.testing.control import LOGIN_SECONDS, _Sockets
+from kbroker.testing.control import CONNECTIONS_MAX, LOGIN_SECONDS, ControlConnections
 from kbroker.testing.control_token import ControlToken
 from kbroker.testing.fault_words import CALL_WORDS, EFFECTS, WORDS
 
@@ -513,8 +514,7 @@ def test_a_node_whose_port_is_taken_meanwhile(
     with socket.create_server(Endpoint.parse(address)):
         answer = order("start_node", node=2)
     assert not answer["ok"]
-    port = address.rpartition(":")[2]
-    assert answer["error"].startswith(f"PLAINTEXT://localhost:{port}: port {port} is in use")
+    assert answer["error"].startswith(f"port {address.rpartition(':')[2]} on 127.0.0.1 is in use")
     assert "Traceback" not in capfd.readouterr().err
     assert order("start_node", node=2)["ok"]
     assert order("close")["ok"]
@@ -694,9 +694,7 @@ def test_who_says_nothing_does_not_stay() -> None:
     async def main() -> None:
         nobody: Any = None
         ours, theirs = trio.testing.memory_stream_pair()
-        async with trio.open_nursery() as nursery:
-            sockets = _Sockets(nobody, ControlToken("x", Path()), nursery)
-            await sockets._obey(nobody, trio.CancelScope(), theirs)
+        await ControlConnections(nobody, ControlToken("x", Path())).serve(theirs)
         await theirs.aclose()
         assert await ours.receive_some() == b""
         assert trio.current_time() - started == LOGIN_SECONDS
@@ -704,6 +702,28 @@ def test_who_says_nothing_does_not_stay() -> None:
     clock = trio.testing.MockClock(autojump_threshold=0)
     started = clock.current_time()
     trio.run(main, clock=clock)
+
+
+async def test_connections_that_do_not_log_in_make_way_for_others() -> None:
+    """Their number is bounded, and one that has logged in stays."""
+    orders: Any = SimpleNamespace(closed=False)
+    connections = ControlConnections(orders, ControlToken("x", Path()))
+    ended: list[int] = []
+
+    async def serve(number: int, stream: trio.abc.Stream) -> None:
+        await connections.serve(stream)
+        ended.append(number)
+
+    async with trio.open_nursery() as nursery:
+        pairs = [trio.testing.memory_stream_pair() for _ in range(CONNECTIONS_MAX + 5)]
+        for number, (ours, theirs) in enumerate(pairs):
+            nursery.start_soon(serve, number, theirs)
+            if not number:
+                await ours.send_all(b'{"do": "login", "token": "x"}\n')
+                assert b"true" in await ours.receive_some()
+            await trio.testing.wait_all_tasks_blocked()
+        assert ended == [1, 2, 3, 4, 5]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.slow

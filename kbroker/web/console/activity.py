@@ -23,7 +23,7 @@ from kbroker.runtime.slices import Slices
 from kbroker.security.acls import AclOperation, AclResourceType
 from kbroker.text.times import iso_time
 
-from .answers import REST, Refusal, answer, answer_rows, number
+from .answers import PARTITION_MAX, REST, answer, answer_rows, number, path_number
 from .api import DESCRIBE_CLUSTER, Api, Needs
 from .groups import DESCRIBE_GROUP
 from .topics import DESCRIBE_TOPIC
@@ -48,7 +48,7 @@ class Activity:
             look("/explain/group/{group:path}", self._group, DESCRIBE_GROUP),
             look("/explain/transaction/{name:path}", self._transaction, DESCRIBE_TRANSACTION),
             look("/explain/client/{name:path}", self._client, DESCRIBE_CLUSTER),
-            look("/explain/partition/{topic}/{partition:int}", self._partition, DESCRIBE_TOPIC),
+            look("/explain/partition/{topic}/{partition}", self._partition, DESCRIBE_TOPIC),
         ]
 
     async def _activity(self, request: Request, _: Viewer) -> Response:
@@ -99,9 +99,7 @@ class Activity:
         return _explained(_told(self._api.nodes, name))
 
     async def _partition(self, request: Request, viewer: Viewer) -> Response:
-        name, index = request.path_params["topic"], request.path_params["partition"]
-        if index > 0x7FFFFFFF:
-            raise Refusal(404, "there is no such partition")
+        name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
         partition = self._api.node.cluster.partition(name, index)
         node = self._api.node_of(partition.leader if partition else None)
         return _explained(explain_partition(node, name, index, viewer.may_describe))

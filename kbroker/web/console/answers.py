@@ -27,6 +27,7 @@ _STATUS = {
     ErrorCode.INVALID_TOPIC_EXCEPTION: 404,
 }
 CONFLICT, UNREACHABLE = 409, 502
+PARTITION_MAX = (1 << 31) - 1
 
 
 class Refusal(Exception):
@@ -83,6 +84,17 @@ def guarded(handler: Handler) -> Handler:
 
 def _refused(status: int, reason: str, headers: dict[str, str] | None = None) -> Response:
     return answer({"error": reason}, status, headers)
+
+
+def path_number(request: Request, name: str, most: int) -> int:
+    """Return a whole number of the path. Raises Refusal.
+
+    Starlette's own converter fails with thousands of digits.
+    """
+    digits = request.path_params[name]
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and int(digits) <= most):
+        raise Refusal(404, f"{name} is a whole number from 0 to {most}")
+    return int(digits)
 
 
 def number(request: Request, name: str, default: int, least: int, most: int) -> int:

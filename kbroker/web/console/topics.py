@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Any
 
-import trio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -21,12 +20,22 @@ from kbroker.client.places import END, START, Kind, Place, find
 from kbroker.client.topic_details import choose_partitions, id_text, topic_details
 from kbroker.cluster.model import Topic
 from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
+from kbroker.protocol.primitives import INT64_MAX
 from kbroker.protocol.record_stream import OversizedRecord
 from kbroker.protocol.records import Record
 from kbroker.runtime.slices import Slices
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
+from kbroker.web.pieces import Pieces
 
-from .answers import REST, Refusal, answer, answer_rows, number
+from .answers import (
+    PARTITION_MAX,
+    REST,
+    Refusal,
+    answer,
+    answer_rows,
+    number,
+    path_number,
+)
 from .api import Api, Needs
 from .decoding import row as record_row
 from .scan import RECORD_BYTES_MAX, Budget, Lane, LeftOf, Reader, Scan
@@ -67,7 +76,7 @@ class Topics:
             look("/topics/{topic}/config", self._config, DESCRIBE_TOPIC_CONFIGS),
             look("/topics/{topic}/messages", self._messages, READ_TOPIC),
             look(
-                "/topics/{topic}/records/{partition:int}/{offset:int}/{part}",
+                "/topics/{topic}/records/{partition}/{offset}/{part}",
                 self._part,
                 READ_TOPIC,
             ),
@@ -263,10 +272,8 @@ async def _decoded_part(schemas: Schemas | None, topic: str, record: Record, par
 
 async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
     """The record that a path names. Raises Refusal where there is none."""
-    name, index = request.path_params["topic"], request.path_params["partition"]
-    offset = request.path_params["offset"]
-    if index > 0x7FFFFFFF or offset > (1 << 63) - 2:
-        raise Refusal(404, "there is no such record")
+    name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
+    offset = path_number(request, "offset", INT64_MAX - 1)
     wanted = Wanted(name, request)
     reader = Reader(viewer.cluster, name, wanted, committed=False)
     await choose_partitions(viewer.cluster, name, (index,))
@@ -294,10 +301,8 @@ def _not_oversized(record: Record | OversizedRecord) -> Record:
     return record
 
 
-async def _pieces(data: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), VALUE_PIECE):
-        yield data[at : at + VALUE_PIECE]
-        await trio.lowlevel.checkpoint()
+def _pieces(data: bytes) -> Pieces:
+    return Pieces(data[at : at + VALUE_PIECE] for at in range(0, len(data), VALUE_PIECE))
 
 
 def _may_see(viewer: Viewer, topic: str) -> bool:

@@ -13,7 +13,7 @@ from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
 
-from .answers import Refusal, answer
+from .answers import PARTITION_MAX, Refusal, answer, path_number
 from .api import Api
 from .topics import READ_TOPIC, WRITE_TOPIC, one_record
 from .viewers import Viewer
@@ -34,7 +34,7 @@ class Writing:
         return [
             change("/topics/{topic}/records", self._produce, WRITE_TOPIC),
             change(
-                "/topics/{topic}/records/{partition:int}/{offset:int}/resend",
+                "/topics/{topic}/records/{partition}/{offset}/resend",
                 self._resend,
                 READ_TOPIC,
                 WRITE_TOPIC,
@@ -61,7 +61,7 @@ class Writing:
         """The same record once more, at the end of its partition."""
         record: Record = await one_record(self._api, request, viewer)
         again = record._replace(offset=-1, timestamp=self._api.node.clock.log_ms())
-        at = request.path_params["partition"]
+        at = path_number(request, "partition", PARTITION_MAX)
         return await self._write(viewer, request.path_params["topic"], [(again, at)])
 
     async def _write(

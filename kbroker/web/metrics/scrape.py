@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from kbroker.broker.local_node import LocalNode
 from kbroker.runtime.slices import Slices
+from kbroker.web.pieces import Pieces
 
 from .beat import Beat
 from .client_metrics import PushedMetrics
@@ -56,7 +57,7 @@ class Metrics:
             "content-length": str(sum(map(len, pieces))),
             "vary": "accept",
         }
-        return StreamingResponse(_each(pieces), headers=headers)
+        return StreamingResponse(Pieces(pieces), headers=headers)
 
     async def _pieces(self, wanted: Format) -> list[bytes]:
         async with self._looking:
@@ -101,8 +102,3 @@ class Metrics:
         left_out.add('{what="groups"}', groups.left_out)
         left_out.add('{what="client_metrics"}', pushes_left_out)
         return [*partitions.families(), *groups.families(), pushed, left_out]
-
-
-async def _each(pieces: list[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece

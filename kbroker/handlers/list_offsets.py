@@ -60,8 +60,8 @@ def list_offsets(
     A new leader does not say where the log ends before it knows that of its predecessors:
     OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE (KIP-207).
 
-    Versions: 0 answers a list of offsets; 2 knows read_committed, whose latest offset is the last
-    stable one; 4 checks and answers leader epochs. A special timestamp that is newer than the
+    Versions: 0 answers the offsets *before* a time at which segments begin; 2 knows read_committed,
+    whose latest offset is the last stable one; 4 checks and answers leader epochs. A special timestamp that is newer than the
     version is UNSUPPORTED_VERSION for its partition.
     """
     return ctx.turn.run(_list_all(ctx, request))
@@ -103,6 +103,9 @@ def _list_one(
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         replica = ctx.node.partitions.named_replica(name, partition.partition_index)
         replica.check_epoch(partition.current_leader_epoch)
+        if ctx.version == 0:
+            row.old_style_offsets = _offsets_before(replica, partition, ctx.node.clock.log_ms())
+            return row
         committed_only = request.isolation_level == READ_COMMITTED
         found = yield from _find(ctx, replica, partition.timestamp, committed_only)
     except KafkaError as error:
@@ -114,8 +117,6 @@ def _list_one(
             row.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         return row
     row.offset, row.timestamp, row.leader_epoch = found
-    if ctx.version == 0 and found.offset >= 0:
-        row.old_style_offsets = _old_style(replica, partition, found)
     return row
 
 
@@ -168,13 +169,28 @@ def _epoch_at_start(replica: Replica) -> int:
     return epoch if epoch >= 0 else replica.leader_epoch
 
 
-def _old_style(
-    replica: Replica, partition: ListOffsetsRequest.Partition, found: _Found
+def _offsets_before(
+    replica: Replica, partition: ListOffsetsRequest.Partition, now_ms: int
 ) -> list[int]:
-    """Version 0: up to `max_num_offsets` offsets from the one found down to the log's start."""
-    start = replica.log.log_start_offset
-    offsets = [found.offset] if found.offset == start else [found.offset, start]
-    return offsets[: max(partition.max_num_offsets, 0)]
+    """Version 0: offsets at which segments begin that are not younger than a time, newest first.
+
+    The end of the log counts as a segment that begins now (KIP-79).
+    """
+    log = replica.log
+    segments = list(log.segments)
+    begins = [(max(each.base_offset, log.log_start_offset), each.latest_ms) for each in segments]
+    if not segments or segments[-1].size:
+        begins.append((log.log_end_offset, now_ms))
+    if partition.timestamp == EARLIEST:
+        begins = begins[:1]
+    elif partition.timestamp != LATEST:
+        # As in Kafka, a segment between older ones counts, whatever its own time.
+        while begins and begins[-1][1] > partition.timestamp:
+            begins.pop()
+    most = max(partition.max_num_offsets, 0)
+    offsets = [offset for offset, _ in reversed(begins)][:most]
+    visible = [offset for offset in offsets if offset <= log.high_watermark]
+    return offsets if len(visible) == len(offsets) else [log.high_watermark, *visible]
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode
@@ -160,17 +161,40 @@ async def test_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
         assert (row.offset, row.timestamp) == (-1, -1)
 
 
-async def test_version_0_answers_lists(wire: Wire) -> None:
-    """As Kafka before 4, newest first, the log's end or what is before a time."""
-    topic = await filled(wire)
+async def test_version_0_answers_segments_before_a_time(broker: Broker, wire: Wire) -> None:
+    """KIP-79: newest first, among them the end of the log, which begins a segment now."""
+    topic = await create_topic(wire, "t", configs={"segment.bytes": "1048576"})
+    ahead = 1 << 50
+    for timestamp, offsets in ((LATEST, [0]), (EARLIEST, [0]), (0, []), (ahead, [0])):
+        assert await offsets_before(wire, topic, timestamp) == offsets
+    for number in range(8):
+        await produce(wire, topic, batch([Record(None, bytes(400_000), 1000 * number)]))
     for timestamp, count, offsets in (
-        (LATEST, 1, [6]),
-        (LATEST, 10, [6, 0]),
+        (LATEST, 10, [8, 6, 4, 2, 0]),
+        (LATEST, 2, [8, 6]),
         (EARLIEST, 10, [0]),
-        (LATEST, 0, []),
+        (MAX_TIMESTAMP, 10, []),
+        (0, 10, []),
+        (999, 10, []),
+        (1000, 10, [0]),
+        (4999, 10, [2, 0]),
+        (5000, 1, [4]),
+        (7000, 10, [6, 4, 2, 0]),
+        (ahead, 10, [8, 6, 4, 2, 0]),
+        (ahead, 0, []),
     ):
-        row = await list_offset(wire, topic, timestamp, 0, max_num_offsets=count)
-        assert (row.error_code, row.old_style_offsets) == (0, offsets)
+        assert await offsets_before(wire, topic, timestamp, count) == offsets, timestamp
+    replica = broker.node.partitions.named_replica("t", 0)
+    replica.log.delete_records_before(3)
+    assert await offsets_before(wire, topic, LATEST) == [8, 6, 4, 3]
+    assert await offsets_before(wire, topic, EARLIEST) == [3]
+
+
+async def offsets_before(wire: Wire, topic: Topic, timestamp: int, count: int = 10) -> list[int]:
+    row = await list_offset(wire, topic, timestamp, 0, max_num_offsets=count)
+    assert row.error_code == 0
+    offsets: list[int] = row.old_style_offsets
+    return offsets
 
 
 @pytest.mark.parametrize("version", range(4, 12))

@@ -69,6 +69,8 @@ class _Row(NamedTuple):
     replica: Replica | None
     log_end: int = -1
     """Where the log ended when it was read."""
+    available: int = 0
+    """Bytes of records that are there, as far as the partition's part of the answer has space for them."""
 
     @property
     def size(self) -> int:
@@ -130,6 +132,10 @@ def _size_of(rows: list[_Row]) -> int:
     return sum(row.size for row in rows)
 
 
+def _available_of(rows: list[_Row]) -> int:
+    return sum(row.available for row in rows)
+
+
 class FetchWork:
     """One Fetch request: what to read, reading it, and waiting for more."""
 
@@ -138,6 +144,7 @@ class FetchWork:
         "_empty",
         "_idle",
         "_may_follow",
+        "_missing",
         "by_id",
         "committed_only",
         "ctx",
@@ -171,21 +178,23 @@ class FetchWork:
         )
         if ctx.toll is not None:
             self._obey_quota(ctx.toll)
+        # No client waits for more than one answer may carry.
+        self.min_bytes = min(self.min_bytes, self.max_bytes)
         self._arrived = False
         """What the request says of a follower was taken note of: it says nothing new later."""
+        self._missing: set[TargetKey] = set()
+        """Partitions that could not be found, or not be read by this client, when the request came."""
         self._idle: list[tuple[Target, Replica]] = []
         self._empty: dict[TargetKey, _Row] = {}
 
     def _obey_quota(self, toll: Toll) -> None:
-        """A client does not wait for more than it can get, nor for as much: what fits may be less."""
+        """A client gets no more at a time than its quota allows."""
         if self._may_follow:
             toll.exempt()
             return
         bytes_max = toll.fetch_bytes_max()
         if bytes_max is not None and bytes_max < self.max_bytes:
             self.max_bytes = int(bytes_max)
-            if self.min_bytes > self.max_bytes:
-                self.min_bytes = 1
 
     def begin(self) -> Generator[Wanted, None, Answer]:
         """Read, and answer unless there is something to wait for."""
@@ -272,6 +281,8 @@ class FetchWork:
             rows.append(row)
             if not len(rows) % READS_AT_ONCE:
                 yield None
+        if not self._arrived:
+            self._missing = {row.target.key for row in rows if row.response.error_code in NOT_READ}
         self._arrived = True
         return rows
 
@@ -382,7 +393,11 @@ class FetchWork:
                     aborted_transactions, replica.log, found.first_offset, found.next_offset
                 )
             ]
-        return _Row(target, name, response, found, replica, replica.log.log_end_offset)
+        log_end = replica.log.log_end_offset
+        available = found.size
+        if found.next_offset < self._limit(replica):  # only whole batches are sent
+            available = max(available, max_bytes)
+        return _Row(target, name, response, found, replica, log_end, available)
 
     def _marks(self, replica: Replica) -> FetchResponse.Partition:
         """The row of a partition, without records."""
@@ -416,24 +431,34 @@ class FetchWork:
                 self.node, target, replica, max(max_bytes, 0), at_least_one, reading
             )
         log = replica.log
-        limit = log.last_stable_offset if self.committed_only else log.high_watermark
         if target.fetch_offset > log.log_end_offset and not replica.is_leader:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return reading(
             log.read,
             target.fetch_offset,
             max(max_bytes, 0),
-            limit=limit,
+            limit=self._limit(replica),
             at_least_one=at_least_one,
         )
+
+    def _limit(self, replica: Replica) -> int:
+        """The offset behind the last record that the client may read."""
+        log = replica.log
+        if self.follower is not None:
+            return log.log_end_offset
+        return log.last_stable_offset if self.committed_only else log.high_watermark
 
     def _is_enough(self, rows: list[_Row]) -> bool:
         """True when the answer need not wait: enough bytes, an error, or nothing to wait for."""
         if self.request.max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
             return True
-        if _size_of(rows) >= self.min_bytes:
+        if _available_of(rows) >= self.min_bytes:
             return True
-        return any(row.must_not_wait() for row in rows)
+        # Like Kafka, wait for the others if a partition was not there from the beginning.
+        there = [row for row in rows if row.target.key not in self._missing]
+        if not there and not self._idle:
+            return True
+        return any(row.must_not_wait() for row in there)
 
     def _has_news(self, rows: list[_Row]) -> bool:
         """Whether there is something to tell a follower even if there are no records."""
@@ -501,14 +526,15 @@ class FetchWork:
         except KafkaError as error:
             return self._refused(target, row.name, error, replica)
         row.response.records = data
-        return row._replace(found=found._replace(records=data, size=len(data)))
+        available = row.available if data else 0
+        return row._replace(found=found._replace(records=data, size=len(data)), available=available)
 
     async def _wait_for_change(self, rows: list[_Row], *, paused: bool) -> None:
         """Wait until reading again may find something else.
 
         Parameters: `paused` says that some of that may have happened since `rows` were read.
         """
-        wait = FetchWait(self.min_bytes - _size_of(rows), self.deadline)
+        wait = FetchWait(self.min_bytes - _available_of(rows), self.deadline)
         if self._has_news(rows):
             wait.hurry()
         replicas = [row.replica for row in rows if row.replica is not None]

@@ -176,6 +176,8 @@ def _offsets_before(
 
     The end of the log counts as a segment that begins now (KIP-79).
     """
+    if partition.timestamp < 0 and partition.timestamp not in (LATEST, EARLIEST):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     log = replica.log
     segments = list(log.segments)
     begins = [(max(each.base_offset, log.log_start_offset), each.latest_ms) for each in segments]

@@ -158,14 +158,14 @@ class Session:
         self.targets: dict[TargetKey, Target] = {}
 
     def update(self, targets: Iterable[Target], forgotten: Iterable[TargetKey]) -> None:
-        for key in forgotten:
-            self.targets.pop(key, None)
         for target in targets:
             known = self.targets.get(target.key)
             if known is None:
                 self.targets[target.key] = target
             else:
                 known.update(target)
+        for key in forgotten:  # as in Kafka, also where the same request adds it
+            self.targets.pop(key, None)
 
     def move_back(self, key: TargetKey) -> None:
         """Serve this partition after the others next time: it just got records."""

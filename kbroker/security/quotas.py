@@ -133,18 +133,15 @@ class Limits:
         rates = self._rates
         for of_user in (user, None) if user else (None,):
             if client_id:
-                rate = rates.get((of_user, client_id))
+                rate = rates.get((of_user, client_id), rates.get((of_user, None)))
                 if rate is not None:
                     return Limit(rate, user, client_id)
-            rate = rates.get((of_user, None))
-            if rate is not None:
-                return Limit(rate, user, client_id)
             rate = rates.get((of_user, _ABSENT))
             if rate is not None:
                 return Limit(rate, user, _ABSENT)
-        rate = rates.get((_ABSENT, client_id)) if client_id else None
-        if rate is None:
-            rate = rates.get((_ABSENT, None))
+        if not client_id:
+            return None  # as in Kafka, the default for client ids is not for clients without one
+        rate = rates.get((_ABSENT, client_id), rates.get((_ABSENT, None)))
         return None if rate is None else Limit(rate, _ABSENT, client_id)
 
 

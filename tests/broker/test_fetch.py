@@ -217,6 +217,69 @@ async def test_no_reason_to_wait(wire: Wire, case: str, settings: dict[str, int]
     assert row.error_code == 0
 
 
+@pytest.mark.parametrize(
+    ("partitions", "part_bytes", "min_bytes", "max_bytes", "waits"),
+    [
+        ((0,), 1 << 20, 5000, 1000, False),  # no more than 1000 bytes can come
+        ((0,), 1 << 20, 1000, 1000, False),  # two batches do not fit, but they are there
+        ((0,), 1 << 20, 5000, 100, False),
+        ((0,), 1000, 1000, 1 << 20, False),
+        ((0,), 100, 500, 1 << 20, False),  # the first batch comes whole
+        ((0,), 1000, 1500, 1 << 20, True),
+        ((0,), 100, 5000, 1 << 20, True),
+        ((0, 1), 1000, 1500, 1 << 20, False),
+        ((0, 1), 1000, 2000, 1 << 20, False),
+        ((0, 1), 1000, 2001, 1 << 20, True),
+    ],
+)
+async def test_fetch_waits_for_min_bytes_as_far_as_an_answer_has_space(
+    wire: Wire,
+    partitions: tuple[int, ...],
+    part_bytes: int,
+    min_bytes: int,
+    max_bytes: int,
+    waits: bool,
+) -> None:
+    """The same as Apache Kafka 4.3, which sends a part of the last batch."""
+    topic = await create_topic(wire, "t", 2)
+    for partition in (0, 1):
+        for _ in range(3):
+            await produce(wire, topic, batch([bytes(600)]), partition=partition)
+    request = fetch_request(
+        topic,
+        partitions=partitions,
+        partition_max_bytes=part_bytes,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        max_wait_ms=NEVER,
+    )
+    await wire.send(ApiKey.FETCH, 12, request)
+    if waits:
+        assert await wire.is_silent(0.05)
+    else:
+        assert (await wire.receive()).responses[0].partitions[0].records
+
+
+async def test_fetch_with_a_missing_partition_waits_for_the_others(
+    broker: Broker, wire: Wire
+) -> None:
+    topic = await create_topic(wire, "t", 2)
+    request = fetch_request(topic, partitions=(0, 7, 1), max_wait_ms=NEVER)
+    await wire.send(ApiKey.FETCH, 12, request)
+    assert await wire.is_silent(0.05)
+    async with connected(broker.endpoint) as other:
+        await produce(other, topic, batch([b"a"]), partition=1)
+    rows = (await wire.receive()).responses[0].partitions
+    found = {row.partition_index: (row.error_code, len(row.records) > 0) for row in rows}
+    assert found == {0: (0, False), 7: (3, False), 1: (0, True)}
+
+
+async def test_fetch_of_missing_partitions_alone_does_not_wait(wire: Wire) -> None:
+    topic = await create_topic(wire, "t")
+    row = await fetch(wire, topic, partitions=(7,), max_wait_ms=NEVER)
+    assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 async def test_no_partitions(wire: Wire) -> None:
     for version in (4, 12, 13, 18):
         ask = FetchRequest(max_wait_ms=NEVER, min_bytes=1)
@@ -227,7 +290,6 @@ async def test_no_partitions(wire: Wire) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"partitions": (0, 7)},
         {"offset": 5},
         {"current_leader_epoch": 9},
     ],
@@ -391,6 +453,23 @@ async def test_forgotten_topics(wire: Wire, version: int) -> None:
     gone = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[0])
     answer = await wire.ask(ApiKey.FETCH, version, again(session, 1, forgotten_topics_data=[gone]))
     assert [p.partition_index for p in answer.responses[0].partitions] == [1]
+
+
+@pytest.mark.parametrize("version", [7, 12, 13])
+@pytest.mark.parametrize("partition", [0, 1])
+async def test_partition_that_is_added_and_forgotten_at_once_is_forgotten(
+    wire: Wire, version: int, partition: int
+) -> None:
+    topic = await create_topic(wire, "t", 3)
+    for index in (0, 1):
+        await produce(wire, topic, batch([b"0"]), partition=index)
+    session = await open_session(wire, topic, version, partitions=(0, 2))
+    gone = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[partition])
+    request = fetch_request(topic, partitions=(partition,), forgotten_topics_data=[gone])
+    request.session_id, request.session_epoch = session, 1
+    answer = await wire.ask(ApiKey.FETCH, version, request)
+    found = [p.partition_index for each in answer.responses for p in each.partitions]
+    assert found == ([] if partition == 0 else [0])
 
 
 async def test_a_failing_partition_is_listed_every_time(wire: Wire) -> None:

@@ -193,9 +193,9 @@ def test_what_leaves_makes_room() -> None:
     second = opened(sessions, PARTITIONS_PER_SLOT)
     gone = [("t", index) for index in range(10)]
     asked(sessions, first, 1, [target(0), target(1)], gone)
-    assert sessions.partitions == 2 * PARTITIONS_PER_SLOT - 8
+    assert sessions.partitions == 2 * PARTITIONS_PER_SLOT - 10
     asked(sessions, second, -1)
-    assert sessions.partitions == PARTITIONS_PER_SLOT - 8
+    assert sessions.partitions == PARTITIONS_PER_SLOT - 10
     asked(sessions, first, 2, [], [("t", index) for index in range(PARTITIONS_PER_SLOT)])
     assert (sessions.partitions, len(sessions)) == (0, 0)
 

@@ -173,7 +173,6 @@ async def test_version_0_answers_segments_before_a_time(broker: Broker, wire: Wi
         (LATEST, 10, [8, 6, 4, 2, 0]),
         (LATEST, 2, [8, 6]),
         (EARLIEST, 10, [0]),
-        (MAX_TIMESTAMP, 10, []),
         (0, 10, []),
         (999, 10, []),
         (1000, 10, [0]),
@@ -184,6 +183,8 @@ async def test_version_0_answers_segments_before_a_time(broker: Broker, wire: Wi
         (ahead, 0, []),
     ):
         assert await offsets_before(wire, topic, timestamp, count) == offsets, timestamp
+    row = await list_offset(wire, topic, MAX_TIMESTAMP, 0, max_num_offsets=10)
+    assert (row.error_code, row.old_style_offsets) == (ErrorCode.UNSUPPORTED_VERSION, [])
     replica = broker.node.partitions.named_replica("t", 0)
     replica.log.delete_records_before(3)
     assert await offsets_before(wire, topic, LATEST) == [8, 6, 4, 3]

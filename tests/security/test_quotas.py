@@ -59,12 +59,14 @@ def test_what_names_others_does_not_count() -> None:
     assert others.find("al", "c") is None
 
 
-def test_a_client_without_an_id_has_the_defaults() -> None:
-    """And what is of a user alone does not go before the user's default for client ids."""
+def test_defaults_for_client_ids_do_not_limit_clients_without_an_id() -> None:
     some = limits({"user": "al"}, {"user": "al", "client-id": None}, {"client-id": None})
-    assert some.find("al", "") == Limit(2, "al", "")
-    assert some.find("bo", "") == Limit(3, "", "")
+    assert some.find("al", "") == Limit(1, "al", "")
+    assert some.find("al", "c") == Limit(2, "al", "c")
+    assert some.find("bo", "") is None
+    assert some.find("bo", "c") == Limit(3, "", "c")
     assert limits({"user": None}, {"client-id": "c"}).find("", "") == Limit(1, "", "")
+    assert limits({"user": None, "client-id": None}).find("al", "") is None
 
 
 def test_addresses_have_one_spelling_and_a_default() -> None:

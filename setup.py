@@ -25,7 +25,7 @@ BUILDING = {"bdist_wheel", "build", "build_ext"}
 EDITABLE = "editable_wheel"
 BUILD = Path("build").resolve()
 COMPILED = {
-    "protocol": ("framing", "headers", "records", "stencil"),
+    "protocol": ("framing", "headers", "log_validator", "record_walk", "records", "stencil"),
     "storage": (
         "epochs",
         "index",

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from .primitives import Buffer
 
@@ -57,8 +57,16 @@ class OutputLimitError(DecompressionError):
     """The stream is not known to be damaged; it holds more than the caller wants to see."""
 
 
+class _Stream(Protocol):
+    """A compressor of one codec, in the form that the libraries have."""
+
+    def compress(self, data: Buffer, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
 class _Coder(NamedTuple):
-    compress: Callable[[Buffer, int | None], bytes]
+    compressor: Callable[[int | None, int], _Stream]
     decompress: Callable[[memoryview, _Output], Iterator[bytes]]
 
 
@@ -98,9 +106,52 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     Raises:
         ValueError: there is no such codec.
     """
-    if codec == Codec.NONE:
+    stream = Compressor(codec, level, len(data))
+    stream.add(data)
+    return stream.finish()
+
+
+class Compressor:
+    """A stream that is compressed piece by piece.
+
+    Args:
+        codec: a `Codec` or its number.
+        level: as for `compress`.
+        size: bytes that will be added in sum, -1 where that is not known.
+
+    Raises:
+        ValueError: there is no such codec.
+    """
+
+    __slots__ = ("_parts", "_stream", "size")
+
+    def __init__(self, codec: int, level: int | None = None, size: int = -1) -> None:
+        self._stream = _Copy() if codec == Codec.NONE else _coder(codec).compressor(level, size)
+        self._parts: list[bytes] = []
+        self.size = 0
+        """Compressed bytes so far, without what the codec has not given out yet."""
+
+    def add(self, data: Buffer) -> None:
+        """Compress the next bytes."""
+        self._append(self._stream.compress(data))
+
+    def finish(self) -> bytes:
+        """End the stream and return all of it."""
+        self._append(self._stream.flush())
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def _append(self, part: bytes) -> None:
+        if part:
+            self._parts.append(part)
+            self.size += len(part)
+
+
+class _Copy:
+    def compress(self, data: Buffer) -> bytes:
         return bytes(data)
-    return _coder(codec).compress(data, level)
+
+    def flush(self) -> bytes:
+        return b""
 
 
 def decompress(codec: int, data: Buffer, limit: int) -> bytes:
@@ -159,9 +210,8 @@ def _coder(codec: int) -> _Coder:
 _GZIP_WBITS = 31  # 15 bits of window, and 16 says "with a gzip header and trailer"
 
 
-def _gzip_compress(data: Buffer, level: int | None) -> bytes:
-    stream = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WBITS)
-    return stream.compress(data) + stream.flush()
+def _gzip_compressor(level: int | None, size: int) -> _Stream:
+    return zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WBITS)
 
 
 def _gzip_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
@@ -192,15 +242,39 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest com
 _INT32 = struct.Struct(">i")
 
 
-def _snappy_compress(data: Buffer, level: int | None) -> bytes:
-    import snappy
+class _XerialStream:
+    """Blocks of one size, as Java's writer makes them."""
 
-    view = memoryview(data)
-    parts = [_XERIAL_HEADER]
-    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
-        block = snappy.compress(view[start : start + XERIAL_BLOCK_BYTES])
-        parts += (_INT32.pack(len(block)), block)
-    return b"".join(parts)
+    def __init__(self) -> None:
+        self._left = bytearray()
+        self._parts = [_XERIAL_HEADER]
+
+    def compress(self, data: Buffer) -> bytes:
+        self._left += data
+        whole = len(self._left) - len(self._left) % XERIAL_BLOCK_BYTES
+        for start in range(0, whole, XERIAL_BLOCK_BYTES):
+            self._add_block(self._left[start : start + XERIAL_BLOCK_BYTES])
+        del self._left[:whole]
+        return self._taken()
+
+    def flush(self) -> bytes:
+        if self._left:
+            self._add_block(self._left)
+        return self._taken()
+
+    def _add_block(self, content: bytearray) -> None:
+        import snappy
+
+        block = snappy.compress(bytes(content))
+        self._parts += (_INT32.pack(len(block)), block)
+
+    def _taken(self) -> bytes:
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+def _snappy_compressor(level: int | None, size: int) -> _Stream:
+    return _XerialStream()
 
 
 def _snappy_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
@@ -266,21 +340,29 @@ _LZ4_FAST_LEVEL = 9
 _LZ4_SLOW_LEVEL_MIN, _LZ4_SLOW_LEVEL_MAX = 3, 12
 
 
-def _lz4_compress(data: Buffer, level: int | None) -> bytes:
-    import lz4.frame
+class _Lz4Stream:
+    def __init__(self, level: int) -> None:
+        import lz4.frame
 
+        self._frame = lz4.frame.LZ4FrameCompressor(
+            compression_level=level,
+            block_linked=False,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        )
+        self._head: bytes = self._frame.begin()
+
+    def compress(self, data: Buffer) -> bytes:
+        head, self._head = self._head, b""
+        return bytes(head + self._frame.compress(data))
+
+    def flush(self) -> bytes:
+        return bytes(self._head + self._frame.flush())
+
+
+def _lz4_compressor(level: int | None, size: int) -> _Stream:
     if level is None or level == _LZ4_FAST_LEVEL:
-        library_level = 0
-    else:
-        library_level = min(max(level, _LZ4_SLOW_LEVEL_MIN), _LZ4_SLOW_LEVEL_MAX)
-    compressed: bytes = lz4.frame.compress(
-        data,
-        compression_level=library_level,
-        block_linked=False,
-        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-        store_size=False,
-    )
-    return compressed
+        return _Lz4Stream(0)
+    return _Lz4Stream(min(max(level, _LZ4_SLOW_LEVEL_MIN), _LZ4_SLOW_LEVEL_MAX))
 
 
 def _lz4_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
@@ -315,10 +397,10 @@ _ZSTD_SKIPPABLE = 0x184D2A50  # and the fifteen numbers after it
 _ZSTD_RLE_BLOCK = 1  # one byte, however large its size says that the output is
 
 
-def _zstd_compress(data: Buffer, level: int | None) -> bytes:
+def _zstd_compressor(level: int | None, size: int) -> _Stream:
     import zstandard
 
-    return zstandard.ZstdCompressor(3 if level is None else level).compress(data)
+    return zstandard.ZstdCompressor(3 if level is None else level).compressobj(size)
 
 
 def _zstd_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
@@ -382,9 +464,9 @@ def _zstd_frame_end(data: memoryview, position: int) -> int:
 
 _CODERS: Mapping[int, _Coder] = MappingProxyType(
     {
-        Codec.GZIP: _Coder(_gzip_compress, _gzip_decompress),
-        Codec.SNAPPY: _Coder(_snappy_compress, _snappy_decompress),
-        Codec.LZ4: _Coder(_lz4_compress, _lz4_decompress),
-        Codec.ZSTD: _Coder(_zstd_compress, _zstd_decompress),
+        Codec.GZIP: _Coder(_gzip_compressor, _gzip_decompress),
+        Codec.SNAPPY: _Coder(_snappy_compressor, _snappy_decompress),
+        Codec.LZ4: _Coder(_lz4_compressor, _lz4_decompress),
+        Codec.ZSTD: _Coder(_zstd_compressor, _zstd_decompress),
     }
 )

@@ -146,7 +146,7 @@ def to_batch(buffer: Buffer, rules: ProduceRules = DEFAULT_RULES) -> bytes | Non
     """The record batch that holds the messages of `buffer`, in the same codec.
 
     Timestamps stay as they are (-1 in format 0). What only the topic can judge (timestamp limits,
-    keys of a compacted topic, the size of the batch) is left to `records.validate_produced`.
+    keys of a compacted topic, the size of the batch) is left to `log_validator`.
 
     Parameters:
         buffer: the whole field of a Produce request, see `is_message_set`. It is messages without

@@ -12,8 +12,8 @@ A batch is one 61-byte header and its records, which may be compressed as a whol
 
 `batch_length` counts what follows it. Base offset and leader epoch lie before the CRC's range, so a
 leader sets both without touching anything else: the broker keeps a batch as the bytes that came in.
-Of a compressed one it makes sure that as many records come out as the header says. Records are parsed
-where a rule asks for it (compacted topics, timestamp limits, a search by timestamp).
+What a client sends is checked record by record before (`log_validator`). Here records are parsed for
+those who read them.
 
 The format is KIP-98's; null is length -1, lengths and deltas are zigzag varints.
 """
@@ -40,9 +40,12 @@ LENGTH_END = 12
 
 MAGIC = 2
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
+MAX_RECORD_BYTES = 2_147_483_639  # of one record after decompression; the largest array of Java
+MAX_RECORDS = 500_000  # in one batch
+MAX_HEADERS = 500_000  # of all records of one batch
+MAX_RECORD_HEADERS = 10_000  # of one record
 MIN_RECORD_SIZE = 7
 """Bytes of the shortest record: length, attributes, two deltas, null key, null value, no headers."""
-_MIN_LENGTH = 2 * (MIN_RECORD_SIZE - 1)  # as the varint of its length says it
 
 NO_TIMESTAMP = -1
 TIMESTAMP_MAX = (1 << 63) - 1
@@ -60,7 +63,7 @@ DELETE_HORIZON_BIT = 0x40
 """`base_timestamp` says until when tombstones and markers of the batch are kept (KIP-534)."""
 
 _CRC_START = 21
-_MAGIC_AT = 16
+MAGIC_AT = 16
 _CODEC_AT = 22  # the second byte of the attributes
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _UNCOVERED = struct.Struct(">qiibI")  # the header's part before the range of the CRC ...
@@ -68,8 +71,8 @@ _COVERED = struct.Struct(">hiqqqhii")  # ... and the part in it
 _MARKER = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 _new = tuple.__new__  # half the time of a call of the class
-_NO_CODEC, _ZSTD = int(Codec.NONE), int(Codec.ZSTD)
-# Plain numbers: a look at an enum costs as much as a whole check.
+NO_CODEC = int(Codec.NONE)
+# A plain number: a look at an enum costs as much as a whole check.
 
 
 class BatchHeader(NamedTuple):
@@ -185,7 +188,8 @@ class ProduceRules:
     Sizes are bytes, times milliseconds. The two timestamp limits say how far a record's time may
     lie before and after the broker's (KIP-937); they hold for topics with CreateTime only. `codec`
     is the one that batches are stored in, at `compression_level` (None: the codec's default); None
-    keeps what the producer chose.
+    keeps what the producer chose. `max_record_bytes` limits one record of a compressed batch,
+    `max_decompressed` all of them.
     """
 
     max_message_bytes: int = 1_048_588
@@ -194,6 +198,10 @@ class ProduceRules:
     timestamp_before_max_ms: int = NO_LIMIT
     timestamp_after_max_ms: int = 3_600_000
     max_decompressed: int = MAX_DECOMPRESSED_BYTES
+    max_record_bytes: int = MAX_RECORD_BYTES
+    max_records: int = MAX_RECORDS
+    max_headers: int = MAX_HEADERS
+    max_record_headers: int = MAX_RECORD_HEADERS
     codec: Codec | None = None
     compression_level: int | None = None
 
@@ -223,7 +231,7 @@ def claims_transaction(buffer: Buffer | None) -> bool:
 
     Nothing else of it is looked at: this decides who may write it, before what it is.
     """
-    if buffer is None or len(buffer) < HEADER_SIZE or buffer[_MAGIC_AT] != MAGIC:
+    if buffer is None or len(buffer) < HEADER_SIZE or buffer[MAGIC_AT] != MAGIC:
         return False
     return bool(buffer[_CRC_START + 1] & TRANSACTIONAL_BIT)
 
@@ -236,7 +244,7 @@ def claimed_producer(buffer: Buffer | None) -> tuple[int, int, int] | None:
     Returns:
         Producer ID, producer epoch and base sequence; None without them.
     """
-    if buffer is None or len(buffer) < HEADER_SIZE or buffer[_MAGIC_AT] != MAGIC:
+    if buffer is None or len(buffer) < HEADER_SIZE or buffer[MAGIC_AT] != MAGIC:
         return None
     *_, producer_id, epoch, sequence, _ = _HEADER.unpack_from(buffer)
     return (producer_id, epoch, sequence) if producer_id >= 0 and sequence >= 0 else None
@@ -248,9 +256,9 @@ def claimed_codec(buffer: Buffer | None) -> int:
     Nothing else of it is looked at: this decides who opens it, before what it is.
     """
     try:
-        return buffer[_CODEC_AT] & CODEC_MASK if buffer is not None else _NO_CODEC
+        return buffer[_CODEC_AT] & CODEC_MASK if buffer is not None else NO_CODEC
     except IndexError:
-        return _NO_CODEC
+        return NO_CODEC
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
@@ -289,8 +297,8 @@ def placed(
 
     Parameters:
         buffer: the batch as received.
-        header: its header; what `validate_produced` or `stamp_log_append_time` changed in it
-            (attributes, max timestamp, CRC) is written.
+        header: its header; what `LogValidator` changed in it (attributes, max timestamp, CRC) is
+            written.
         base_offset: offset of the first record.
         leader_epoch: epoch of the leader that appends. Both lie outside the CRC.
     """
@@ -298,18 +306,10 @@ def placed(
     return [head, memoryview(buffer)[HEADER_SIZE : header.batch_length + LENGTH_END]]
 
 
-def stamp_log_append_time(buffer: Buffer, header: BatchHeader, now_ms: int) -> BatchHeader:
-    """The header that gives all records the time of the append.
-
-    The attribute bit and `max_timestamp` change, and so the CRC; the records and
-    `base_timestamp` stay as they came.
-    """
-    return _restamped(buffer, header, header.attributes | LOG_APPEND_TIME_BIT, now_ms)
-
-
-def _restamped(
+def restamped(
     buffer: Buffer, header: BatchHeader, attributes: int, max_timestamp: int
 ) -> BatchHeader:
+    """The header with another type of timestamps and another `max_timestamp` (ms), and its CRC."""
     changed = header._replace(attributes=attributes, max_timestamp=max_timestamp)
     return _with_crc(changed, memoryview(buffer)[HEADER_SIZE : header.size])
 
@@ -326,235 +326,6 @@ def with_payload(header: BatchHeader, payload: Buffer) -> tuple[bytes, BatchHead
     length = HEADER_SIZE - LENGTH_END + len(payload)
     changed = _with_crc(header._replace(batch_length=length), payload)
     return _HEADER.pack(*changed) + payload, changed
-
-
-# -- what a client may send
-
-
-def validate_produced(
-    buffer: Buffer | None,
-    version: int,
-    now_ms: int,
-    rules: ProduceRules = DEFAULT_RULES,
-    *,
-    max_decompressed: int | None = None,
-) -> BatchHeader:
-    """Check the records of one partition in a Produce request against all rules of its topic.
-
-    The answer is the header to append with (see `placed`): with LogAppendTime it is stamped with
-    `now_ms`; with CreateTime a stray LogAppendTime bit is cleared. A batch in another codec than
-    its topic's is not opened: `rewriting.recompressed` looks at its records.
-
-    Differs from Kafka: Kafka parses every record of every batch. Here the records of a compressed
-    one are counted, the first and the last of them parsed; of one without compression the first
-    must be as long as a record can be. All are parsed only when the topic is compacted, has a
-    `timestamp_before_max_ms`, or when the header speaks of a time beyond `timestamp_after_max_ms`
-    or of a maximum below its first timestamp; only then is `max_timestamp` recomputed.
-
-    Parameters:
-        buffer: the whole field of the request, or None when it was null.
-        version: version of the Produce request.
-        now_ms: the broker's log clock.
-        rules: what the topic asks.
-        max_decompressed: how many bytes the records may take uncompressed, where that is less than
-            the rules allow.
-
-    Raises:
-        RecordsRefusedError: INVALID_TIMESTAMP or INVALID_RECORD, naming records.
-        DecompressedTooLargeError: the records take more than `max_decompressed` bytes.
-        KafkaError: INVALID_RECORD (not one batch of format v2, fields that contradict each other,
-            records that cannot be read or are not as many as the header says), CORRUPT_MESSAGE
-            (unknown format, impossible length, wrong CRC), MESSAGE_TOO_LARGE,
-            UNSUPPORTED_COMPRESSION_TYPE.
-    """
-    if buffer is None:
-        raise _invalid("no records")
-    header = _single_batch(buffer)
-    if len(buffer) > rules.max_message_bytes:
-        raise too_large(len(buffer), rules)
-    if not check_crc(buffer, 0, header):
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC")
-    _check_fields(header, version, rules)
-    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
-    max_timestamp = header.max_timestamp
-    if max_decompressed is None:
-        max_decompressed = rules.max_decompressed
-    if _has_to_be_parsed(header, now_ms, rules):
-        created = header._replace(attributes=attributes)
-        max_timestamp = _inspect(buffer, created, now_ms, rules, max_decompressed)
-    elif not attributes & CODEC_MASK:
-        _check_first(buffer, header)
-    elif rules.codec is None or rules.codec == header.codec:
-        _check_compressed(buffer, header, max_decompressed)
-    if rules.log_append_time:
-        return stamp_log_append_time(buffer, header, now_ms)
-    if attributes == header.attributes and max_timestamp == header.max_timestamp:
-        return header
-    return _restamped(buffer, header, attributes, max_timestamp)
-
-
-def too_large(size: int, rules: ProduceRules) -> KafkaError:
-    """The refusal of a batch that has more bytes than its topic takes."""
-    return KafkaError(
-        ErrorCode.MESSAGE_TOO_LARGE,
-        f"a batch of {size} bytes, the topic takes {rules.max_message_bytes}",
-    )
-
-
-def _single_batch(buffer: Buffer) -> BatchHeader:
-    """The header of the one batch that is all of `buffer`."""
-    size = len(buffer)
-    if size <= _MAGIC_AT:
-        raise _invalid(f"{size} bytes are no batch")
-    # The magic byte has the same place in the old formats, whose headers are shorter.
-    magic = buffer[_MAGIC_AT]
-    if magic < MAGIC:
-        raise _invalid(f"message format {magic}; from Produce 3 on it is {MAGIC}")
-    if magic > MAGIC:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"there is no message format {magic}")
-    if size < HEADER_SIZE:
-        raise _invalid(f"{size} bytes are no whole batch")
-    header = read_header(buffer)
-    batch_size = header.batch_length + LENGTH_END
-    if batch_size == size:
-        return header
-    if batch_size < HEADER_SIZE:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length}")
-    if batch_size > size:
-        raise _invalid(f"a batch of {batch_size} bytes is cut after {size}")
-    raise _invalid(f"{size - batch_size} bytes after the one batch that is allowed")
-
-
-def _check_fields(header: BatchHeader, version: int, rules: ProduceRules) -> None:
-    """The rules that fields of the header can break with each other."""
-    count = header.record_count
-    if header.base_offset != 0:
-        raise _invalid(f"base offset {header.base_offset}, a client's is 0")
-    if count <= 0 or count != header.last_offset_delta + 1:
-        raise _invalid(f"{count} records, but last offset delta {header.last_offset_delta}")
-    attributes = header.attributes
-    codec = attributes & CODEC_MASK
-    if codec > _ZSTD:
-        raise _invalid(f"there is no compression codec {codec}")
-    room = rules.max_decompressed if codec else header.batch_length + LENGTH_END - HEADER_SIZE
-    if count * MIN_RECORD_SIZE > room:
-        raise _invalid(f"{count} records cannot be in {room} bytes")
-    if codec == _ZSTD and version < 7:
-        # A client below Fetch 10 could not read the batch back (KIP-110).
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {version}"
-        )
-    if attributes & CONTROL_BIT:
-        raise _invalid("clients do not write control batches")
-    if header.producer_id >= 0:
-        if header.base_sequence < 0 or header.producer_epoch < 0:
-            raise _invalid(
-                f"producer {header.producer_id} with epoch {header.producer_epoch} "
-                f"and sequence {header.base_sequence}"
-            )
-    elif attributes & TRANSACTIONAL_BIT:
-        raise _invalid("a transactional batch without a producer id")
-
-
-def _check_first(buffer: Buffer, header: BatchHeader) -> None:
-    """The first of uncompressed records must end with the batch, if it is alone, or before."""
-    raw, position = buffer[HEADER_SIZE], HEADER_SIZE + 1
-    if raw > 0x7F:
-        try:
-            raw, position = long_varint(buffer, position, raw)
-        except (MalformedError, IndexError):
-            raise _invalid("the first record has no length") from None
-    left = header.batch_length + LENGTH_END - position - (raw >> 1)
-    if raw & 1 or raw < _MIN_LENGTH or left < 0 or (left and header.record_count == 1):
-        raise _invalid(f"the first of {header.record_count} records leaves {left} bytes")
-
-
-def _check_compressed(buffer: Buffer, header: BatchHeader, max_decompressed: int) -> None:
-    """As many records must come out of a compressed batch as its header says."""
-    with errors_as(ErrorCode.INVALID_RECORD):
-        payload = memoryview(buffer)[HEADER_SIZE : header.size]
-        data = decompress(header.codec, payload, max_decompressed)
-        last = _last_record(data, header.record_count)
-        for index, start in {0: 0, header.record_count - 1: last}.items():
-            record = next(_parse(data[start:], header))
-            if record.offset != index:
-                raise MalformedError(f"record {index} has offset delta {record.offset}")
-
-
-def _last_record(data: bytes, count: int) -> int:
-    """Where the last of so many records begins; they must be all of `data`.
-
-    Records are stepped over by their lengths: what is in them is not looked at. Lengths of one and
-    of two bytes are read inline, because this is done for every record of every compressed batch.
-    """
-    start = position = 0
-    end, shortest = len(data), _MIN_LENGTH
-    try:
-        for _ in range(count):
-            start = position
-            raw = data[position]
-            if raw < 0x80:
-                position += 1
-            else:
-                byte = data[position + 1]
-                if byte < 0x80:
-                    raw = raw & 0x7F | byte << 7
-                    position += 2
-                else:
-                    raw, position = long_varint(data, position + 1, raw)
-            if raw < shortest or raw & 1:
-                raise MalformedError(f"a record of length {(raw >> 1) ^ -(raw & 1)}")
-            position += raw >> 1
-    except IndexError:
-        raise MalformedError(f"fewer than {count} records") from None
-    if position != end:
-        raise MalformedError(f"{count} records end at byte {position} of {end}")
-    return start
-
-
-def _has_to_be_parsed(header: BatchHeader, now_ms: int, rules: ProduceRules) -> bool:
-    """Whether each record has to be looked at: for its key, or for its timestamp."""
-    if rules.compacted or rules.log_append_time:
-        return rules.compacted
-    return (
-        header.max_timestamp > now_ms + rules.timestamp_after_max_ms
-        or header.max_timestamp < header.base_timestamp
-        or rules.timestamp_before_max_ms != NO_LIMIT
-    )
-
-
-def _inspect(
-    buffer: Buffer, header: BatchHeader, now_ms: int, rules: ProduceRules, max_decompressed: int
-) -> int:
-    """Parse all records and check each; returns the greatest timestamp."""
-    earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
-    if rules.log_append_time:
-        earliest, latest = -NO_LIMIT, NO_LIMIT
-    code = ErrorCode.INVALID_RECORD
-    errors: list[RecordError] = []
-    max_timestamp = NO_TIMESTAMP
-    with errors_as(ErrorCode.INVALID_RECORD):
-        for index, record in enumerate(_records(buffer, 0, header, max_decompressed)):
-            timestamp = record.timestamp
-            if record.offset != index:
-                raise _invalid(f"record {index} has offset delta {record.offset}")
-            if rules.compacted and record.key is None:
-                errors.append(RecordError(index, "a compacted topic needs a key"))
-            elif timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
-                code = ErrorCode.INVALID_TIMESTAMP
-                reason = f"timestamp {timestamp} is not within {earliest} and {latest}"
-                errors.append(RecordError(index, reason))
-            if len(errors) == RECORD_ERRORS_MAX:
-                break
-            max_timestamp = max(max_timestamp, timestamp)
-    if errors:
-        summary = f"{len(errors)} of {header.record_count} records refused: {errors[0].message}"
-        raise RecordsRefusedError(code, summary, errors)
-    return max_timestamp
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
 # -- reading records
@@ -626,6 +397,10 @@ class MalformedError(ValueError):
     """The records of a batch do not have the form that they should have."""
 
 
+class RecordLimitError(ValueError):
+    """A batch has more records, or headers, than a batch may have."""
+
+
 @contextmanager
 def errors_as(code: ErrorCode) -> Iterator[None]:
     """Turn what the parser and the decompressors raise into a KafkaError."""
@@ -633,6 +408,8 @@ def errors_as(code: ErrorCode) -> Iterator[None]:
         yield
     except OutputLimitError as error:
         raise DecompressedTooLargeError(f"the batch {error}") from None
+    except RecordLimitError as error:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
     except ValueError as error:
         raise KafkaError(code, str(error)) from None
 

@@ -1,4 +1,4 @@
-"""Batches written anew by a broker: with some of their records (compaction), in another codec.
+"""Batches that compaction writes again, with some of their records.
 
 Records are moved as the bytes that they are: of each only its frame is looked at, key and numbers,
 never headers or values. What stays of a batch keeps its offsets, sequences and leader epoch, so a
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .compression import Codec, compress, decompress
+from .compression import compress, decompress
 from .errors import ErrorCode
 from .primitives import INT64_MAX, Buffer, write_varint
 from .records import (
@@ -25,11 +25,8 @@ from .records import (
     NO_TIMESTAMP,
     BatchHeader,
     MalformedError,
-    ProduceRules,
     errors_as,
     long_varint,
-    too_large,
-    validate_produced,
     with_payload,
     wrapped,
 )
@@ -179,57 +176,3 @@ def without_records(header: BatchHeader) -> tuple[bytes, BatchHeader]:
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     changed = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
     return with_payload(changed, b"")
-
-
-def as_stored(
-    buffer: Buffer | None,
-    version: int,
-    now_ms: int,
-    rules: ProduceRules,
-    *,
-    max_decompressed: int | None = None,
-) -> tuple[memoryview, BatchHeader]:
-    """What a client sent, checked and in the codec of its topic; returns it and its header.
-
-    Parameters: as for `validate_produced`.
-
-    Raises KafkaError: as `validate_produced` and `recompressed`.
-    """
-    header = validate_produced(buffer, version, now_ms, rules, max_decompressed=max_decompressed)
-    assert buffer is not None
-    if rules.codec is None or rules.codec == header.codec:
-        return memoryview(buffer), header
-    batch, header = recompressed(
-        buffer, header, rules.codec, rules.compression_level, rules.max_decompressed
-    )
-    if len(batch) > rules.max_message_bytes:
-        raise too_large(len(batch), rules)
-    return memoryview(batch), header
-
-
-def recompressed(
-    buffer: Buffer, header: BatchHeader, codec: Codec, level: int | None, max_decompressed: int
-) -> tuple[bytes, BatchHeader]:
-    """The batch at the start of `buffer` in another codec; returns it and its header.
-
-    Offsets, timestamps and all else stay. Every record is looked at, because the broker answers for
-    what it writes itself.
-
-    Parameters:
-        buffer: the batch as a client sent it.
-        header: its header as it is to be stored.
-        codec: the codec to store it in.
-        level: of that codec, None for its default.
-        max_decompressed: how many bytes the records may take uncompressed.
-
-    Raises:
-        KafkaError: INVALID_RECORD for records that cannot be read, MESSAGE_TOO_LARGE above
-            `max_decompressed` bytes.
-    """
-    with errors_as(ErrorCode.INVALID_RECORD):
-        data = _decompressed(buffer, header, max_decompressed)
-        for index, record in enumerate(_raw_records(data, header)):
-            if record.offset != header.base_offset + index:
-                raise MalformedError(f"record {index} has offset {record.offset}")
-    changed = header._replace(attributes=header.attributes & ~CODEC_MASK | codec)
-    return with_payload(changed, compress(codec, data, level))

@@ -324,6 +324,14 @@ _LOGS = (
         minimum=0,
     ),
     Property(
+        "max.decompressed.message.bytes",
+        Type.INT,
+        "2147483639",
+        "Largest record of a compressed batch after decompression, for topics without their own value.",
+        unit="bytes",
+        minimum=1,
+    ),
+    Property(
         "log.cleanup.policy",
         Type.LIST,
         "delete",
@@ -1054,6 +1062,36 @@ _LIMITS = (
         "Largest record batch after decompression. A larger one that a client sends is refused with "
         "MESSAGE_TOO_LARGE.",
         unit="bytes",
+        minimum=1,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "batch.max.records",
+        Type.INT,
+        "500000",
+        "Maximum number of records in a batch. The broker rejects a larger batch with "
+        "MESSAGE_TOO_LARGE, so that the Java client splits it.",
+        minimum=1,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "batch.max.headers",
+        Type.INT,
+        "500000",
+        "Maximum number of headers of all records in a batch. The broker rejects a larger batch with "
+        "MESSAGE_TOO_LARGE.",
+        minimum=1,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "record.max.headers",
+        Type.INT,
+        "10000",
+        "Maximum number of headers of a record. The broker rejects a batch with such a record with "
+        "INVALID_RECORD.",
         minimum=1,
         dynamic=False,
         own=True,

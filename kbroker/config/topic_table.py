@@ -163,6 +163,17 @@ TOPIC_TABLE: tuple[Property, ...] = (
         synonyms=("log.cleaner.max.compaction.lag.ms",),
     ),
     Property(
+        "max.decompressed.message.bytes",
+        Type.INT,
+        "2147483639",
+        "Largest record of a compressed batch after decompression. The broker rejects a batch with a "
+        "larger one with INVALID_RECORD. `decompressed.batch.max.bytes` limits all records together.",
+        unit="bytes",
+        minimum=1,
+        synonyms=("max.decompressed.message.bytes",),
+        internal=True,  # DescribeConfigs answers as Kafka 4.3, which does not know it
+    ),
+    Property(
         "max.message.bytes",
         Type.INT,
         "1048588",

@@ -17,20 +17,17 @@ from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
-from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.log_validator import LogValidator
 from kbroker.protocol.message_sets import is_message_set, to_batch
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import (
     BatchHeader,
-    DecompressedTooLargeError,
     ProduceRules,
     RecordsRefusedError,
     claimed_codec,
     claims_transaction,
-    validate_produced,
 )
-from kbroker.protocol.rewriting import as_stored
 from kbroker.protocol.stencil import Stencil
 from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
@@ -57,11 +54,9 @@ STENCILS_MAX = 4000
 LIGHT_BYTES_MAX = 4096
 """A batch of this size is compressed in less time than another thread takes to begin with it."""
 LIGHT_COMPRESSED_BYTES_MAX = 16 * 1024
-"""A compressed batch of this size is opened at once, as long as no more bytes come out than ..."""
-LIGHT_DECOMPRESSED_BYTES_MAX = 64 * 1024
-"""... these, which take a quarter of a millisecond (gzip)."""
-COSTLY_AT_ONCE_MAX = 32
-"""So many batches of one request are opened, or recompressed, before others have a turn."""
+"""A compressed batch of this size is opened in the event loop, at least its beginning."""
+EFFORT_AT_ONCE = 2000
+"""Records that are checked for one request before others have a turn, see `LogValidator.effort`."""
 
 
 Answer: TypeAlias = ProduceResponse | Encoded | Pending[ProduceResponse] | None
@@ -75,8 +70,9 @@ class ProduceWork:
     __slots__ = (
         "acks",
         "answers",
-        "costly",
+        "begun",
         "ctx",
+        "effort",
         "failed",
         "left",
         "node",
@@ -113,7 +109,10 @@ class ProduceWork:
         if request.transactional_id is not None:
             self.transaction = ProduceTransaction(ctx, request.transactional_id)
         self.failed = False
-        self.costly = 0
+        self.effort = 0
+        """Records that were checked in this turn."""
+        self.begun: LogValidator | None = None
+        """A batch that is not checked to its end."""
         self.waiting: list[tuple[Replica, int, ProduceResponse.Partition]] = []
         self.answers: list[ProduceResponse.Topic] = []
 
@@ -224,10 +223,11 @@ class ProduceWork:
             is_begun = position < len(answers)
             rows = answers[position].partition_responses if is_begun else self._answer_to(topic)
             async for partition in turn.each(topic.partition_data[len(rows) :]):
+                self.effort = 0
                 row = None if is_heavy else self._append_unless_heavy(topic, partition)
                 if row is None:
                     row = await self._prepare_and_append(topic, partition)
-                    is_heavy, self.costly = False, 0
+                    is_heavy = False
                 rows.append(row)
         if self.waiting and self.acks != NO_ANSWER:
             pending = self._begin_waiting()
@@ -296,23 +296,33 @@ class ProduceWork:
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
     ) -> ProduceResponse.Partition:
         records = partition.records
-        heavy = self.node.heavy_work
         try:
             rules = self._admit(topic, partition.index).log.config.produce_rules
             if self._is_old_format(records):
-                converted = await heavy.run(partial(to_batch, records, rules))
+                converted = await self.node.heavy_work.run(partial(to_batch, records, rules))
                 if converted is None:
                     return ProduceResponse.Partition(index=partition.index, base_offset=-1)
                 records = memoryview(converted)
-            batch, header = await heavy.run(
-                partial(as_stored, records, self.version, self.now_ms, rules)
-            )
+            batch, header = await self._validated(records, rules)
             replica = self._admit(topic, partition.index)
             if self.transaction is not None:
                 self.transaction.check(replica, batch)
             return self._append(topic, replica, batch, header)
         except KafkaError as error:
             return self._refuse(topic, partition, error)
+
+    async def _validated(
+        self, records: memoryview | None, rules: ProduceRules
+    ) -> tuple[memoryview, BatchHeader]:
+        """The batch as it is stored, checked in turns with other clients or in another thread."""
+        validator, self.begun = self.begun, None
+        if validator is None:
+            validator = LogValidator(records, self.version, self.now_ms, rules)
+        if validator.is_compressed:
+            return await self.node.heavy_work.run(validator.finished)
+        while not validator.step():
+            await self.ctx.turn.pause()
+        return validator.stored()
 
     def _append_unless_heavy(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
@@ -324,35 +334,28 @@ class ProduceWork:
             if self.transaction is not None:
                 self.transaction.check(replica, records)  # before its records, as in Kafka
             rules = replica.log.config.produce_rules
-            codec = claimed_codec(records)
-            if codec or rules.codec is not None or self.version < FIRST_VERSION_OF_BATCHES:
-                if self._is_heavy(records, codec, rules):
+            if self._is_heavy(records, rules):
+                return None
+            validator = LogValidator(records, self.version, self.now_ms, rules)
+            while not validator.step():
+                if self.effort + validator.effort > EFFORT_AT_ONCE:
+                    self.begun = validator
                     return None
-                self.costly += 1
-                records, header = as_stored(
-                    records,
-                    self.version,
-                    self.now_ms,
-                    rules,
-                    max_decompressed=min(LIGHT_DECOMPRESSED_BYTES_MAX, rules.max_decompressed),
-                )
-            else:
-                header = validate_produced(records, self.version, self.now_ms, rules)
-            return self._append(topic, replica, records, header)
-        except DecompressedTooLargeError:
-            return None
+            self.effort += validator.effort
+            return self._append(topic, replica, *validator.stored())
         except KafkaError as error:
             return self._refuse(topic, partition, error)
 
-    def _is_heavy(self, records: memoryview | None, codec: int, rules: ProduceRules) -> bool:
-        """Whether a batch may take longer than the event loop should be kept."""
+    def _is_heavy(self, records: memoryview | None, rules: ProduceRules) -> bool:
+        """Whether a batch takes so long that the event loop should not even begin with it."""
         if records is None:
             return False
-        if self._is_old_format(records) or self.costly == COSTLY_AT_ONCE_MAX:
+        if self.effort > EFFORT_AT_ONCE or self._is_old_format(records):
             return True
+        codec = claimed_codec(records)
         if rules.codec is None or rules.codec == codec:
-            return codec != Codec.NONE and len(records) > LIGHT_COMPRESSED_BYTES_MAX
-        return codec != Codec.NONE or len(records) > LIGHT_BYTES_MAX
+            return bool(codec) and len(records) > LIGHT_COMPRESSED_BYTES_MAX
+        return bool(codec) or len(records) > LIGHT_BYTES_MAX
 
     def _is_old_format(self, records: memoryview | None) -> bool:
         return self.version < FIRST_VERSION_OF_BATCHES and is_message_set(records)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import trio
 
-from kbroker.handlers.produce_work import (
-    COSTLY_AT_ONCE_MAX,
-    LIGHT_COMPRESSED_BYTES_MAX,
-    LIGHT_DECOMPRESSED_BYTES_MAX,
-)
-from kbroker.protocol import records
+from kbroker.handlers.produce_work import EFFORT_AT_ONCE, LIGHT_COMPRESSED_BYTES_MAX
+from kbroker.protocol import log_validator, records
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.compression import Codec, decompress
+from kbroker.protocol.compression import CHUNK_BYTES, Codec, decompressed_chunks
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.log_validator import OPENED_EFFORT
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import Record, encode_batch, read_header, with_payload
 
@@ -35,7 +33,7 @@ from ..wire import (
 )
 
 CODECS = list(Codec)[1:]
-LARGE = bytes(2 * LIGHT_DECOMPRESSED_BYTES_MAX)
+LARGE = bytes(CHUNK_BYTES + 50_000)
 """A value that takes few bytes in a compressed batch, and many when it is opened."""
 
 
@@ -53,15 +51,22 @@ def claiming(codec: Codec, count: int, value: bytes) -> bytes:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
-    """Of each batch that is opened: whether the event loop does it, and up to which size."""
-    seen: list[tuple[bool, int]] = []
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each chunk that is decompressed, whether the event loop does it."""
+    seen: list[bool] = []
 
-    def noted(codec: int, data: Any, limit: int) -> bytes:
-        seen.append((threading.current_thread() is threading.main_thread(), limit))
-        return decompress(codec, data, limit)
+    def noted(codec: int, data: Any, limit: int) -> Iterator[bytes]:
+        chunks = decompressed_chunks(codec, data, limit)
+        while True:
+            seen.append(threading.current_thread() is threading.main_thread())
+            try:
+                chunk = next(chunks)
+            except StopIteration:
+                seen.pop()
+                return
+            yield chunk
 
-    monkeypatch.setattr(records, "decompress", noted)
+    monkeypatch.setattr(log_validator, "decompressed_chunks", noted)
     return seen
 
 
@@ -70,7 +75,7 @@ async def test_garbage_takes_no_offsets(wire: Wire, codec: Codec) -> None:
     topic = await create_topic(wire, "t")
     for bad in (
         garbage(codec),
-        claiming(codec, 9_000_000, b"x"),
+        claiming(codec, 400_000, b"x"),
         claiming(codec, 2, b"x"),
         claiming(codec, 2, LARGE),
     ):
@@ -84,22 +89,22 @@ async def test_garbage_takes_no_offsets(wire: Wire, codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 async def test_large_ones_are_opened_off_the_event_loop(
-    wire: Wire, opened: list[tuple[bool, int]], codec: Codec
+    wire: Wire, opened: list[bool], codec: Codec
 ) -> None:
     topic = await create_topic(wire, "t")
-    at_once, elsewhere = (True, LIGHT_DECOMPRESSED_BYTES_MAX), (False, 64 << 20)
     expands = batch([LARGE], codec=codec)
     noise = b"".join(number.to_bytes(4, "big") for number in range(0, 1 << 31, 1 << 18))
     large = batch([noise], codec=codec)
     assert len(expands) < LIGHT_COMPRESSED_BYTES_MAX < len(large)
     for data, where in (
-        (batch([b"small"], codec=codec), [at_once]),
-        (expands, [at_once, elsewhere]),
-        (large, [elsewhere]),
-        (batch([LARGE]), []),
+        (batch([b"small"], codec=codec), {True}),
+        (large, {False}),
+        (batch([LARGE]), set()),
+        (expands, {True, False}),
     ):
         assert (await produce(wire, topic, data)).error_code == 0
-        assert opened == where
+        assert set(opened) == where
+        assert opened == sorted(opened, reverse=True)
         opened.clear()
 
 
@@ -135,12 +140,13 @@ async def test_others_have_a_turn_between_many_batches(
             turn += 1
             await trio.lowlevel.checkpoint()
 
-    def noted(codec: int, data: Any, limit: int) -> bytes:
+    def noted(codec: int, data: Any, limit: int) -> Iterator[bytes]:
         opened[turn] += 1
-        return decompress(codec, data, limit)
+        return decompressed_chunks(codec, data, limit)
 
-    monkeypatch.setattr(records, "decompress", noted)
-    count = 3 * COSTLY_AT_ONCE_MAX
+    monkeypatch.setattr(log_validator, "decompressed_chunks", noted)
+    most = EFFORT_AT_ONCE // OPENED_EFFORT
+    count = 3 * most
     topic = await create_topic(wire, "t", count)
     rows = [
         ProduceRequest.Partition(
@@ -156,7 +162,8 @@ async def test_others_have_a_turn_between_many_batches(
         answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
         nursery.cancel_scope.cancel()
     assert sum(opened.values()) >= count
-    assert max(opened.values()) <= COSTLY_AT_ONCE_MAX
+    assert opened[min(opened)] <= most
+    assert len(opened) > 1
     codes = [row.error_code for row in answer.responses[0].partition_responses]
     assert codes == [ErrorCode.INVALID_RECORD if n % 10 == 5 else 0 for n in range(count)]
 

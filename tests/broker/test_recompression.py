@@ -11,14 +11,13 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.handlers.produce_work import LIGHT_BYTES_MAX
-from kbroker.protocol import rewriting
+from kbroker.protocol import log_validator
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.compression import Codec
+from kbroker.protocol.compression import Codec, Compressor
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import (
     HEADER_SIZE,
-    BatchHeader,
     Record,
     encode_batch,
     iter_headers,
@@ -26,7 +25,6 @@ from kbroker.protocol.records import (
     read_records,
     with_payload,
 )
-from kbroker.protocol.rewriting import recompressed
 from kbroker.runtime.heavy_work import HeavyWork
 
 from ..brokers import Start, started
@@ -205,11 +203,11 @@ async def test_heavy_batches_leave_the_event_loop_alone(
 ) -> None:
     in_loop: list[bool] = []
 
-    def noted(*args: Any) -> tuple[bytes, BatchHeader]:
+    def noted(*args: Any) -> Compressor:
         in_loop.append(threading.current_thread() is threading.main_thread())
-        return recompressed(*args)
+        return Compressor(*args)
 
-    monkeypatch.setattr(rewriting, "recompressed", noted)
+    monkeypatch.setattr(log_validator, "Compressor", noted)
     await create_topic(wire, "t", configs={"compression.type": "zstd"})
     for records in (batch([HEAVY]), batch([LIGHT], codec=Codec.GZIP), batch([LIGHT])):
         assert (await produce(wire, T, records)).error_code == 0

@@ -28,10 +28,10 @@ from kbroker.protocol.records import (
     end_transaction_marker,
     read_header,
     read_records,
-    validate_produced,
 )
 
 from ..message_sets import LOG_APPEND_TIME, message, messages, wrapper
+from .validating import validate_produced
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
     # kafka-python loads its schemas through a deprecated function of importlib.

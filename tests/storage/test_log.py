@@ -10,13 +10,14 @@ import pytest
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.records import (
+    LOG_APPEND_TIME_BIT,
     Marker,
     Record,
     end_transaction_marker,
     placed,
     read_header,
     read_records,
-    stamp_log_append_time,
+    restamped,
 )
 from kbroker.storage.crash_files import CrashFiles
 from kbroker.storage.errors import CorruptLogError, StorageError
@@ -79,7 +80,7 @@ class TestAppend:
 
     def test_log_append_time_is_answered(self, log: Log) -> None:
         data, header = batch(b"a", timestamp=5)
-        header = stamp_log_append_time(data, header, NOW)
+        header = restamped(data, header, header.attributes | LOG_APPEND_TIME_BIT, NOW)
         assert log.append(data, header, leader_epoch=0, now_ms=NOW).log_append_time_ms == NOW
         assert next(records(log)).timestamp == NOW
 

@@ -1,0 +1,528 @@
+"""A walk over the frames of all records of one batch: lengths, deltas and counts, never contents.
+
+`RecordWalk` is fed with uncompressed records, in one piece or as they are decompressed, and checks
+them in bounded steps. Records that lie in one piece are checked by one tight loop. A record whose
+bytes arrive in several pieces is checked field by field, so a value of many megabytes is skipped
+without being held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from .records import (
+    NO_TIMESTAMP,
+    RECORD_ERRORS_MAX,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    BatchHeader,
+    MalformedError,
+    ProduceRules,
+    RecordError,
+    RecordLimitError,
+    wrapped,
+)
+
+_UINT32_MAX = 0xFFFFFFFF
+_UINT64_MAX = 0xFFFFFFFFFFFFFFFF
+_INT_BYTES_MAX = 5
+"""Bytes of the longest varint of 32 bits."""
+_LONG_BYTES_MAX = 10
+"""Bytes of the longest varint of 64 bits."""
+DELTAS_OF_ONE_BYTE, DELTAS_OF_TWO_BYTES = 64, 8192
+"""Offset deltas below these take so many bytes."""
+_DELTAS = bytes(range(0, 128, 2))
+_DELTAS_LOW = bytes(delta * 2 & 0x7F | 0x80 for delta in range(DELTAS_OF_TWO_BYTES))
+_DELTAS_HIGH = bytes(delta * 2 >> 7 for delta in range(DELTAS_OF_TWO_BYTES))
+_ODD = bytes(range(1, 256, 2))
+RUN_MIN = 8
+"""Records that are worth being compared at once."""
+RUN_INTERVAL = 64
+"""Records that are checked one by one after records that were not alike."""
+
+
+class RecordWalk:
+    """A check of all records of one batch against the rules of its topic.
+
+    Args:
+        header: Header of the batch. With its LogAppendTime bit ignored, it says how many records
+            follow and which time their timestamps are counted from.
+        rules: Rules of the topic.
+        now_ms: Time of the append, in milliseconds since the epoch.
+    """
+
+    __slots__ = (
+        "_base_timestamp",
+        "_before",
+        "_count",
+        "_data",
+        "_earliest",
+        "_headers_left",
+        "_index",
+        "_is_last",
+        "_last_untimely",
+        "_latest",
+        "_longest",
+        "_needs_keys",
+        "_partial",
+        "_position",
+        "_record_headers",
+        "_rules",
+        "_wrong_time",
+        "errors",
+        "max_timestamp",
+        "untimely",
+    )
+
+    def __init__(self, header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:
+        self.errors: list[RecordError] = []
+        """Records that break a rule of the topic, at most `RECORD_ERRORS_MAX`."""
+        self.untimely = 0
+        """Number of `errors` that are about a record's time."""
+        self._last_untimely = -1
+        self.max_timestamp = NO_TIMESTAMP
+        """Largest timestamp of the records so far, in milliseconds since the epoch."""
+        self._rules = rules
+        self._count = header.record_count
+        self._base_timestamp = header.base_timestamp
+        self._longest = 2 * rules.max_record_bytes if header.codec else _UINT32_MAX  # as a varint
+        self._needs_keys = rules.compacted
+        if rules.log_append_time:
+            self._earliest, self._latest = TIMESTAMP_MIN, TIMESTAMP_MAX
+        else:
+            self._earliest = max(now_ms - rules.timestamp_before_max_ms, TIMESTAMP_MIN)
+            self._latest = min(now_ms + rules.timestamp_after_max_ms, TIMESTAMP_MAX)
+        self._wrong_time = ""
+        if header.is_log_append_time:
+            self._check_stamp(header.max_timestamp, rules)
+        self._data = b""
+        self._position = 0
+        self._before = 0  # bytes of all pieces before this one
+        self._is_last = False
+        self._index = 0
+        self._record_headers = 0  # headers of the record that is checked
+        self._headers_left = rules.max_headers
+        self._partial: Generator[None, None, None] | None = None
+
+    @property
+    def effort(self) -> int:
+        """Number of records and headers that were checked."""
+        return self._index + self._rules.max_headers - self._headers_left
+
+    def feed(self, data: bytes, *, is_last: bool) -> None:
+        """Hand over the next uncompressed bytes, once all bytes before have been walked."""
+        if self._position < len(self._data):
+            data = self._data[self._position :] + data
+        self._before += self._position
+        self._data, self._position, self._is_last = data, 0, is_last
+
+    def step(self, records: int) -> bool:
+        """Check some records of what was fed.
+
+        Args:
+            records: Maximum number of records to check. Headers count as records.
+
+        Returns:
+            True if all that was fed is checked, False if there are records left.
+
+        Raises:
+            MalformedError: The bytes are not the records that the header announces.
+            RecordLimitError: The batch has more headers than it may have.
+        """
+        if self._partial is not None and not self._finish_partial():
+            return True
+        stop = min(self._index + records, self._count)
+        if not self._walk(stop):
+            if self._is_last:
+                raise MalformedError(f"record {self._index} ends after its batch")
+            self._partial = self._piecewise()
+            if not self._finish_partial():
+                return True
+        if len(self.errors) >= RECORD_ERRORS_MAX:
+            self._index = self._count
+            self._position = len(self._data)
+            return True
+        if self._index < self._count:
+            return False
+        left = len(self._data) - self._position
+        if left:
+            raise MalformedError(f"{left} bytes after the last of {self._count} records")
+        return True
+
+    def finish(self) -> None:
+        """Check that the batch has ended where its records end.
+
+        Raises:
+            MalformedError: There are fewer records than the header announces.
+        """
+        if self._index < self._count:
+            raise MalformedError(f"{self._index} records instead of {self._count}")
+
+    # -- records in one piece
+
+    def _walk(self, stop: int) -> bool:
+        """Check records up to an index; False if the piece ends within the next record."""
+        try:
+            self._walk_piece(stop)
+        except IndexError:
+            self._forget_errors(self._index)
+            return False
+        return True
+
+    def _walk_piece(self, stop: int) -> None:
+        """Check records up to an index, with short varints inline. Raises IndexError at the end."""
+        data, index = self._data, self._index
+        start = position = self._position
+        base, earliest, latest_seen = self._base_timestamp, self._earliest, self.max_timestamp
+        needs_keys, longest = self._needs_keys, self._longest
+        run_at = index + 1
+        try:
+            while index < stop:
+                raw = data[position]
+                position += 1
+                if raw > 0x7F:
+                    raw = raw & 0x7F | data[position] << 7
+                    position += 1
+                    if raw > 0x3FFF:  # the second byte says that there is a third one
+                        raw, position = _long_int(data, position, raw & 0x3FFF, 14)
+                if raw & 1 or raw > longest:
+                    raise self._bad_length(index, raw)
+                end = position + (raw >> 1)
+                raw = data[position + 1]  # behind one byte of attributes, which are not in use
+                position += 2
+                if raw > 0x7F:
+                    raw, position = _long_long(data, position, raw & 0x7F)
+                timestamp = base + ((raw >> 1) ^ -(raw & 1))
+                if not earliest <= timestamp <= latest_seen:
+                    latest_seen = max(latest_seen, self._judged(index, timestamp))
+                raw = data[position]
+                position += 1
+                if raw > 0x7F:
+                    raw = raw & 0x7F | data[position] << 7
+                    position += 1
+                    if raw > 0x3FFF:
+                        raw, position = _long_int(data, position, raw & 0x3FFF, 14)
+                if raw != index << 1:
+                    raise _malformed(index, f"offset delta {(raw >> 1) ^ -(raw & 1)}")
+                raw = data[position]
+                position += 1
+                if raw > 0x7F:
+                    raw, position = _long_int(data, position, raw & 0x7F, 7)
+                if not raw & 1:
+                    position += raw >> 1
+                elif raw != 1 or needs_keys:
+                    self._check_no_key(index, raw)
+                raw = data[position]
+                position += 1
+                if raw > 0x7F:
+                    raw = raw & 0x7F | data[position] << 7
+                    position += 1
+                    if raw > 0x3FFF:
+                        raw, position = _long_int(data, position, raw & 0x3FFF, 14)
+                if not raw & 1:
+                    position += raw >> 1
+                elif raw != 1:
+                    raise _malformed(index, f"value length {(raw >> 1) ^ -1}")
+                if data[position]:
+                    position = self._skip_headers(data, position, index)
+                    stop = max(stop - self._record_headers, index + 1)
+                else:
+                    position += 1
+                if position != end:
+                    raise _malformed(index, "another length than it says")
+                index += 1
+                if index == run_at:
+                    following = self._like(start, end, index, stop)
+                    index, position = index + following, end + following * (end - start)
+                    run_at = index + (1 if following else RUN_INTERVAL)
+                start = position
+        finally:
+            self._position, self._index = start, index
+            self.max_timestamp = max(self.max_timestamp, latest_seen)
+
+    def _like(self, start: int, end: int, index: int, stop: int) -> int:
+        """Count how many records after one are laid out like it, and so are as they should be.
+
+        Records of one size, with keys of one size, have each field in the same place. All bytes of
+        a field are then compared at once, as a slice with a step.
+
+        Args:
+            start: Place of the record that was checked.
+            end: Place behind it.
+            index: Index of the next record.
+            stop: Index behind the last record that may be checked.
+        """
+        data, size = self._data, end - start
+        delta_bytes = 1 if index < DELTAS_OF_ONE_BYTE else 2
+        last = DELTAS_OF_ONE_BYTE if delta_bytes == 1 else len(_DELTAS_HIGH)
+        count = min(min(stop, last) - index, (len(data) - end) // size)
+        if count < RUN_MIN or (index - 1 < DELTAS_OF_ONE_BYTE) != (delta_bytes == 1):
+            return 0
+        time_at = _varint_end(data, start) + 1
+        delta_at = time_at + 1
+        key_at = delta_at + delta_bytes
+        if data[time_at] > 0x7F or data[key_at] > 0x7F or data[end - 1]:
+            return 0
+        key = data[key_at]
+        if key == 1 and self._needs_keys:
+            return 0
+        value_at = key_at + 1 + (0 if key & 1 else key >> 1)
+        fixed = (
+            *range(start, time_at - 1),
+            key_at,
+            *range(value_at, _varint_end(data, value_at)),
+            end - 1,
+        )
+        reach = size * count + 1
+        for place in fixed:
+            if data[place + size : place + reach : size].count(data[place]) != count:
+                return 0
+        deltas = data[delta_at + size : delta_at + reach : size]
+        if delta_bytes == 1:
+            if deltas != _DELTAS[index : index + count]:
+                return 0
+        elif (
+            deltas != _DELTAS_LOW[index : index + count]
+            or data[delta_at + 1 + size : delta_at + 1 + reach : size]
+            != _DELTAS_HIGH[index : index + count]
+        ):
+            return 0
+        return count if self._takes_times(data[time_at + size : time_at + reach : size]) else 0
+
+    def _takes_times(self, deltas: bytes) -> bool:
+        """Note the latest of some times, each of one byte; False if they have to be looked at."""
+        base = self._base_timestamp
+        if max(deltas) > 0x7F or not self._earliest <= base - 64 < base + 64 <= self._latest:
+            return False
+        later = deltas.translate(None, _ODD)
+        delta = max(later) >> 1 if later else -(min(deltas) + 1 >> 1)
+        self.max_timestamp = max(self.max_timestamp, base + delta)
+        return True
+
+    def _skip_headers(self, data: bytes, position: int, index: int) -> int:
+        """Check the headers of one record, whose count is at `position`; returns their end."""
+        raw = data[position]
+        position += 1
+        if raw > 0x7F:
+            raw, position = _long_int(data, position, raw & 0x7F, 7)
+        count = self._admitted_headers(index, raw)
+        for _ in range(count):
+            raw = data[position]
+            position += 1
+            if raw > 0x7F:
+                raw, position = _long_int(data, position, raw & 0x7F, 7)
+            if raw & 1:
+                raise _malformed(index, f"header key length {(raw >> 1) ^ -1}")
+            position += raw >> 1
+            raw = data[position]
+            position += 1
+            if raw > 0x7F:
+                raw, position = _long_int(data, position, raw & 0x7F, 7)
+            if not raw & 1:
+                position += raw >> 1
+            elif raw != 1:
+                raise _malformed(index, f"header value length {(raw >> 1) ^ -1}")
+        if position > len(data):
+            raise IndexError
+        self._headers_left -= count
+        self._record_headers = count
+        return position
+
+    def _admitted_headers(self, index: int, raw: int) -> int:
+        """The number of headers of one record, if it may have so many."""
+        count = raw >> 1
+        if raw & 1:
+            raise _malformed(index, f"{count ^ -1} headers")
+        if count > self._rules.max_record_headers:
+            raise _malformed(
+                index,
+                f"{count} headers, more than record.max.headers={self._rules.max_record_headers}",
+            )
+        if count > self._headers_left:
+            raise RecordLimitError(
+                f"a batch with more headers than batch.max.headers={self._rules.max_headers}"
+            )
+        return count
+
+    # -- one record in several pieces
+
+    def _finish_partial(self) -> bool:
+        """Go on with the record that began in an earlier piece; True once it is checked."""
+        assert self._partial is not None
+        try:
+            next(self._partial)
+        except StopIteration:
+            self._partial = None
+            self._index += 1
+            return True
+        if self._is_last:
+            raise MalformedError(f"record {self._index} ends after its batch")
+        return False
+
+    def _piecewise(self) -> Generator[None, None, None]:
+        """Check one record, field by field; stops whenever it needs the next piece."""
+        index = self._index
+        raw = yield from self._varint(_INT_BYTES_MAX)
+        if raw & 1 or raw > self._longest:
+            raise self._bad_length(index, raw)
+        end = self._before + self._position + (raw >> 1)
+        yield from self._skip(1, end)
+        raw = yield from self._varint(_LONG_BYTES_MAX)
+        timestamp = self._base_timestamp + ((raw >> 1) ^ -(raw & 1))
+        self.max_timestamp = max(self.max_timestamp, self._judged(index, timestamp))
+        raw = yield from self._varint(_INT_BYTES_MAX)
+        if raw != index << 1:
+            raise _malformed(index, f"offset delta {(raw >> 1) ^ -(raw & 1)}")
+        raw = yield from self._varint(_INT_BYTES_MAX)
+        if raw & 1:
+            self._check_no_key(index, raw)
+        else:
+            yield from self._skip(raw >> 1, end)
+        raw = yield from self._varint(_INT_BYTES_MAX)
+        yield from self._skip_nullable(raw, end, "value")
+        raw = yield from self._varint(_INT_BYTES_MAX)
+        count = self._admitted_headers(index, raw)
+        for _ in range(count):
+            raw = yield from self._varint(_INT_BYTES_MAX)
+            if raw & 1:
+                raise _malformed(index, f"header key length {(raw >> 1) ^ -1}")
+            yield from self._skip(raw >> 1, end)
+            raw = yield from self._varint(_INT_BYTES_MAX)
+            yield from self._skip_nullable(raw, end, "header value")
+        self._headers_left -= count
+        position = self._before + self._position
+        if position != end:
+            raise _malformed(index, "another length than it says")
+
+    def _varint(self, bytes_max: int) -> Generator[None, None, int]:
+        """Read a varint, still in zigzag form."""
+        value = 0
+        for shift in range(0, 7 * bytes_max, 7):
+            while self._position == len(self._data):
+                yield
+            byte = self._data[self._position]
+            self._position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value > (_UINT32_MAX if bytes_max == _INT_BYTES_MAX else _UINT64_MAX):
+                    raise MalformedError("a varint beyond its range")
+                return value
+        raise MalformedError(f"a varint of more than {bytes_max} bytes")
+
+    def _skip_nullable(self, raw: int, end: int, name: str) -> Generator[None, None, None]:
+        if not raw & 1:
+            yield from self._skip(raw >> 1, end)
+        elif raw != 1:
+            raise _malformed(self._index, f"{name} length {(raw >> 1) ^ -1}")
+
+    def _skip(self, size: int, end: int) -> Generator[None, None, None]:
+        """Step over bytes that the record must still have."""
+        if self._before + self._position + size > end:
+            raise _malformed(self._index, "a field that ends after the record")
+        while size > len(self._data) - self._position:
+            size -= len(self._data) - self._position
+            self._position = len(self._data)
+            yield
+        self._position += size
+
+    # -- rules of the topic
+
+    def _bad_length(self, index: int, raw: int) -> MalformedError:
+        if raw & 1:
+            return _malformed(index, f"length {(raw >> 1) ^ -1}")
+        limit = self._rules.max_record_bytes
+        return _malformed(
+            index, f"{raw >> 1} bytes, more than max.decompressed.message.bytes={limit}"
+        )
+
+    def _check_stamp(self, stamp: int, rules: ProduceRules) -> None:
+        """Refuse all records of a batch whose producer set the LogAppendTime bit, where Kafka does."""
+        if rules.log_append_time:
+            self._wrong_time = "a producer does not set the LogAppendTime bit"
+        elif stamp != NO_TIMESTAMP and not self._earliest <= stamp <= self._latest:
+            self._wrong_time = (
+                f"timestamp {stamp} is not within {self._earliest} and {self._latest}"
+            )
+        if self._wrong_time:
+            self._earliest, self._latest = 1, 0  # so that each record is judged
+
+    def _judged(self, index: int, timestamp: int) -> int:
+        """Return a timestamp as a `long` of Java, and note that it is not between its limits."""
+        if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+            timestamp = wrapped(timestamp)
+        if self._wrong_time:
+            self._report_time(index, self._wrong_time)
+        elif timestamp != NO_TIMESTAMP and not self._earliest <= timestamp <= self._latest:
+            limits = f"{self._earliest} and {self._latest}"
+            self._report_time(index, f"timestamp {timestamp} is not within {limits}")
+        return timestamp
+
+    def _report_time(self, index: int, message: str) -> None:
+        self.errors.append(RecordError(index, message))
+        self.untimely += 1
+        self._last_untimely = index
+
+    def _check_no_key(self, index: int, raw: int) -> None:
+        """Refuse a record without a key where there must be one, and any other negative length.
+
+        A record whose time is wrong as well is refused for its key only, as Kafka does.
+        """
+        if raw != 1:
+            raise _malformed(index, f"key length {(raw >> 1) ^ -1}")
+        if self._needs_keys:
+            self._forget_errors(index)
+            self.errors.append(RecordError(index, "a compacted topic needs a key"))
+
+    def _forget_errors(self, index: int) -> None:
+        """Drop what was noted about the time of one record, the last one that was checked."""
+        if self.errors and self.errors[-1].batch_index == index:
+            self.errors.pop()
+        if self._last_untimely == index:
+            self._last_untimely = -1
+            self.untimely -= 1
+
+
+def _varint_end(data: bytes, position: int) -> int:
+    while data[position] > 0x7F:
+        position += 1
+    return position + 1
+
+
+def _malformed(index: int, problem: str) -> MalformedError:
+    return MalformedError(f"record {index} has {problem}")
+
+
+def _long_int(data: bytes, position: int, value: int, shift: int) -> tuple[int, int]:
+    """The rest of a varint of 32 bits, in zigzag form, and its end.
+
+    Args:
+        data: Bytes that hold it.
+        position: Place of its next byte.
+        value: Bits of its bytes so far.
+        shift: Number of those bits.
+    """
+    while shift < 7 * _INT_BYTES_MAX:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > _UINT32_MAX:
+                raise MalformedError("a varint beyond its range")
+            return value, position
+        shift += 7
+    raise MalformedError(f"a varint of more than {_INT_BYTES_MAX} bytes")
+
+
+def _long_long(data: bytes, position: int, value: int) -> tuple[int, int]:
+    """The rest of a varint of 64 bits whose first seven bits are known; see `_long_int`."""
+    shift = 7
+    while shift < 7 * _LONG_BYTES_MAX:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > _UINT64_MAX:
+                raise MalformedError("a varint beyond its range")
+            return value, position
+        shift += 7
+    raise MalformedError(f"a varint of more than {_LONG_BYTES_MAX} bytes")

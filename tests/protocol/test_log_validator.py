@@ -1,0 +1,304 @@
+"""The frame of every record that a client produces is checked, in any number of steps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from kbroker.protocol.compression import Codec, compress
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import write_varint
+from kbroker.protocol.record_walk import RecordWalk
+from kbroker.protocol.records import (
+    DEFAULT_RULES,
+    HEADER_SIZE,
+    NO_LIMIT,
+    BatchHeader,
+    ProduceRules,
+    Record,
+    check_crc,
+    encode_batch,
+    placed,
+    read_header,
+    read_records,
+    with_payload,
+)
+
+from .validating import as_stored, validate_produced
+
+NOW = 1_700_000_000_000
+HOUR = 3_600_000
+COMPACTED = ProduceRules(compacted=True)
+TEN = [Record(b"k", b"value %d" % n, NOW + n) for n in range(10)]
+
+
+def batch_of(content: bytes, codec: Codec, count: int) -> bytes:
+    """A batch whose header is right and whose records are these bytes, compressed."""
+    header = read_header(encode_batch([Record(timestamp=NOW)]))
+    claimed = header._replace(attributes=codec, record_count=count, last_offset_delta=count - 1)
+    return with_payload(claimed, compress(codec, content))[0]
+
+
+def refused(batch: bytes, rules: ProduceRules = DEFAULT_RULES) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        validate_produced(batch, 9, NOW, rules)
+    return caught.value.code
+
+
+def varint(value: int, padding: int = 0) -> bytes:
+    """A varint with so many bytes more than it needs."""
+    plain = bytearray(write_varint(value))
+    if padding:
+        plain[-1] |= 0x80
+        plain += b"\x80" * (padding - 1) + b"\x00"
+    return bytes(plain)
+
+
+def record(
+    index: int,
+    *,
+    key: bytes = varint(1) + b"k",
+    value: bytes = varint(1) + b"v",
+    headers: bytes = varint(0),
+    time: bytes = varint(0),
+    delta: bytes | None = None,
+    longer: int = 0,
+    behind: bytes = b"",
+) -> bytes:
+    """A record of which each part can be wrong."""
+    body = b"\x00" + time + (varint(index) if delta is None else delta) + key + value + headers
+    return varint(len(body) + longer) + body + behind
+
+
+HEADER = varint(1) + b"h" + varint(1) + b"x"
+MALFORMED_RECORDS: dict[str, Callable[[int], bytes]] = {
+    "null header key": lambda i: record(i, headers=varint(1) + varint(-1) + varint(1) + b"x"),
+    "negative header key": lambda i: record(i, headers=varint(1) + varint(-7) + varint(0)),
+    "header key too long": lambda i: record(i, headers=varint(1) + varint(90) + b"h"),
+    "header value too long": lambda i: record(i, headers=varint(1) + varint(0) + varint(90)),
+    "negative header value": lambda i: record(i, headers=varint(1) + varint(0) + varint(-2)),
+    "negative header count": lambda i: record(i, headers=varint(-1)),
+    "more headers than there are": lambda i: record(i, headers=varint(2) + HEADER),
+    "fewer headers than there are": lambda i: record(i, headers=varint(1) + HEADER + HEADER),
+    "headers without end": lambda i: record(i, headers=varint(2**31 - 1)),
+    "key too long": lambda i: record(i, key=varint(2**31 - 1)),
+    "key as long as the record": lambda i: record(i, key=varint(8) + b"k"),
+    "negative key": lambda i: record(i, key=varint(-2)),
+    "value too long": lambda i: record(i, value=varint(2**31 - 1)),
+    "value ends behind the record": lambda i: record(i, value=varint(3) + b"v"),
+    "negative value": lambda i: record(i, value=varint(-2)),
+    "record longer than it is": lambda i: record(i, longer=1),
+    "record shorter than it is": lambda i: record(i, longer=-1),
+    "record of a negative length": lambda _: varint(-9),
+    "empty record": lambda _: varint(0),
+    "bytes behind the record": lambda i: record(i, behind=b"\x00"),
+    "same offset delta": lambda i: record(i, delta=varint(max(i - 1, 1))),
+    "negative offset delta": lambda i: record(i, delta=varint(-1)),
+    "offset delta that skips": lambda i: record(i, delta=varint(i + 1)),
+    "length in six bytes": lambda i: varint(len(record(i)) - 1, 5) + record(i)[1:],
+    "key length in six bytes": lambda i: record(i, key=varint(1, 5) + b"k"),
+    "value length in six bytes": lambda i: record(i, value=varint(1, 5) + b"v"),
+    "header count in six bytes": lambda i: record(i, headers=varint(0, 5)),
+    "header key length in six bytes": lambda i: record(
+        i, headers=varint(1) + varint(1, 5) + HEADER[1:]
+    ),
+    "offset delta in six bytes": lambda i: record(i, delta=varint(i, 6 - len(varint(i)))),
+    "time in eleven bytes": lambda i: record(i, time=varint(0, 10)),
+    "key length of 36 bits": lambda i: record(i, key=b"\x82\x80\x80\x80\x10k"),
+    "time of 70 bits": lambda i: record(i, time=b"\xff" * 9 + b"\x7f"),
+    "records end within a varint": lambda _: b"\x80",
+}
+PLACES = {"alone": (0, 1), "first": (0, 20), "in the middle": (11, 20), "last": (19, 20)}
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", MALFORMED_RECORDS)
+def test_malformed_record_is_refused(name: str, place: str, codec: Codec) -> None:
+    index, count = PLACES[place]
+    parts = [record(number) for number in range(count)]
+    good = b"".join(parts)
+    parts[index] = MALFORMED_RECORDS[name](index)
+    content = b"".join(parts)
+    assert validate_produced(batch_of(good, codec, count), 9, NOW)
+    batch = batch_of(content, codec, count)
+    for rules in (DEFAULT_RULES, COMPACTED, ProduceRules(log_append_time=True)):
+        assert refused(batch, rules) == ErrorCode.INVALID_RECORD
+
+
+PADDED_RECORDS: dict[str, Callable[[int], bytes]] = {
+    "length": lambda i: varint(len(record(i)) - 1, 4) + record(i)[1:],
+    "key length": lambda i: record(i, key=varint(1, 4) + b"k"),
+    "null key": lambda i: record(i, key=varint(-1, 4)),
+    "value length": lambda i: record(i, value=varint(1, 4) + b"v"),
+    "header count": lambda i: record(i, headers=varint(0, 4)),
+    "header": lambda i: record(i, headers=varint(1) + varint(1, 4) + b"h" + varint(-1, 4)),
+    "offset delta": lambda i: record(i, delta=varint(i, 5 - len(varint(i)))),
+    "time": lambda i: record(i, time=varint(0, 9)),
+}
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("name", PADDED_RECORDS)
+def test_padded_varints_are_taken(name: str, codec: Codec) -> None:
+    content = b"".join(map(PADDED_RECORDS[name], range(70)))
+    assert validate_produced(batch_of(content, codec, 70), 9, NOW)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_number_of_headers_is_limited(codec: Codec) -> None:
+    rules = ProduceRules(max_headers=30, max_record_headers=10)
+
+    def sent(*counts: int) -> bytes:
+        return encode_batch(
+            [Record(timestamp=NOW, headers=[("h", b"")] * count) for count in counts], codec=codec
+        )
+
+    assert validate_produced(sent(10, 10, 10, 0), 9, NOW, rules)
+    assert refused(sent(1, 11), rules) == ErrorCode.INVALID_RECORD
+    # The Java client splits such a batch and sends it again.
+    assert refused(sent(10, 10, 10, 1), rules) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_number_of_records_is_limited(codec: Codec) -> None:
+    rules = ProduceRules(max_records=10)
+    assert validate_produced(encode_batch(TEN, codec=codec), 9, NOW, rules)
+    batch = encode_batch([*TEN, Record(timestamp=NOW)], codec=codec)
+    assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("size", [20, 200, 20_000])
+def test_size_of_a_decompressed_record_is_limited(size: int, codec: Codec) -> None:
+    batch = encode_batch([Record(timestamp=NOW), Record(None, bytes(size), NOW)], codec=codec)
+    body = len(encode_batch([Record(None, bytes(size), NOW)])) - HEADER_SIZE - len(varint(size))
+    assert validate_produced(batch, 9, NOW, ProduceRules(max_record_bytes=body))
+    rules = ProduceRules(max_record_bytes=body - 1)
+    if codec:
+        assert refused(batch, rules) == ErrorCode.INVALID_RECORD
+    else:
+        assert validate_produced(batch, 9, NOW, rules)  # what is not compressed is no bomb
+
+
+def outcome(header: BatchHeader, pieces: Sequence[bytes], rules: ProduceRules, step: int) -> object:
+    """All that a walk over records in pieces finds out."""
+    walk = RecordWalk(header, rules, NOW)
+    try:
+        for piece in pieces:
+            walk.feed(piece, is_last=False)
+            while not walk.step(step):
+                pass
+        walk.finish()
+    except ValueError as error:
+        return type(error)
+    return walk.max_timestamp, walk.untimely, walk.errors, walk.effort
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_records_in_pieces_are_checked_like_records_in_one(seed: int) -> None:
+    draw = random.Random(seed)
+    rules = ProduceRules(compacted=seed % 3 == 0, timestamp_before_max_ms=HOUR, max_headers=40)
+    count = draw.choice([1, 3, 80, 300])
+    alike, apart = draw.random(), draw.choice([1, 3, 1000])
+    records = [
+        Record(
+            None if draw.random() < 0.02 else b"key",
+            bytes(5 if draw.random() < alike else draw.choice([0, 1, 70, 9000])),
+            NOW + index * apart + (draw.choice([-HOUR, HOUR]) if draw.random() < 0.02 else 0),
+            [("h", b"x")] * draw.choice([0, 0, 0, 0, 0, 0, 0, 0, 1, 2]) if seed % 2 else [],
+        )
+        for index in range(count)
+    ]
+    batch = encode_batch(records)
+    header, content = read_header(batch), bytearray(batch[HEADER_SIZE:])
+    for _ in range(draw.choice([0, 0, 1])):
+        content[draw.randrange(min(len(content), 500))] ^= 1 << draw.randrange(8)
+    data = bytes(content)
+    expected = outcome(header, [data], rules, 1000)
+    for size in (1, 2, 7, 64, 1000):
+        if size == 1 and len(data) > 5000:
+            continue
+        pieces = [data[start : start + size] for start in range(0, len(data), size)]
+        assert outcome(header, pieces, rules, draw.choice([1, 10, 1000])) == expected
+    one_by_one = [outcome(header, [data], rules, 1)]
+    assert one_by_one == [expected]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_said_of_records_is_what_a_reader_finds(seed: int) -> None:
+    """A damaged batch is accepted only if all its records can be read, with these times."""
+    draw = random.Random(seed)
+    accepted, codes = 0, set[ErrorCode]()
+    for _ in range(40):
+        size = draw.choice([5, 100])
+        count = draw.choice([2, 15, 90])
+        times = [NOW + draw.choice([0, 1, 63, 64, 9000, -5]) for _ in range(count)]
+        batch = encode_batch([Record(b"k", bytes(size), time) for time in times])
+        content = bytearray(batch[HEADER_SIZE:])
+        place = draw.randrange(len(content))
+        content[place] = draw.choice([0, 1, 2, content[place] ^ 1 << draw.randrange(8)])
+        bad, _ = with_payload(read_header(batch), bytes(content))
+        try:
+            header = validate_produced(bad, 9, NOW, ProduceRules(timestamp_after_max_ms=NO_LIMIT))
+        except KafkaError as error:
+            codes.add(error.code)
+            continue
+        accepted += 1
+        found = list(read_records(bad))
+        assert [record.offset for record in found] == list(range(count))
+        assert header.max_timestamp == max(-1, *(record.timestamp for record in found))
+    assert accepted
+    assert codes == {ErrorCode.INVALID_RECORD}
+
+
+@pytest.mark.parametrize("target", list(Codec))
+@pytest.mark.parametrize("source", list(Codec))
+@pytest.mark.parametrize("count", [20, 2000])
+def test_batch_in_another_codec_is_recompressed(source: Codec, target: Codec, count: int) -> None:
+    records = [Record(b"k%d" % i, b"v" * 50, 1000 + i, [("h", None)]) for i in range(count)]
+    batch = encode_batch(records, codec=source, producer_id=1, producer_epoch=0, base_sequence=4)
+    header = read_header(batch)
+    written, changed = as_stored(batch, 9, NOW, ProduceRules(codec=target))
+    assert changed.codec == target
+    assert check_crc(written, 0, changed)
+    stored = b"".join(map(bytes, placed(written, changed, 0, -1)))
+    assert list(read_records(stored)) == list(read_records(batch))
+    alike = {"batch_length", "crc", "attributes"}
+    for name, before, after in zip(header._fields, header, changed, strict=True):
+        assert before == after or name in alike
+
+
+@pytest.mark.parametrize(
+    ("codec", "levels"),
+    [(Codec.GZIP, (1, 9, -1)), (Codec.LZ4, (1, 9, 17)), (Codec.ZSTD, (-7, 3, 22))],
+)
+def test_level_of_recompression_acts(codec: Codec, levels: tuple[int, ...]) -> None:
+    text = b"".join(b"%d %d;" % (i, i * i) for i in range(5000))
+    batch = encode_batch([Record(b"k", text, 0)])
+    sizes = []
+    for level in levels:
+        written, _ = as_stored(batch, 9, NOW, ProduceRules(codec=codec, compression_level=level))
+        assert [it.value for it in read_records(written)] == [text]
+        sizes.append(len(written))
+    assert len(set(sizes)) > 1
+
+
+@pytest.mark.parametrize("codec", [None, *Codec])
+def test_batch_above_a_limit_after_recompression_is_refused(codec: Codec | None) -> None:
+    batch = encode_batch([Record(b"k", bytes(100_000), NOW)], codec=Codec.GZIP)
+    rules = ProduceRules(codec=codec, max_decompressed=10_000)
+    assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
+    grown = ProduceRules(codec=Codec.NONE, max_message_bytes=90_000)
+    assert refused(batch, grown) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_broken_stream_is_not_recompressed(codec: Codec) -> None:
+    batch = encode_batch([Record(b"k", b"v" * 100, 0)] * 5, codec=codec)
+    payload = b"\xff\xff\xff\x0f" + batch[HEADER_SIZE + 4 :]
+    broken, _ = with_payload(read_header(batch), payload)
+    rules = ProduceRules(codec=Codec.NONE if codec else Codec.GZIP)
+    assert refused(broken, rules) == ErrorCode.INVALID_RECORD

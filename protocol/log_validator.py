@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from .compression import Codec, Compressor, decompressed_chunks
 from .errors import ErrorCode, KafkaError
+from .lz4_header import check_frame
 from .primitives import Buffer
 from .record_walk import RecordWalk
 from .records import (
@@ -45,7 +46,7 @@ OPENED_EFFORT = 50
 """... in the time that it takes to begin to decompress."""
 DECOMPRESSED_PER_RECORD = 64
 """Bytes that are decompressed in the time that the check of a record takes."""
-_ZSTD = int(Codec.ZSTD)
+_LZ4, _ZSTD = int(Codec.LZ4), int(Codec.ZSTD)
 
 
 class LogValidator:
@@ -104,6 +105,9 @@ class LogValidator:
         self._is_recompressed = rules.codec is not None and rules.codec != codec
         if codec:
             payload = self._batch[HEADER_SIZE:]
+            if codec == _LZ4:
+                with errors_as(ErrorCode.INVALID_RECORD):
+                    check_frame(payload)
             self._pieces = decompressed_chunks(codec, payload, rules.max_decompressed)
         elif self._is_recompressed or len(buffer) > HEADER_SIZE + PIECE_BYTES:
             self._pieces = _sliced(self._batch)

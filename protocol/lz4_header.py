@@ -1,4 +1,4 @@
-"""The one byte in which LZ4 streams of message format 0 differ from LZ4.
+"""Which LZ4 frames Kafka's clients read, and the byte in which those of message format 0 differ.
 
 A frame begins with its magic, a descriptor and one byte of a checksum of the descriptor. Kafka before
 0.10 counted the magic in, so no LZ4 library accepts what it wrote, and its clients do not accept what
@@ -9,13 +9,56 @@ from __future__ import annotations
 
 import struct
 
+from .compression import DecompressionError
 from .primitives import Buffer
 
 _MAGIC = b"\x04\x22\x4d\x18"
+_VERSION, _VERSION_MASK = 0x40, 0xC0
+_HAS_INDEPENDENT_BLOCKS, _HAS_BLOCK_CHECKSUMS, _HAS_CONTENT_CHECKSUM = 0x20, 0x10, 0x04
 _HAS_CONTENT_SIZE, _HAS_DICTIONARY_ID = 0x08, 0x01
+_SUM_BYTES = 4  # of a checksum of a block or of the content
+_BLOCK_SIZE = struct.Struct("<I")
+_IS_STORED = 0x80000000
+"""In the size of a block: its content is not compressed."""
 _PRIME_1, _PRIME_2, _PRIME_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
 _PRIME_4, _PRIME_5 = 0x27D4EB2F, 0x165667B1
 _MASK = 0xFFFFFFFF
+
+
+def check_frame(stream: Buffer) -> None:
+    """Check that a stream is one frame of a kind that the Java client reads (KIP-57).
+
+    The Java client knows neither blocks that depend on earlier ones nor dictionaries. It reads the
+    first frame only, and that to the first block of no bytes.
+
+    Args:
+        stream: What a client sent. Its blocks are not decompressed.
+
+    Raises:
+        DecompressionError: The stream is anything else.
+    """
+    end = _descriptor_end(stream)
+    if end is None:
+        raise DecompressionError("the stream does not begin with an LZ4 frame")
+    flags = stream[4]
+    if flags & _VERSION_MASK != _VERSION:
+        raise DecompressionError("the LZ4 frame is of another version than 1")
+    if not flags & _HAS_INDEPENDENT_BLOCKS:
+        raise DecompressionError("the blocks of the LZ4 frame depend on each other")
+    if flags & _HAS_DICTIONARY_ID:
+        raise DecompressionError("the LZ4 frame needs a dictionary")
+    position = end + 1
+    sum_bytes = _SUM_BYTES if flags & _HAS_BLOCK_CHECKSUMS else 0
+    try:
+        while size := _BLOCK_SIZE.unpack_from(stream, position)[0]:
+            if size == _IS_STORED:
+                raise DecompressionError("the LZ4 frame has a block of no bytes")
+            position += _BLOCK_SIZE.size + (size & ~_IS_STORED) + sum_bytes
+    except struct.error:
+        raise DecompressionError("the LZ4 frame is truncated") from None
+    position += _BLOCK_SIZE.size + (_SUM_BYTES if flags & _HAS_CONTENT_CHECKSUM else 0)
+    if position != len(stream):
+        raise DecompressionError(f"{len(stream) - position} bytes after the LZ4 frame")
 
 
 def with_right_checksum(stream: Buffer) -> bytes:

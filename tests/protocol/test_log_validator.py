@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable, Sequence
 
 import pytest
+from lz4 import frame
 
 from kbroker.protocol.compression import Codec, compress
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.lz4_header import with_old_checksum, with_right_checksum
 from kbroker.protocol.primitives import write_varint
 from kbroker.protocol.record_walk import RecordWalk
 from kbroker.protocol.records import (
@@ -302,3 +305,47 @@ def test_broken_stream_is_not_recompressed(codec: Codec) -> None:
     broken, _ = with_payload(read_header(batch), payload)
     rules = ProduceRules(codec=Codec.NONE if codec else Codec.GZIP)
     assert refused(broken, rules) == ErrorCode.INVALID_RECORD
+
+
+LARGE = encode_batch([Record(b"k", b"%d " % n * 60, NOW) for n in range(1000)])[HEADER_SIZE:]
+"""Records that take several blocks of 64 KiB."""
+
+
+def lz4(data: bytes = LARGE, **options: int) -> bytes:
+    stream: bytes = frame.compress(data, **{"block_linked": False, "store_size": False, **options})
+    return stream
+
+
+UNREADABLE_LZ4: dict[str, Callable[[], bytes]] = {
+    "dependent blocks": lambda: lz4(block_linked=True),
+    "defaults of python-lz4": lambda: frame.compress(LARGE),
+    "two frames": lambda: lz4(LARGE[:100]) + lz4(LARGE[100:]),
+    "an empty frame first": lambda: lz4(b"") + lz4(),
+    "a skippable frame first": lambda: struct.pack("<II", 0x184D2A50, 3) + b"abc" + lz4(),
+    "a frame behind": lambda: lz4() + lz4(b""),
+    "a byte behind": lambda: lz4() + b"x",
+    "no end mark": lambda: lz4()[:-4],
+    "wrong header checksum": lambda: lz4()[:6] + b"\x00" + lz4()[7:],
+    "checksum of Kafka before 0.10": lambda: with_old_checksum(lz4()),
+    "a block of no bytes first": lambda: lz4()[:7] + struct.pack("<I", 1 << 31) + lz4()[7:],
+    "a dictionary": lambda: with_right_checksum(lz4()[:4] + b"\x61\x40" + bytes(5) + lz4()[7:]),
+    "another version": lambda: with_right_checksum(lz4()[:4] + b"\xa0" + lz4()[5:]),
+    "nothing": lambda: b"",
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE_LZ4)
+def test_lz4_stream_that_java_cannot_read_is_refused(name: str) -> None:
+    header = read_header(encode_batch([Record(timestamp=NOW)] * 1000, codec=Codec.LZ4))
+    assert validate_produced(with_payload(header, lz4())[0], 9, NOW)
+    batch, _ = with_payload(header, UNREADABLE_LZ4[name]())
+    for rules in (DEFAULT_RULES, COMPACTED, ProduceRules(codec=Codec.GZIP)):
+        assert refused(batch, rules) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("size", [4, 5, 6, 7])
+@pytest.mark.parametrize("option", ["block_checksum", "content_checksum", "store_size"])
+def test_lz4_streams_of_independent_blocks_are_taken(option: str, size: int) -> None:
+    header = read_header(encode_batch([Record(timestamp=NOW)] * 1000, codec=Codec.LZ4))
+    stream = lz4(LARGE, block_size=size, **{option: True})
+    assert validate_produced(with_payload(header, stream)[0], 9, NOW)

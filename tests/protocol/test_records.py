@@ -786,7 +786,7 @@ def test_bombs_cost_the_limit() -> None:
         (Codec.GZIP, lambda data: compress(Codec.GZIP, data)),
         (Codec.SNAPPY, snappy.compress),
         (Codec.SNAPPY, lambda data: compress(Codec.SNAPPY, data)),
-        (Codec.LZ4, lz4.frame.compress),
+        (Codec.LZ4, lambda data: compress(Codec.LZ4, data)),
         (Codec.ZSTD, zstandard.ZstdCompressor().compress),
     ]
     for codec, squeeze in bombs:
@@ -822,13 +822,13 @@ def test_zstd_wrong_content_size() -> None:
 
 
 def test_lz4_block_checksum() -> None:
-    frame = bytearray(lz4.frame.compress(zeros(1000), block_checksum=True))
+    frame = bytearray(lz4.frame.compress(zeros(1000), block_checksum=True, block_linked=False))
     assert validate_produced(with_payload(bytes(frame), Codec.LZ4), 9, NOW, COMPACTED)
     frame[-5] ^= 1
     assert refused(with_payload(bytes(frame), Codec.LZ4), COMPACTED) == ErrorCode.INVALID_RECORD
 
 
-@pytest.mark.parametrize("codec", list(Codec)[1:])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
 def test_concatenated_frames(codec: Codec) -> None:
     payload = zeros(1000)
     batch = with_payload(compress(codec, payload[:100]) + compress(codec, payload[100:]), codec)

@@ -178,18 +178,36 @@ def draw_port() -> int:
 
 async def _bind_at(listener: Listener, port: int) -> list[socket.socket]:
     """Bind one port of all addresses that the listener's host stands for."""
-    hosts = _socket_hosts(listener.host)
+    try:
+        return await bind_host(listener.host, port, named=bool(listener.port))
+    except OSError as error:
+        raise _cannot_listen(listener, port, error) from None
+
+
+async def bind_host(host: str, port: int, *, named: bool) -> list[socket.socket]:
+    """Bind one port of all addresses that a host stands for, of IPv4 and of IPv6.
+
+    Args:
+        host: An address or a name; "", 0.0.0.0 and :: are every interface.
+        port: The port; 0 is a free one, the same for all addresses.
+        named: Whether the port was asked for. If not, it is not shared with anybody who has just
+            taken it as well.
+
+    Raises:
+        OSError: An address cannot be bound.
+    """
+    hosts = _socket_hosts(host)
     if len(hosts) > 1:
         hosts = tuple(filter(_has_address, hosts)) or hosts
     opened: list[socket.socket] = []
     try:
-        for host in hosts:
-            await _open(host, port, opened, named=bool(listener.port))
+        for each in hosts:
+            await _open(each, port, opened, named=named)
             port = port or opened[0].getsockname()[1]
-    except OSError as error:
-        for each in opened:
-            each.close()
-        raise _cannot_listen(listener, port, error) from None
+    except OSError:
+        for one in opened:
+            one.close()
+        raise
     return opened
 
 
@@ -216,8 +234,6 @@ def _has_address(host: str) -> bool:
 
 async def _open(host: str, port: int, opened: list[socket.socket], *, named: bool) -> None:
     """Add sockets that are bound to a host to `opened`, one for each address that it resolves to.
-
-    A port that was not `named` is not shared with anybody who has just taken it as well.
 
     Raises:
         OSError: An address cannot be bound.

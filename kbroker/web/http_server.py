@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-from contextlib import suppress
+import socket
 from typing import Any, NamedTuple
 
 import trio
@@ -20,12 +19,14 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import wrap_app
 
 from kbroker.client.endpoint import Endpoint
-from kbroker.net.server import CannotListen
+from kbroker.net.server import CannotListen, bind_host
 
 from .guard import END_CONNECTION
 
 logger = logging.getLogger(__name__)
 
+BACKLOG = 1024
+"""Connections that may wait to be accepted."""
 HEAD_BYTES_MAX = 16 * 1024
 """Of a request's first line and its headers, before more is received of them."""
 IDLE_SECONDS = 60
@@ -75,7 +76,9 @@ class HttpServer:
         """Take the address; who connects waits until `run`. Raises CannotListen."""
         host, port = self.endpoint
         try:
-            self._listeners = await trio.open_tcp_listeners(port, host=host)
+            self._listeners = [
+                _listening(each) for each in await bind_host(host, port, named=bool(port))
+            ]
         except OSError as error:
             raise _cannot_listen(self.endpoint, error, self._flag) from None
         if not port:
@@ -198,15 +201,18 @@ def _hypercorn_config() -> Config:
     return config
 
 
+def _listening(bound: socket.socket) -> trio.SocketListener:
+    bound.listen(BACKLOG)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(bound))
+
+
 def _cannot_listen(endpoint: Endpoint, error: OSError, flag: str) -> CannotListen:
-    with suppress(AttributeError):  # trio says which of its tries failed
-        error = error.__cause__.exceptions[0]  # type: ignore[union-attr]
     if error.errno == errno.EADDRINUSE:
         return CannotListen(
             f"port {endpoint.port} on {endpoint.host} is in use; stop its owner, or choose another one: "
             f"{flag}-port 0 lets the system choose"
         )
-    reason = os.strerror(error.errno) if error.errno else str(error)
+    reason = error.strerror or str(error)
     return CannotListen(
         f"cannot serve HTTP at {endpoint} ({reason}); name another address with {flag}-host and "
         f"{flag}-port"

@@ -137,6 +137,17 @@ async def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
             await other.bind()
 
 
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "localhost"])
+async def test_http_listens_on_both_families(host: str) -> None:
+    server = HttpServer(app, Endpoint(host, 0), Limits(1, 1), "--http")
+    await server.bind()
+    try:
+        for address in ("127.0.0.1", "::1"):
+            await (await trio.open_tcp_stream(address, server.endpoint.port)).aclose()
+    finally:
+        await server.close()
+
+
 async def test_a_place_that_is_not_here_is_named() -> None:
     with pytest.raises(CannotListen, match="--http-host"):
         await HttpServer(app, Endpoint("192.0.2.1", 0), Limits(1, 1), "--http").bind()

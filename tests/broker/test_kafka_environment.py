@@ -62,6 +62,35 @@ def test_what_cannot_be_read_is_refused(environ: dict[str, str]) -> None:
         read_kafka_environment(environ)
 
 
+@pytest.mark.parametrize(
+    ("environ", "listeners", "advertised"),
+    [
+        ({"KAFKA_ADVERTISED_HOST_NAME": "b"}, ":9092", "b:9092"),
+        ({"KAFKA_ADVERTISED_HOST_NAME": "b", "KAFKA_ADVERTISED_PORT": "19"}, ":19", "b:19"),
+        ({"KAFKA_ADVERTISED_PORT": "19", "KAFKA_PORT": "9093"}, ":9093", ":19"),
+        ({"KAFKA_ADVERTISED_HOST_NAME": "b", "KAFKA_PORT": "tcp://10.0.0.1:9"}, ":9092", "b:9092"),
+        (
+            {"KAFKA_ADVERTISED_HOST_NAME": "b", "KAFKA_LISTENERS": "PLAINTEXT://:7"},
+            ":7",
+            None,
+        ),
+        (
+            {"KAFKA_ADVERTISED_HOST_NAME": "b", "KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://c:8"},
+            "0.0.0.0:8",
+            "c:8",
+        ),
+    ],
+)
+def test_address_of_wurstmeisters_image_is_advertised(
+    environ: dict[str, str], listeners: str, advertised: str | None
+) -> None:
+    config = BrokerConfig.load(kafka_values=read_kafka_environment(environ).values)
+    assert config.items("listeners") == (f"PLAINTEXT://{listeners}",)
+    told = () if advertised is None else (f"PLAINTEXT://{advertised}",)
+    assert config.items("advertised.listeners") == told
+    assert [each.text for each in config.notices if each.level == "warning"] == []
+
+
 def test_listeners_follow_the_advertised_ones() -> None:
     advertised = "PLAINTEXT://kafka:9092,HOST://[::1]:29092,OTHER://:9094"
     given = {"advertised.listeners": advertised}

@@ -78,12 +78,19 @@ COMPARE_SECONDS = 60.0
 
 
 class Held(NamedTuple):
-    """A key as etcd has it. `created` is the revision of the put before which it did not exist."""
+    """A key as etcd has it. `created` is the revision of the put before which it did not exist, and
+    `version` counts the puts since then."""
 
     key: str
     value: Document
     revision: int
     created: int
+    version: int
+
+    def is_older_than(self, known: Held) -> bool:
+        """Return True if etcd has gone back: both numbers rise with each put of a key."""
+        is_same = self.created == known.created
+        return self.revision < known.revision or (is_same and self.version < known.version)
 
 
 class EtcdLease(TimedLease):
@@ -327,10 +334,14 @@ class EtcdStore:
     async def _look_for_return(self) -> None:
         """Go on if etcd holds again what this client knows."""
         answer = await self._gateway.ask("kv/range", {"key": self._key(CAUSE)})
-        written = max((int(each["mod_revision"]) for each in answer.get("kvs", ())), default=0)
-        if int(answer["header"]["revision"]) >= self._newest and written >= self.written:
+        found = [self._held_in(pair) for pair in answer.get("kvs", ())]
+        known = self._held.get(CAUSE)
+        revision = int(answer["header"]["revision"])
+        is_newest = revision >= self._revision
+        if is_newest and found and (known is None or not found[0].is_older_than(known)):
             logger.warning("metadata: etcd holds again what this node knows; it goes on")
             self._rollback = None
+            self._newest = revision  # the older state may have told a higher one
             self._is_wrong = True
 
     @property
@@ -425,10 +436,12 @@ class EtcdStore:
     def _take_revision(self, revision: int, events: Iterable[Message]) -> None:
         entries: dict[str, Entry | None] = {}
         cause, ended = "", []
+        events = list(events)
+        self._check_newer(self._held_in(each["kv"]) for each in events if _is_put(each))
         for event in events:
             key = self._name(event["kv"]["key"])
             before, now = self._held.pop(key, None), None
-            if event.get("type") != "DELETE":
+            if _is_put(event):
                 now = self._held[key] = self._held_in(event["kv"])
             if key.startswith(ENTRY):
                 entries[key.removeprefix(ENTRY)] = Entry(now.value, revision) if now else None
@@ -473,7 +486,7 @@ class EtcdStore:
         """Raise StorageError if a key has an older revision than the one that is held."""
         for each in found:
             known = self._held.get(each.key)
-            if known is not None and each.revision < known.revision:
+            if known is not None and each.is_older_than(known):
                 raise self._rolled_back(each.revision, known.revision)
 
     # -- doubts
@@ -529,14 +542,15 @@ class EtcdStore:
 
     async def _is_behind(self) -> bool:
         """Return True if etcd holds more than the watch has told. Raises StorageError if less."""
-        written = self.written
+        known = self._held.get(CAUSE)
         counting = {"request_range": {**self._all_of(""), "count_only": True}}
         reading = {"request_range": {"key": self._key(CAUSE)}}
         answer = await self._ask("kv/txn", {"success": [counting, reading]})
         counted, read = (each["response_range"] for each in answer["responses"])
-        newest = max((int(each["mod_revision"]) for each in read.get("kvs", ())), default=0)
-        if newest < written:
-            raise self._rolled_back(newest, written)
+        found = [self._held_in(pair) for pair in read.get("kvs", ())]
+        newest = found[0].revision if found else 0
+        if known is not None and (not found or found[0].is_older_than(known)):
+            raise self._rolled_back(newest, known.revision)
         return newest > self._revision or int(counted.get("count", 0)) != len(self._held)
 
     async def _compare_all(self) -> None:
@@ -600,7 +614,12 @@ class EtcdStore:
                 f"what etcd holds at {self._prefix}{key} was not written by kbroker: give the "
                 "cluster a prefix of its own"
             ) from None
-        return Held(key, value, int(pair["mod_revision"]), int(pair["create_revision"]))
+        numbers = (int(pair[each]) for each in ("mod_revision", "create_revision", "version"))
+        return Held(key, value, *numbers)
+
+
+def _is_put(event: Message) -> bool:
+    return bool(event.get("type") != "DELETE")
 
 
 def _end_of(prefix: bytes) -> bytes:

@@ -1,0 +1,102 @@
+"""A store whose etcd holds less than it has told keeps what it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.errors import StorageError
+
+from ..wire import until
+from .contract import Copy, must_put, put
+from .etcd import Etcd, Network, network_to
+from .test_etcd_store import WAIT_SECONDS, store_at
+
+pytestmark = pytest.mark.slow
+
+FOREIGN_WRITES = 60
+
+
+def raise_revision(etcd: Etcd) -> None:
+    """Write keys of another application, as to an etcd that several share."""
+    for _ in range(FOREIGN_WRITES):
+        etcd.ask("kv/put", {"key": "Zm9yZWlnbg==", "value": ""})
+
+
+def older(etcd: Etcd, copied: Path) -> None:
+    etcd.restore(copied)
+
+
+def older_and_busy(etcd: Etcd, copied: Path) -> None:
+    etcd.restore(copied)
+    raise_revision(etcd)
+
+
+def older_and_compacted(etcd: Etcd, copied: Path) -> None:
+    older_and_busy(etcd, copied)
+    etcd.compact(keep=0)
+
+
+def empty(etcd: Etcd, copied: Path) -> None:
+    lost = copied.with_name("empty")
+    lost.mkdir()
+    etcd.restore(lost)
+
+
+@pytest.mark.parametrize("restore", [older, older_and_busy, older_and_compacted, empty])
+@pytest.mark.parametrize("others_write", [False, True], ids=["alone", "with-others"])
+async def test_nothing_is_taken_over_until_the_newest_state_is_back(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    restore: Callable[[Etcd, Path], None],
+    others_write: bool,
+) -> None:
+    etcd = Etcd(tmp_path)
+    try:
+        async with (
+            network_to(etcd.endpoints[0]) as network,
+            store_at([network.endpoint], "a") as store,
+        ):
+            copy = await Copy(store).open()
+            first = await must_put(store, "changed", 1)
+            deleted = await must_put(store, "deleted", 1)
+            copied = etcd.copy()
+            async with store_at(etcd.endpoints, "a") as other:
+                await must_put(other, "changed", 2, first)
+                await must_put(other, "deleted", None, deleted)
+                await copy.knows(await must_put(other, "new", 1))
+            known = dict(copy.entries)
+            newest = etcd.copy()
+            await _go_back(etcd, network, restore, copied, others_write)
+            await until(lambda: "older state" in str(store.trouble), WAIT_SECONDS)
+            with pytest.raises(StorageError, match="older state"):
+                await put(store, "later", 1)
+            with pytest.raises(StorageError, match="older state"):
+                await store.grant(5, holder="node 1")
+            assert copy.entries == known
+            assert "restore the newest snapshot" in caplog.text
+            etcd.restore(newest)
+            await until(lambda: store.trouble is None, WAIT_SECONDS)
+            async with store_at(etcd.endpoints, "a") as other:
+                await copy.knows(await must_put(other, "later", 1))
+            assert copy.entries.keys() == {*known, "later"}
+    finally:
+        etcd.stop()
+
+
+async def _go_back(
+    etcd: Etcd,
+    network: Network,
+    restore: Callable[[Etcd, Path], None],
+    copied: Path,
+    others_write: bool,
+) -> None:
+    """Let the store see etcd again only when it is older, and others have written to it."""
+    await network.cut()
+    restore(etcd, copied)
+    if others_write:
+        async with store_at(etcd.endpoints, "a") as other:
+            await must_put(other, "other", 1)
+    network.heal()

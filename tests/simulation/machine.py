@@ -59,6 +59,8 @@ class Disk:
         self.number = 1
         self.sync_seconds = 0.0
         self.is_read_only = False
+        self.failing_share = 0.0
+        """How often a write or a sync fails, as on a disk that breaks (EIO)."""
         self._clock = 0.0
 
     def lose(self, mode: Mode | None, seed: int) -> None:
@@ -78,6 +80,7 @@ class Disk:
         """Take everything again."""
         self.files.capacity = NO_LIMIT
         self.is_read_only = False
+        self.failing_share = 0.0
 
     def replace(self) -> None:
         """Go on with an empty disk."""
@@ -115,7 +118,8 @@ class Machine:
         self.disk = Disk(self._note_operation)
         self.node: Node | None = None
         self.starts = 0
-        self.truncations = 0
+        self.truncations = self.failures = 0
+        self._chance = source.of("disk", node_id)
         self._server: Server | None = None
         self._network = network
         self._truth = truth
@@ -129,6 +133,9 @@ class Machine:
         self._events.note(f"disk {self.id} {operation.kind} {operation.path}")
         if self.disk.is_read_only and operation.kind not in SYNCS:
             raise WriteRefusedError(f"cannot {operation.kind} {operation.path}: it is read-only")
+        if self.disk.failing_share and self._chance.random() < self.disk.failing_share:
+            self.failures += 1
+            raise StorageError(f"cannot {operation.kind} {operation.path}: input/output error")
         if operation.kind == "truncate" and operation.path.endswith(".log"):
             self.truncations += self.node is not None
 

@@ -62,6 +62,7 @@ class Nemesis:
             (self.cut_off_store, 3),
             (self.slow_disk, 2),
             (self.refusing_disk, 3),
+            (self.failing_disk, 3),
             (self.bad_store, 3),
             (self.stop_store, 3),
             (self.come_and_go, 1),
@@ -177,6 +178,17 @@ class Nemesis:
             disk.fill(self._chance.choice((0, 100, 1000, 5000)))
         await self._hold(0.3, 3)
         disk.heal()
+
+    async def failing_disk(self) -> None:
+        """Writes and syncs of one machine fail now and then; some time later it is restarted."""
+        machine = self._victim()
+        if machine is None:
+            return
+        self._down.add(machine.id)
+        machine.disk.failing_share = self._chance.choice((0.02, 0.2, 1.0))
+        await self._hold(0.2, 2)
+        machine.disk.failing_share = 0.0
+        await self._crash(machine, self._chance.choice((None, *POWER_CUTS)))
 
     # -- the network
 

@@ -245,6 +245,7 @@ class World:
         work["acked"] = len(self.history.acked)
         work["read"] = sum(map(len, self.history.read.values()))
         work["truncations"] = sum(machine.truncations for machine in self.machines)
+        work["operations of disks failed"] = sum(machine.failures for machine in self.machines)
         work.update(self.checks.counts)
         work.update(self.truth.met)
         return Outcome(self.seed, self.events.digest, self.events.count, trio.current_time(), work)

@@ -1,0 +1,192 @@
+"""Idempotent producers while etcd stands still for longer than the sessions of all nodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka import KafkaProducer
+
+from ..cluster.etcd import Etcd
+from ..kill.server import Server
+from .commands import kbroker, wait_until, wait_until_healthy
+from .test_etcd import nodes_of
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 3
+SESSION_SECONDS = 2
+BURST, UNACKED_MAX = 20, 300
+ROUNDS_PER_TEST = 3
+"""`--rounds` is meant for rounds that take a third of the time."""
+TOPIC = "orders"
+GIVEN_UP = "was given up by the others"
+
+
+class Client(Protocol):
+    """A producer of one library with several requests in flight, which never gives up a record."""
+
+    acked: Counter[bytes]
+
+    def send(self, value: bytes, partition: int) -> None: ...
+
+    def poll(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Librdkafka:
+    """confluent-kafka."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acked: Counter[bytes] = Counter()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "batch.num.messages": 5,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 100,
+                "log_level": 0,
+            }
+        )
+
+    def send(self, value: bytes, partition: int) -> None:
+        self._producer.produce(TOPIC, value, partition=partition, on_delivery=self._delivered)
+
+    def poll(self) -> None:
+        self._producer.poll(0)
+
+    def _delivered(self, error: object, message: object) -> None:
+        assert error is None, error
+        self.acked[message.value()] += 1  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._producer.flush(60)
+
+
+class KafkaPython:
+    """kafka-python."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acked: Counter[bytes] = Counter()
+        self._producer = KafkaProducer(
+            bootstrap_servers=bootstrap.split(","),
+            enable_idempotence=True,
+            batch_size=64,
+            retry_backoff_ms=20,
+        )
+
+    def send(self, value: bytes, partition: int) -> None:
+        sent = self._producer.send(TOPIC, value, partition=partition)
+        sent.add_callback(lambda _: self.acked.update([value]))
+
+    def poll(self) -> None:
+        """Its own thread calls back."""
+
+    def close(self) -> None:
+        self._producer.flush(60)
+        self._producer.close()
+
+
+class Load:
+    """A thread that sends numbered records until it is stopped."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.sent = 0
+        self._client = client
+        self._name = name
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for _ in range(min(BURST, UNACKED_MAX - self.sent + self._client.acked.total())):
+                value = f"{self._name}-{self.sent}".encode()
+                self._client.send(value, self.sent % PARTITIONS)
+                self.sent += 1
+            self._client.poll()
+            time.sleep(0.02)
+        self._client.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+def stored(bootstrap: str) -> Counter[bytes]:
+    """How often each value is stored."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker", "log_level": 0})
+    partitions = [TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)]
+    ends = [consumer.get_watermark_offsets(each, timeout=30)[1] for each in partitions]
+    consumer.assign(partitions)
+    found: Counter[bytes] = Counter()
+    while found.total() < sum(ends):
+        messages = consumer.consume(5000, timeout=30)
+        assert messages, f"{found.total()} of {sum(ends)} records can be read"
+        found.update(message.value() for message in messages)
+    consumer.close()
+    return found
+
+
+def given_up(nodes: Mapping[int, Server]) -> int:
+    """How often a node said that its lease had ended."""
+    return sum(node.log_path.read_text().count(GIVEN_UP) for node in nodes.values())
+
+
+def pause(etcd: Etcd, nodes: Mapping[int, Server], clients: Sequence[Client]) -> None:
+    """Stop etcd until all leases are over, then wait until every client is served again."""
+    before = given_up(nodes)
+    etcd.pause(0)
+    time.sleep(2.5 * SESSION_SECONDS)
+    etcd.resume(0)
+    wait_until(lambda: given_up(nodes) >= before + len(nodes))
+    wait_until_healthy(nodes[1].bootstrap)
+    for client in clients:
+        acked = client.acked.total()
+        wait_until(partial(is_served, client, acked))
+
+
+def is_served(client: Client, acked: int) -> bool:
+    return client.acked.total() > acked
+
+
+def test_nothing_is_doubled_when_all_leases_end_at_once(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    rounds = max(1, request.config.getoption("rounds") // ROUNDS_PER_TEST)
+    (tmp_path / "etcd").mkdir()
+    etcd = Etcd(tmp_path / "etcd")
+    address = f"etcd://{etcd.endpoints[0].removeprefix('http://')}/pauses"
+    try:
+        with nodes_of(address, tmp_path) as nodes:
+            bootstrap = ",".join(node.bootstrap for node in nodes.values())
+            words = ("-p", f"{PARTITIONS}", "--replication-factor", "3")
+            kbroker(nodes[1].bootstrap, "topic", "create", TOPIC, *words)
+            wait_until_healthy(nodes[1].bootstrap)
+            clients: list[Client] = [Librdkafka(bootstrap), KafkaPython(bootstrap)]
+            loads = [Load(client, f"{number}") for number, client in enumerate(clients)]
+            try:
+                for _ in range(rounds):
+                    pause(etcd, nodes, clients)
+            finally:
+                for load in loads:
+                    load.stop()
+            found, sent = stored(bootstrap), sum(load.sent for load in loads)
+            print(f"figures: {rounds} pauses of etcd ended all leases, {sent} records")
+            acked = clients[0].acked + clients[1].acked
+            assert acked.total() == sent
+            lost, doubled = acked - found, found - acked
+            assert not lost, f"{lost.total()} records are lost, such as {next(iter(lost))!r}"
+            assert not doubled, f"{doubled.total()} are doubled, such as {next(iter(doubled))!r}"
+    finally:
+        etcd.stop()

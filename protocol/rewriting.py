@@ -123,6 +123,60 @@ def _raw_records(data: bytes, header: BatchHeader) -> Iterator[RawRecord]:
         raise MalformedError(f"{len(data) - end} bytes after the last record")
 
 
+class BatchRewriter:
+    """Collects the records of a batch that stay, and writes them in the codec that it had.
+
+    Args:
+        header: Header of the batch as it was.
+        data: Its uncompressed records.
+        delete_horizon: Time (ms) until which tombstones are kept, for a batch without one.
+    """
+
+    def __init__(
+        self, header: BatchHeader, data: bytes, *, delete_horizon: int | None = None
+    ) -> None:
+        self._header = header
+        self._data = data
+        self._delete_horizon = delete_horizon
+        self._base = header.base_timestamp if delete_horizon is None else delete_horizon
+        self._payload = bytearray()
+        self._latest_delta = -INT64_MAX
+        self._count = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records so far, uncompressed."""
+        return len(self._payload)
+
+    def extend(self, kept: Iterable[RawRecord]) -> None:
+        """Add records of the batch, in their order."""
+        data, payload = self._data, self._payload
+        earlier = self._header.base_timestamp - self._base
+        latest_delta, count = self._latest_delta, self._count
+        for record in kept:
+            payload += _moved(data, record, earlier) if earlier else data[record.start : record.end]
+            latest_delta = max(latest_delta, record.timestamp_delta)
+            count += 1
+        self._latest_delta, self._count = latest_delta, count
+
+    def finish(self) -> tuple[bytes, BatchHeader]:
+        """Return the batch and its header; at least one record must have been added."""
+        header = self._header
+        latest = header.max_timestamp
+        if not header.is_log_append_time:
+            latest = wrapped(header.base_timestamp + self._latest_delta)
+        attributes = header.attributes
+        if self._delete_horizon is not None:
+            attributes |= DELETE_HORIZON_BIT
+        changed = header._replace(
+            attributes=attributes,
+            base_timestamp=self._base,
+            max_timestamp=latest,
+            record_count=self._count,
+        )
+        return with_payload(changed, compress(header.codec, self._payload))
+
+
 def with_records(
     header: BatchHeader,
     data: bytes,
@@ -130,32 +184,10 @@ def with_records(
     *,
     delete_horizon: int | None = None,
 ) -> tuple[bytes, BatchHeader]:
-    """A batch with some of its records, in the codec that it had; returns it and its header.
-
-    Parameters:
-        header: of the batch as it was.
-        data: its uncompressed records.
-        kept: which of them stay, in order; at least one. Gone through once.
-        delete_horizon: time (ms) until which tombstones are kept, for a batch without one.
-    """
-    base = header.base_timestamp if delete_horizon is None else delete_horizon
-    earlier = header.base_timestamp - base
-    payload = bytearray()
-    latest_delta, count = -INT64_MAX, 0
-    for record in kept:
-        payload += _moved(data, record, earlier) if earlier else data[record.start : record.end]
-        latest_delta = max(latest_delta, record.timestamp_delta)
-        count += 1
-    latest = header.max_timestamp
-    if not header.is_log_append_time:
-        latest = wrapped(header.base_timestamp + latest_delta)
-    attributes = header.attributes
-    if delete_horizon is not None:
-        attributes |= DELETE_HORIZON_BIT
-    changed = header._replace(
-        attributes=attributes, base_timestamp=base, max_timestamp=latest, record_count=count
-    )
-    return with_payload(changed, compress(header.codec, payload))
+    """Return a batch with some of its records, at least one, and its header; see `BatchRewriter`."""
+    rewriter = BatchRewriter(header, data, delete_horizon=delete_horizon)
+    rewriter.extend(kept)
+    return rewriter.finish()
 
 
 def _moved(data: bytes, record: RawRecord, by: int) -> bytes:

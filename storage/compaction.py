@@ -25,17 +25,20 @@ map is full, the run ends with the batches that it covers, and the rest stays di
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple
+from itertools import chain, islice
+from typing import NamedTuple, TypeAlias, TypeVar
 
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.protocol.records import BatchHeader, Marker, read_marker, read_records
 from kbroker.protocol.rewriting import (
+    BatchRewriter,
     RawRecord,
     raw_records,
     unpacked_records,
@@ -55,7 +58,13 @@ KEY_BYTES = 160
 """Memory for one key of the map: digest, offset and their place in a dict, rounded up."""
 _DIGEST_BYTES = 16
 NO_OFFSET = -1
+# Records of one batch to keep as objects. They take far more memory than their bytes, so larger
+# batches are parsed again for each pass over them.
 LISTED_RECORDS_MAX = 10_000
+# Records to handle in one step (well under 5 ms).
+RECORDS_PER_STEP = 1_000
+# Bytes up to which a batch is compressed or decompressed within a step (about 1 ms).
+CODEC_BYTES_PER_STEP = 64 * 1024
 SYNC_EVERY_BYTES = 512 * 1024
 """New segments are made durable in small steps: acks wait for the same disk."""
 
@@ -203,38 +212,43 @@ class _Transactions:
 Batch = tuple[Buffer, BatchHeader]
 
 
+Work: TypeAlias = Callable[[], None] | None
+"""What one step leaves to do before the next one: a call that takes long but releases the
+interpreter's lock, or None."""
+
+Result = TypeVar("Result")
+Steps: TypeAlias = Generator[Work, None, Result]
+
+
 class _Opened:
-    """The uncompressed records of a batch, in `data`.
+    """The uncompressed records of a batch, in `data`, handed out in chunks."""
 
-    Many small records take far more memory one by one than together. So `records`, which can be
-    gone through several times, is a list for most batches, and read anew each time for a large one.
-
-    Raises KafkaError: CORRUPT_MESSAGE.
-    """
-
-    __slots__ = ("data", "records")
+    __slots__ = ("_header", "_listed", "data")
 
     def __init__(self, header: BatchHeader, data: bytes) -> None:
         self.data = data
-        self.records: Iterable[RawRecord]
-        if header.record_count <= LISTED_RECORDS_MAX:
-            self.records = list(raw_records(data, header))
-        else:
-            self.records = _RawRecords(data, header)
-            deque(self.records, maxlen=0)  # all of them can be read
-
-
-class _RawRecords:
-    """The records of a batch, read each time that they are gone through."""
-
-    __slots__ = ("_data", "_header")
-
-    def __init__(self, data: bytes, header: BatchHeader) -> None:
-        self._data = data
         self._header = header
+        self._listed: list[Sequence[RawRecord]] | None = None
 
-    def __iter__(self) -> Iterator[RawRecord]:
-        return raw_records(self._data, self._header)
+    def check(self) -> Steps[None]:
+        """Make sure that all records can be read. Raises KafkaError: CORRUPT_MESSAGE."""
+        listed: list[Sequence[RawRecord]] | None = []
+        if self._header.record_count > LISTED_RECORDS_MAX:
+            listed = None
+        for chunk in self.chunks():
+            if listed is not None:
+                listed.append(chunk)
+            yield None
+        self._listed = listed
+
+    def chunks(self) -> Iterator[Sequence[RawRecord]]:
+        """Yield all records, some at a time."""
+        if self._listed is not None:
+            yield from self._listed
+            return
+        records = raw_records(self.data, self._header)
+        while chunk := list(islice(records, RECORDS_PER_STEP)):
+            yield chunk
 
 
 class _Output:
@@ -313,8 +327,12 @@ class Compaction:
         self._bytes_kept = 0
         self._unreadable = 0
 
-    def steps(self) -> Iterator[None]:
-        """Do the work; between two steps the caller may do something else."""
+    def steps(self) -> Iterator[Work]:
+        """Do the work in short steps, however many records or bytes a batch has.
+
+        Between two steps the caller may do something else. It makes the call that a step yields,
+        in a thread if others wait for this one.
+        """
         yield from self._map_keys()
         self._transactions = _Transactions(self._task.aborted)
         yield from self._write()
@@ -342,7 +360,7 @@ class Compaction:
 
     # -- the last record of each key
 
-    def _map_keys(self) -> Iterator[None]:
+    def _map_keys(self) -> Steps[None]:
         first, key_map = self._task.first_dirty_offset, self._map
         for source in self._task.sources:
             if source.end_offset <= first:
@@ -350,29 +368,30 @@ class Compaction:
             for header, batch in self._batches(source):
                 if header.is_control:
                     self._transactions.end(header, _marker_of(batch))
-                elif (
-                    not self._transactions.is_aborted(header)
-                    and header.last_offset >= first
-                    and not self._map_batch(header, batch)
-                ):
-                    self._check_progress(header)
-                    return
+                elif not self._transactions.is_aborted(header) and header.last_offset >= first:
+                    has_room = yield from self._map_batch(header, batch)
+                    if not has_room:
+                        self._check_progress(header)
+                        return
                 key_map.latest_offset = header.last_offset
-                yield
+                yield None
             key_map.latest_offset = source.end_offset - 1
 
-    def _map_batch(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Take in the keys of a batch; False when there is not room for all of them."""
+    def _map_batch(self, header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        """Add the keys of a batch to the map. Returns False if it has no room for all of them."""
         offsets, keys_max = self._map.offsets, self._map.keys_max
         first = self._task.first_dirty_offset
-        opened = self._open(header, batch)
-        if opened is not None:
-            for record in opened.records:
+        opened = yield from self._open(header, batch)
+        if opened is None:
+            return True
+        for chunk in opened.chunks():
+            for record in chunk:
                 if record.key is not None and record.offset >= first:
                     key = digest(record.key)
                     if len(offsets) >= keys_max and key not in offsets:
                         return False
                     offsets[key] = record.offset
+            yield None
         return True
 
     def _check_progress(self, header: BatchHeader) -> None:
@@ -385,10 +404,24 @@ class Compaction:
                 f"for them ({room}); raise log.cleaner.dedupe.buffer.size"
             )
 
-    def _open(self, header: BatchHeader, batch: memoryview) -> _Opened | None:
-        """A batch with its records uncompressed; None when it cannot be opened."""
+    def _open(self, header: BatchHeader, batch: memoryview) -> Steps[_Opened | None]:
+        """Return a batch with its records uncompressed; None if it cannot be opened."""
+        data = yield from _called(
+            partial(self._unpacked, header, batch),
+            is_long=header.codec != Codec.NONE,
+        )
+        if data is None:
+            return None
+        opened = _Opened(header, data)
         try:
-            return _Opened(header, unpacked_records(batch, header, self._task.decompressed_max))
+            yield from opened.check()
+        except KafkaError:
+            return None
+        return opened
+
+    def _unpacked(self, header: BatchHeader, batch: memoryview) -> bytes | None:
+        try:
+            return unpacked_records(batch, header, self._task.decompressed_max)
         except KafkaError:
             return None
 
@@ -398,7 +431,7 @@ class Compaction:
     def _end_offset(self) -> int:
         return self._map.latest_offset + 1
 
-    def _write(self) -> Iterator[None]:
+    def _write(self) -> Steps[None]:
         output: _Output | None = None
         for source in self._task.sources:
             if source.base_offset >= self._end_offset:
@@ -411,10 +444,10 @@ class Compaction:
                 self._written.append(output.segment)
             output.sources.append(source)
             for header, batch in self._batches(source):
-                kept = self._kept(header, batch, output.segment.aborted.entries)
+                kept = yield from self._kept(header, batch, output.segment.aborted.entries)
                 output.add(header, batch, kept)
                 self._count(header, kept)
-                yield
+                yield None
         if output is not None:
             self._finish(output)
 
@@ -439,24 +472,24 @@ class Compaction:
 
     def _kept(
         self, header: BatchHeader, batch: memoryview, aborted: list[AbortedTransaction]
-    ) -> Batch | None:
+    ) -> Steps[Batch | None]:
         """What stays of a batch, with its header (the same one when nothing changed); None when
         nothing stays. Entries of aborted transactions that are still of use go into `aborted`."""
         if header.is_control:
-            kept = self._kept_marker(header, batch, aborted)
+            kept = yield from self._kept_marker(header, batch, aborted)
         elif self._transactions.is_aborted(header) or not header.record_count:
             kept = None
         elif header.base_offset > self._map.latest_offset:
             kept = batch, header
         else:
-            kept = self._kept_records(header, batch)
+            kept = yield from self._kept_records(header, batch)
         if kept is None and self._is_last_entry(header):
             return without_records(header) if header.record_count else (batch, header)
         return kept
 
     def _kept_marker(
         self, header: BatchHeader, batch: memoryview, aborted: list[AbortedTransaction]
-    ) -> Batch | None:
+    ) -> Steps[Batch | None]:
         if not header.record_count:
             return None
         is_over, entry = self._transactions.end(header, _marker_of(batch))
@@ -469,38 +502,42 @@ class Compaction:
             # An entry without its marker would hide everything that its producer wrote since.
             is_due = horizon <= self._task.now_ms and not self._transactions.is_listed(header)
             return None if is_due else (batch, header)
-        opened = self._open(header, batch)
+        opened = yield from self._open(header, batch)
         if opened is None:
             return batch, header
-        return with_records(header, opened.data, opened.records, delete_horizon=self._horizon)
+        records = chain.from_iterable(opened.chunks())
+        return with_records(header, opened.data, records, delete_horizon=self._horizon)
 
     @property
     def _horizon(self) -> int:
         return min(self._task.now_ms + self._task.delete_retention_ms, INT64_MAX)
 
-    def _kept_records(self, header: BatchHeader, batch: memoryview) -> Batch | None:
-        opened = self._open(header, batch)
+    def _kept_records(self, header: BatchHeader, batch: memoryview) -> Steps[Batch | None]:
+        opened = yield from self._open(header, batch)
         if opened is None:
             self._unreadable += 1
             return batch, header
         horizon = header.delete_horizon
         is_live = self._live_test(keep_deletes=horizon is None or self._task.now_ms < horizon)
         count, has_tombstones = 0, False
-        for record in opened.records:
-            if is_live(record):
+        for chunk in opened.chunks():
+            for record in filter(is_live, chunk):
                 count += 1
                 has_tombstones = has_tombstones or not record.has_value
+            yield None
         if not count:
             return None
         needs_horizon = has_tombstones and horizon is None
         if count == header.record_count and not needs_horizon:
             return batch, header
-        return with_records(
-            header,
-            opened.data,
-            filter(is_live, opened.records),
-            delete_horizon=self._horizon if needs_horizon else None,
+        rewriter = BatchRewriter(
+            header, opened.data, delete_horizon=self._horizon if needs_horizon else None
         )
+        for chunk in opened.chunks():
+            rewriter.extend(filter(is_live, chunk))
+            yield None
+        is_long = rewriter.size > CODEC_BYTES_PER_STEP
+        return (yield from _called(rewriter.finish, is_long=is_long))
 
     def _live_test(self, *, keep_deletes: bool) -> Callable[[RawRecord], bool]:
         """Tells of a record whether no later one replaces it."""
@@ -523,6 +560,15 @@ class Compaction:
         if entry.last_offset == NO_OFFSET:
             return header.is_control and header.producer_epoch == entry.epoch
         return header.last_offset == entry.last_offset
+
+
+def _called(call: Callable[[], Result], *, is_long: bool) -> Steps[Result]:
+    """Make a call, or leave it to the caller of the steps if it takes long."""
+    if not is_long:
+        return call()
+    results: list[Result] = []
+    yield lambda: results.append(call())
+    return results[0]
 
 
 def _marker_of(batch: memoryview) -> Marker | None:

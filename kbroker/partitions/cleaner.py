@@ -49,7 +49,9 @@ class Cleaner:
         files = partitions.logs.files
         # Another process sees the files of the operating system and no others.
         self._compactor: Compactor = (
-            ProcessCompactor() if isinstance(files, OsFiles) else InlineCompactor(files)
+            ProcessCompactor()
+            if isinstance(files, OsFiles)
+            else InlineCompactor(files, partitions.in_thread)
         )
 
     async def run(self) -> None:

@@ -74,7 +74,9 @@ def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | Failure:
     run = Compaction(OsFiles(), task)
     try:
         began = time.perf_counter()
-        for _ in run.steps():
+        for work in run.steps():
+            if work is not None:
+                work()
             worked = time.perf_counter() - began
             if worked > TURN_SECONDS:
                 look()

@@ -17,6 +17,7 @@ from typing import Protocol
 import trio
 
 from kbroker.runtime.slices import Slices
+from kbroker.runtime.threads import InThread
 from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import Files
@@ -53,14 +54,17 @@ class Compactor(Protocol):
 class InlineCompactor:
     """Runs compactions in slices of the event loop."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, in_thread: InThread = trio.to_thread.run_sync) -> None:
         self._files = files
+        self._in_thread = in_thread
 
     async def compact(self, task: CompactionTask) -> Compacted:
         run = Compaction(self._files, task)
         slices = Slices()
         try:
-            for _ in run.steps():
+            for work in run.steps():
+                if work is not None:
+                    await self._in_thread(work)
                 await slices.pause()
         except CorruptLogError as error:
             run.discard()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+import tracemalloc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -104,11 +106,20 @@ def replace_sealed(
     if task is None:
         return None
     run = Compaction(files, task)
-    for _ in run.steps():
-        pass
+    carry_out(run)
     manager.note_compaction(log)
     assert put_in_place(files, log, task, run.result)
     return run.result
+
+
+def carry_out(run: Compaction) -> int:
+    """Do all the work of a run; returns the number of its steps."""
+    count = 0
+    for work in run.steps():
+        count += 1
+        if work is not None:
+            work()
+    return count
 
 
 def put_in_place(files: Files, log: Log, task: CompactionTask, result: Compacted) -> bool:
@@ -251,7 +262,7 @@ class TestWhatStays:
         task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=500)
         assert task is not None
         run = Compaction(files, task)
-        assert len(list(run.steps())) > 3
+        assert carry_out(run) > 3
         assert run.result.unreadable == 1
         manager.note_compaction(log)
         assert put_in_place(files, log, task, run.result)
@@ -304,7 +315,7 @@ class TestWhatStays:
         assert task is not None
         run = Compaction(files, task)
         with pytest.raises(CorruptLogError, match="CRC"):
-            list(run.steps())
+            carry_out(run)
         run.discard()
         assert not names(files, log, ".cleaned")
 
@@ -700,7 +711,7 @@ class TestResultsThatCameTooLate:
         task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1 << 20)
         assert task is not None
         run = Compaction(files, task)
-        list(run.steps())
+        carry_out(run)
         self.task = task
         return run
 
@@ -801,7 +812,7 @@ class TestAcrossRestarts:
         task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1 << 20)
         assert task is not None
         run = Compaction(files, task)
-        list(run.steps())
+        carry_out(run)
         [new] = run.result.segments
         expected = latest(records(log))
         manager.close(now_ms=NOW)
@@ -913,3 +924,55 @@ def unnamed_open_files(folder: str) -> list[Path]:
     """The files of a folder that this process has open although their names are gone."""
     found = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     return [it for it in found if str(it.parent) == folder and it.name.endswith("(deleted)")]
+
+
+HOSTILE_RECORDS = 50_000
+STEP_SECONDS_MAX = 0.05
+"""CPU time; without steps within a batch one takes several times as long."""
+TRACED_RECORDS = 11_000
+TRACED_BYTES_MAX = 3_000_000
+"""Fewer than all records of such a batch take as objects."""
+
+
+def hostile_task(files: Files, kind: str, count: int) -> CompactionTask:
+    """A run over small batches that take long to open: of many records, or of many headers."""
+    manager = open_manager(files)
+    log = open_log(manager, config=replace(KEYED, segment_bytes=1 << 20))
+    many = [Record(b"k", b"", NOW)] * count
+    if kind == "headers":
+        many = [Record(b"k", b"", NOW, [("h", b"")] * count)]
+    data = encode_batch(many, codec=4)
+    for _ in range(2):
+        log.append(memoryview(data), read_header(data), leader_epoch=0, now_ms=NOW)
+    log.roll()
+    commit(log)
+    manager.checkpoint(NOW).run()
+    task = plan(log, NOW, key_map_bytes=KEYS, decompressed_max=1 << 26)
+    assert task is not None
+    return task
+
+
+@pytest.mark.parametrize("kind", ["records", "headers"])
+def test_steps_stay_short_for_hostile_batch(kind: str) -> None:
+    files = MemFiles()
+    longest = 0.0
+    run = Compaction(files, hostile_task(files, kind, HOSTILE_RECORDS))
+    began = time.thread_time()
+    for work in run.steps():
+        longest = max(longest, time.thread_time() - began)
+        if work is not None:
+            work()
+        began = time.thread_time()
+    assert longest < STEP_SECONDS_MAX
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["records", "headers"])
+def test_memory_stays_small_for_hostile_batch(kind: str) -> None:
+    files = MemFiles()
+    run = Compaction(files, hostile_task(files, kind, TRACED_RECORDS))
+    tracemalloc.start()
+    carry_out(run)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < TRACED_BYTES_MAX

@@ -24,7 +24,7 @@ from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.segment import Segment
 
 from .helpers import META, NOW, content, open_log
-from .test_compaction import put_in_place
+from .test_compaction import carry_out, put_in_place
 from .test_crash_enumeration import Enumeration
 from .time_lookups import offset_for_timestamp
 
@@ -91,8 +91,7 @@ class Script:
         if task is None:
             return
         run = Compaction(self.files, task)
-        for _ in run.steps():
-            pass
+        carry_out(run)
         self.manager.note_compaction(self.log)
         assert put_in_place(self.files, self.log, task, run.result)
         self.replaced += sum(len(segment.sources) for segment in run.result.segments)

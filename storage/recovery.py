@@ -28,7 +28,7 @@ from uuid import UUID
 
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
 
-from .batches import BEGINNING, Position
+from .batches import BEGINNING, Position, read_batches
 from .checkpoints import Offsets
 from .cleaning import replaced_from_bytes
 from .epochs import UNDEFINED, LeaderEpochs
@@ -138,6 +138,8 @@ def load_log(
     log.first_dirty_offset = known.first_dirty
     folder = _Folder(files, log.folder, log.segment_rules)
     folder.tidy(known.log_start)
+    if cut is not None and folder.set_replaced_aside(cut):
+        log.first_dirty_offset = max(log.first_dirty_offset, 0)  # what replaced them has gaps
     log.pending.is_bare = folder.is_bare
     segments = [Segment.load(files, log.folder, base, log.segment_rules) for base in folder.bases]
     for segment in segments:
@@ -262,6 +264,38 @@ class _Folder:
             Segment(self._files, self._path, offset, self._rules).remove()
         # Before the file that says so goes.
         self._files.sync_dir(self._path)
+
+    def set_replaced_aside(self, cut: Cut) -> bool:
+        """Move segments aside that lie within a sound one, for a repair.
+
+        Compaction has replaced them, and a failing disk has brought them back. With them every
+        record behind them would be out of service. Return True if there was one.
+
+        Raises StorageError.
+        """
+        covering, end, found = None, 0, False
+        for base in tuple(self.bases):
+            segment = Segment.load(self._files, self._path, base, self._rules)
+            try:
+                own_end = segment.find_end()
+                is_within = covering is not None and base < end and own_end <= end
+                if is_within and covering is not None and _is_sound(self._files, covering):
+                    self._set_aside(segment, cut)
+                    found = True
+                    continue
+            except CorruptLogError:
+                break  # the scan ends the log there
+            covering, end = segment, own_end
+        if found:
+            self._files.sync_dir(self._path)
+        return found
+
+    def _set_aside(self, segment: Segment, cut: Cut) -> None:
+        path = segment.log_path + CORRUPT
+        self._files.rename(segment.log_path, path)
+        segment.remove_indexes()
+        cut.paths.append(path)
+        self.bases.remove(segment.base_offset)
 
     def _finish_swaps(self) -> None:
         """Put segments in their place that Apache Kafka had compacted when it was stopped.
@@ -568,6 +602,16 @@ class _Recovery:
             )
         elif tail:
             logger.info("%s: %d torn bytes cut at offset %d", self._log.folder, len(tail), end)
+
+
+def _is_sound(files: Files, segment: Segment) -> bool:
+    """Return True if every batch of a segment matches its CRC."""
+    try:
+        for _ in read_batches(files, segment.log_path, segment.size):
+            pass
+    except CorruptLogError:
+        return False
+    return True
 
 
 def _read_from(files: Files, path: str, position: Position) -> bytes:

@@ -25,7 +25,7 @@ map is full, the run ends with the batches that it covers, and the rest stays di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -232,20 +232,23 @@ class _Opened:
 
     def check(self) -> Steps[None]:
         """Make sure that all records can be read. Raises KafkaError: CORRUPT_MESSAGE."""
-        listed: list[Sequence[RawRecord]] | None = []
-        if self._header.record_count > LISTED_RECORDS_MAX:
-            listed = None
-        for chunk in self.chunks():
-            if listed is not None:
+        if self._header.record_count <= LISTED_RECORDS_MAX:
+            listed: list[Sequence[RawRecord]] = []
+            for chunk in self._parsed():
                 listed.append(chunk)
-            yield None
-        self._listed = listed
-
-    def chunks(self) -> Iterator[Sequence[RawRecord]]:
-        """Yield all records, some at a time."""
-        if self._listed is not None:
-            yield from self._listed
+                if len(chunk) == RECORDS_PER_STEP:
+                    yield None
+            self._listed = listed
             return
+        for _ in self._parsed():
+            yield None
+
+    @property
+    def chunks(self) -> Iterable[Sequence[RawRecord]]:
+        """All records, some at a time."""
+        return self._parsed() if self._listed is None else self._listed
+
+    def _parsed(self) -> Iterator[Sequence[RawRecord]]:
         records = raw_records(self.data, self._header)
         while chunk := list(islice(records, RECORDS_PER_STEP)):
             yield chunk
@@ -384,14 +387,15 @@ class Compaction:
         opened = yield from self._open(header, batch)
         if opened is None:
             return True
-        for chunk in opened.chunks():
+        for chunk in opened.chunks:
             for record in chunk:
                 if record.key is not None and record.offset >= first:
                     key = digest(record.key)
                     if len(offsets) >= keys_max and key not in offsets:
                         return False
                     offsets[key] = record.offset
-            yield None
+            if len(chunk) == RECORDS_PER_STEP:
+                yield None
         return True
 
     def _check_progress(self, header: BatchHeader) -> None:
@@ -406,10 +410,10 @@ class Compaction:
 
     def _open(self, header: BatchHeader, batch: memoryview) -> Steps[_Opened | None]:
         """Return a batch with its records uncompressed; None if it cannot be opened."""
-        data = yield from _called(
-            partial(self._unpacked, header, batch),
-            is_long=header.codec != Codec.NONE,
-        )
+        if header.codec == Codec.NONE:
+            data = self._unpacked(header, batch)
+        else:
+            data = yield from _called_apart(partial(self._unpacked, header, batch))
         if data is None:
             return None
         opened = _Opened(header, data)
@@ -505,7 +509,7 @@ class Compaction:
         opened = yield from self._open(header, batch)
         if opened is None:
             return batch, header
-        records = chain.from_iterable(opened.chunks())
+        records = chain.from_iterable(opened.chunks)
         return with_records(header, opened.data, records, delete_horizon=self._horizon)
 
     @property
@@ -520,11 +524,12 @@ class Compaction:
         horizon = header.delete_horizon
         is_live = self._live_test(keep_deletes=horizon is None or self._task.now_ms < horizon)
         count, has_tombstones = 0, False
-        for chunk in opened.chunks():
+        for chunk in opened.chunks:
             for record in filter(is_live, chunk):
                 count += 1
                 has_tombstones = has_tombstones or not record.has_value
-            yield None
+            if len(chunk) == RECORDS_PER_STEP:
+                yield None
         if not count:
             return None
         needs_horizon = has_tombstones and horizon is None
@@ -533,11 +538,13 @@ class Compaction:
         rewriter = BatchRewriter(
             header, opened.data, delete_horizon=self._horizon if needs_horizon else None
         )
-        for chunk in opened.chunks():
+        for chunk in opened.chunks:
             rewriter.extend(filter(is_live, chunk))
-            yield None
-        is_long = rewriter.size > CODEC_BYTES_PER_STEP
-        return (yield from _called(rewriter.finish, is_long=is_long))
+            if len(chunk) == RECORDS_PER_STEP:
+                yield None
+        if rewriter.size > CODEC_BYTES_PER_STEP:
+            return (yield from _called_apart(rewriter.finish))
+        return rewriter.finish()
 
     def _live_test(self, *, keep_deletes: bool) -> Callable[[RawRecord], bool]:
         """Tells of a record whether no later one replaces it."""
@@ -562,10 +569,8 @@ class Compaction:
         return header.last_offset == entry.last_offset
 
 
-def _called(call: Callable[[], Result], *, is_long: bool) -> Steps[Result]:
-    """Make a call, or leave it to the caller of the steps if it takes long."""
-    if not is_long:
-        return call()
+def _called_apart(call: Callable[[], Result]) -> Steps[Result]:
+    """Leave a call that takes long to the caller of the steps; returns its result."""
     results: list[Result] = []
     yield lambda: results.append(call())
     return results[0]

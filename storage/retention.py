@@ -12,12 +12,12 @@ def expired_segments(
     retention_ms: int,
     retention_bytes: int,
 ) -> int:
-    """How many segments, counted from the oldest, are to be given up.
+    """Return how many segments, counted from the oldest, are to be deleted.
 
     By age a segment goes when its greatest timestamp is older than `retention_ms`, the newest
-    segment included. By size the oldest go as long as at least `retention_bytes` stay; the newest
-    stays. A segment of unknown age (-1) stays, and so does what comes after it. A clock that jumps
-    back makes everything younger and so removes nothing.
+    segment included. By size the oldest go as long as at least `retention_bytes` stay; with 0 all
+    go, as in Kafka. An empty newest segment stays. A segment of unknown age (-1) stays, and so does
+    what comes after it. A clock that jumps back makes everything younger and so removes nothing.
 
     Parameters:
         segments: (bytes, ms since the epoch that its age counts from) of each, oldest first.
@@ -34,9 +34,9 @@ def expired_segments(
     if retention_bytes >= 0:
         excess = sum(size for size, _ in segments) - retention_bytes
         by_size = 0
-        for size, _ in segments[:-1]:
+        for number, (size, _) in enumerate(segments, 1):
             excess -= size
-            if excess < 0:
+            if excess < 0 or (not size and number == len(segments)):
                 break
             by_size += 1
         count = max(count, by_size)

@@ -32,12 +32,17 @@ def test_an_empty_newest_segment_stays() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
-    [(0, 3), (99, 3), (100, 3), (101, 2), (250, 1), (300, 1), (400, 0), (-1, 0)],
+    [(0, 4), (1, 3), (99, 3), (100, 3), (101, 2), (250, 1), (300, 1), (400, 0), (-1, 0)],
 )
 def test_by_size(limit: int, expected: int) -> None:
     segments = [(100, 0)] * 4
     count = expired_segments(segments, now_ms=0, retention_ms=-1, retention_bytes=limit)
     assert count == expected
+
+
+def test_empty_newest_segment_stays_with_retention_bytes_of_zero() -> None:
+    segments = [(100, 0), (0, -1)]
+    assert expired_segments(segments, now_ms=0, retention_ms=-1, retention_bytes=0) == 1
 
 
 def test_the_stricter_limit_decides() -> None:

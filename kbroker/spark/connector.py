@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+CONNECTOR = "spark-sql-kafka-0-10_"
+"""What the name of the connector's package begins with, before the version of Scala."""
 JARS_VARIABLE = "KBROKER_SPARK_JARS"
 """Names a folder with the connector's jars, for machines that reach no Java registry."""
 
@@ -33,7 +35,7 @@ class Installed:
     @property
     def package(self) -> str:
         """The connector's name in the Java registry."""
-        return f"org.apache.spark:spark-sql-kafka-0-10_{self.scala}:{self.version}"
+        return f"org.apache.spark:{CONNECTOR}{self.scala}:{self.version}"
 
     @property
     def limits_python_sources(self) -> bool:

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .source.options import OptionError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -74,16 +76,30 @@ def commit_progress(
     Java's names (``{"security.protocol": "SASL_SSL", ...}``).
 
     Raises:
-        OptionError: settings are not usable.
+        OptionError: settings are not usable, or the session is one of Spark Connect.
     """
     from pyspark.sql import SparkSession
 
+    if type(target).__module__.startswith("pyspark.sql.connect."):
+        raise OptionError(
+            "commit_progress needs a classic session: with Spark Connect the query runs in another "
+            'process; read with format("kbroker") and its option commitToGroup instead'
+        )
     kafka = {"bootstrap.servers": bootstrap_servers, **(settings or {})}
     if isinstance(target, SparkSession):
         return ProgressCommits(target, group, kafka, None)
-    spark = SparkSession.getActiveSession()
-    assert spark is not None, "a query runs, so there is a session"
-    return ProgressCommits(spark, group, kafka, str(target.id))
+    return ProgressCommits(_session_of(target), group, kafka, str(target.id))
+
+
+def _session_of(query: StreamingQuery) -> SparkSession:
+    """Return the session of a query. The active session is another one, or none, in other threads."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        raise OptionError("the query's Spark session has stopped: start both again")
+    return SparkSession(context, query._jsq.sparkSession())
 
 
 def lag(progress: Any) -> int | None:

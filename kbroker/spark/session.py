@@ -6,6 +6,7 @@ import atexit
 import functools
 import os
 import pkgutil
+import re
 import shutil
 import sys
 import tempfile
@@ -15,7 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import java
-from .connector import ConnectorError, NoConnectorError, connector_settings, installed
+from .connector import (
+    CONNECTOR,
+    ConnectorError,
+    NoConnectorError,
+    connector_settings,
+    installed,
+)
 from .failures import UNRESOLVED, explain
 
 if TYPE_CHECKING:
@@ -27,6 +34,10 @@ _FOUND = "pyspark_kbroker"
 """The package by which PySpark finds the source."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SAID_BYTES_MAX = 1024 * 1024
+SAID_LINES_MAX = 20
+"""Lines of the JVM's output in the error when Spark does not start."""
+_MISSING = re.compile(r":: (\S+)#(\S+);(\S+): not found")
+"""A package that Ivy did not find: organisation, name and version."""
 
 
 def session(
@@ -46,7 +57,7 @@ def session(
     Parameters: `master` is Spark's; without `connector` no jar is asked for, which is enough for
     ``format("kbroker")``; `quick` lets the JVM compile in a hurry, so that a job of seconds is done in
     half of the time and one of many minutes takes longer; `settings` are Spark settings that win
-    over those made here, but Java options are added to them.
+    over those made here. Java options, jars and packages are added to those made here.
 
     Resource handling: stop it with ``stop()``. When the process has a session already, Spark returns
     that one. What it keeps in the temporary folder goes when the process ends.
@@ -57,10 +68,12 @@ def session(
             the message names the next action.
     """
     own = dict(settings or {})
-    java_options = [f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}", "-XX:+UseSerialGC"]
+    # The JVM's own errors go to standard output by default, where nobody reads them.
+    java_options = ["-XX:+DisplayVMOutputToStderr", "-XX:+UseSerialGC"]
+    java_options.append(f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}")
     java_options += ["-XX:TieredStopAtLevel=1"] if quick else []
     java_options += [own.pop(_JAVA_OPTIONS)] if _JAVA_OPTIONS in own else []
-    chosen = _quiet() | (connector_settings() if connector else {}) | own
+    chosen = _quiet() | own | (_joined(connector_settings(), own) if connector else {})
     chosen[_JAVA_OPTIONS] = " ".join(java_options)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(installed().home)
@@ -79,6 +92,19 @@ def session(
 
         running.dataSource.register(KBrokerSource)
     return running
+
+
+def _joined(connector: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that bring the connector and the user's own jars and packages.
+
+    A connector among the user's packages takes the place of the one chosen here.
+    """
+    joined = {}
+    for name, value in connector.items():
+        given = [each.strip() for each in own.get(name, "").split(",") if each.strip()]
+        has_connector = any(CONNECTOR in each for each in given)
+        joined[name] = ",".join(given if has_connector else [value, *given])
+    return joined
 
 
 def _is_found() -> bool:
@@ -139,12 +165,23 @@ def _why(said: str, error: Exception) -> ConnectorError:
     """Why Spark does not start, and what to do."""
     java.suiting(installed().version)
     text = f"{said}\n{error}"
+    missing = sorted(set(_MISSING.findall(text)))
+    lines = [line for line in text.splitlines() if line.strip()][-SAID_LINES_MAX:]
+    output = "\n".join(["Spark says:", *lines])
     for found in explain(text):
         if not found.failure.harmless:
-            kind = NoConnectorError if found.failure.name == UNRESOLVED else ConnectorError
-            return kind(f"Spark does not start. {found.failure.cause} {found.failure.action}")
-    lines = [line for line in text.splitlines() if line.strip()]
-    return ConnectorError("Spark does not start. It says:\n" + "\n".join(lines[-20:]))
+            advice = f"{found.failure.cause} {found.failure.action}"
+            if found.failure.name != UNRESOLVED:
+                return ConnectorError(f"Spark does not start. {advice}\n{output}")
+            packages = [":".join(each) for each in missing]
+            if packages and not any(CONNECTOR in each for each in packages):
+                return ConnectorError(
+                    f"Spark does not start: no registry has {', '.join(packages)}; check the names "
+                    f"and versions in spark.jars.packages\n{output}"
+                )
+            named = f" Not found: {', '.join(packages)}." if packages else ""
+            return NoConnectorError(f"Spark does not start. {advice}{named}\n{output}")
+    return ConnectorError(f"Spark does not start. {output}")
 
 
 class _Said:

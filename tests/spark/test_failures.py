@@ -249,6 +249,22 @@ def test_a_connector_that_does_not_exist() -> None:
     assert serious(plain.stderr) == ["unresolved"]
 
 
+def test_missing_package_of_user_is_named() -> None:
+    package = "org.example:no-such-package_2.13:1.2.3"
+    done = python(SESSION.format(settings={"spark.jars.packages": package}))
+    assert f"ConnectorError: Spark does not start: no registry has {package}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [("-javaagent:/nowhere.jar", "/nowhere.jar"), ("-Xss1k", "stack size")],
+)
+def test_error_of_jvm_is_shown_when_it_does_not_start(options: str, words: str) -> None:
+    done = python(SESSION.format(settings={"spark.driver.extraJavaOptions": options}))
+    assert "ConnectorError: Spark does not start." in done.stderr
+    assert words in done.stderr
+
+
 def test_a_java_that_is_not_there() -> None:
     done = python(SESSION.format(settings={}), JAVA_HOME="/nowhere")
     assert "ConnectorError: Spark " in done.stderr

@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
+from kbroker.spark.connector import CONNECTOR
+from kbroker.spark.session import _joined
 from kbroker.testing import LocalBroker
 
 if TYPE_CHECKING:
@@ -24,6 +28,19 @@ def test_a_session_reads_and_writes_a_topic(spark: SparkSession, broker: LocalBr
 
     assert sorted(int(row.value) for row in read.collect()) == list(range(10))
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("own", "joined"),
+    [
+        ("", "ours_2.13:4.2.0"),
+        ("org.x:y:1, org.x:z:2", "ours_2.13:4.2.0,org.x:y:1,org.x:z:2"),
+        (f"org.x:y:1,a:{CONNECTOR}2.13:4.1.0", f"org.x:y:1,a:{CONNECTOR}2.13:4.1.0"),
+    ],
+)
+def test_packages_of_user_join_the_connector(own: str, joined: str) -> None:
+    name = "spark.jars.packages"
+    assert _joined({name: "ours_2.13:4.2.0"}, {name: own} if own else {}) == {name: joined}
 
 
 TWICE = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +12,8 @@ from kbroker.security.jaas import BadJaas, parse_jaas
 from .options import OptionError
 
 Settings = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 _CRITICAL = 2
 
@@ -25,7 +29,59 @@ _SAME_MEANING = {
 }
 """Java's name and librdkafka's; where both have one name, nothing is said here."""
 
-_WITHOUT_MEANING = {
+_INT32_MAX = (1 << 31) - 1
+_RANGES = {
+    "auto.commit.interval.ms": (0, 86_400_000),
+    "batch.size": (1, _INT32_MAX),
+    "connections.max.idle.ms": (0, _INT32_MAX),
+    "delivery.timeout.ms": (0, _INT32_MAX),
+    "fetch.max.bytes": (0, _INT32_MAX - 512),
+    "fetch.min.bytes": (1, 100_000_000),
+    "fetch.wait.max.ms": (0, 300_000),
+    "linger.ms": (0, 900_000),
+    "max.in.flight.requests.per.connection": (1, 1_000_000),
+    "max.partition.fetch.bytes": (1, 1_000_000_000),
+    "message.max.bytes": (1_000, 1_000_000_000),
+    "metadata.max.age.ms": (1, 86_400_000),
+    "metadata.recovery.rebootstrap.trigger.ms": (0, _INT32_MAX),
+    "queue.buffering.max.kbytes": (1, _INT32_MAX),
+    "reconnect.backoff.max.ms": (0, 3_600_000),
+    "reconnect.backoff.ms": (0, 3_600_000),
+    "request.timeout.ms": (1, 900_000),
+    "retries": (0, _INT32_MAX),
+    "retry.backoff.max.ms": (1, 300_000),
+    "retry.backoff.ms": (1, 300_000),
+    "sasl.kerberos.min.time.before.relogin": (0, 86_400_000),
+    "sasl.oauthbearer.assertion.claim.exp.seconds": (1, 86_400),
+    "socket.connection.setup.timeout.ms": (1_000, _INT32_MAX),
+    "socket.receive.buffer.bytes": (0, 100_000_000),
+    "socket.send.buffer.bytes": (0, 100_000_000),
+    "transaction.timeout.ms": (1_000, _INT32_MAX),
+}
+"""librdkafka's limits of properties to which the Java client allows more.
+
+The nearest allowed value is used. Where Java's -1 means the default of the system, or no limit,
+librdkafka's lowest value means the same.
+"""
+_DEFAULTS = {
+    "fetch.max.bytes": 52_428_800,
+    "message.max.bytes": 1_000_000,
+    "reconnect.backoff.max.ms": 10_000,
+    "reconnect.backoff.ms": 100,
+    "retry.backoff.max.ms": 1_000,
+    "retry.backoff.ms": 100,
+}
+_AT_LEAST = {
+    "fetch.max.bytes": "message.max.bytes",
+    "reconnect.backoff.max.ms": "reconnect.backoff.ms",
+    "retry.backoff.max.ms": "retry.backoff.ms",
+}
+"""Properties that librdkafka refuses below another one; `_DEFAULTS` are its defaults of both."""
+
+_COMPRESSION_LEVEL = re.compile(r"compression\.(gzip|lz4|zstd)\.level")
+"""KIP-390. librdkafka has one property for the codec that is chosen."""
+
+_WITHOUT_EFFECT = {
     "max.poll.records",
     "max.poll.interval.ms",
     "session.timeout.ms",
@@ -45,8 +101,39 @@ _WITHOUT_MEANING = {
     "ssl.keystore.type",
     "ssl.protocol",
     "ssl.enabled.protocols",
+    "bootstrap.controllers",
+    "internal.throw.on.fetch.stable.offset.unsupported",
+    "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms",
+    "partitioner.ignore.keys",
+    "sasl.kerberos.ticket.renew.jitter",
+    "sasl.kerberos.ticket.renew.window.factor",
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.login.retry.backoff.max.ms",
+    "sasl.login.retry.backoff.ms",
+    "sasl.oauthbearer.assertion.template.file",
+    "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.header.urlencode",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.scope.claim.name",
+    "share.acquire.mode",
+    "ssl.keymanager.algorithm",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+    "transaction.two.phase.commit.enable",
 }
-"""They tune what the Java client does and this one has no need of: bulk reads without a group."""
+"""Properties of the Java client without a counterpart: they are accepted and have no effect."""
 
 _REFUSED = {
     "auto.offset.reset": (
@@ -89,7 +176,7 @@ def settings(kafka: Mapping[str, str]) -> Settings:
     for name, value in kafka.items():
         if name in _REFUSED:
             raise OptionError(f"Kafka option '{name}' is not supported. {_REFUSED[name]}")
-        if name in _WITHOUT_MEANING:
+        if name in _WITHOUT_EFFECT:
             continue
         if name.endswith((".class", ".classes", ".providers", ".reporters")):
             raise OptionError(
@@ -97,14 +184,50 @@ def settings(kafka: Mapping[str, str]) -> Settings:
                 'format("kbroker") runs without Java\'s client. format("kafka") takes it.'
             )
         found |= _translated(name, value, kafka)
+    return _within_limits(found)
+
+
+def warn_without_effect(kafka: Mapping[str, str]) -> None:
+    """Log the ``kafka.*`` options, given without that prefix, that are accepted and have no effect."""
+    names = sorted(_WITHOUT_EFFECT.intersection(kafka))
+    if names:
+        logger.warning(
+            'these Kafka options have no effect with format("kbroker"), which runs without Java\'s '
+            "client: %s",
+            ", ".join(names),
+        )
+
+
+def _within_limits(found: Settings) -> Settings:
+    """Replace integers that librdkafka does not accept by the nearest ones that it does."""
+    for name, (lowest, highest) in _RANGES.items():
+        number = _integer(found.get(name))
+        if number is not None and not lowest <= number <= highest:
+            found[name] = min(max(number, lowest), highest)
+    for name, other in _AT_LEAST.items():
+        value = _integer(found.get(name, _DEFAULTS[name]))
+        least = _integer(found.get(other, _DEFAULTS[other]))
+        if value is not None and least is not None and value < least:
+            found[name] = least
     return found
+
+
+def _integer(value: object) -> int | None:
+    """Return a value as an integer; None if it is not set, or not an integer."""
+    try:
+        return int(str(value))
+    except ValueError:
+        return None
 
 
 def _translated(name: str, value: str, kafka: Mapping[str, str]) -> Settings:
     if name == "sasl.jaas.config":
         return _login(value)
     if name == "buffer.memory":
-        return {"queue.buffering.max.kbytes": max(1, int(value) // 1024)}
+        return {"queue.buffering.max.kbytes": (_integer(value) or 0) // 1024}
+    if found := _COMPRESSION_LEVEL.fullmatch(name):
+        codec = kafka.get("compression.type", "none").strip().lower()
+        return {"compression.level": value} if codec == found[1] else {}
     if name == "ssl.endpoint.identification.algorithm" and not value.strip():
         return {name: "none"}
     if name in ("ssl.truststore.location", "ssl.keystore.location"):

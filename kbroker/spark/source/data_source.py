@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from .client import warn_without_effect
 from .options import OptionError, SinkOptions, SourceOptions
 from .schema import spark_schema
 
@@ -59,13 +60,18 @@ class KBrokerSource(DataSource):
                 "Save mode overwrite is not allowed for Kafka: records are appended, write with "
                 "mode('append')"
             )
-        return batch_writer(SinkOptions.parse(self.options), schema)
+        return batch_writer(self._sink_options(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Write a stream; in complete mode each batch is appended, as with the connector."""
         from .sink import stream_writer
 
-        return stream_writer(SinkOptions.parse(self.options), schema)
+        return stream_writer(self._sink_options(), schema)
+
+    def _sink_options(self) -> SinkOptions:
+        options = SinkOptions.parse(self.options)
+        warn_without_effect(options.kafka)
+        return options
 
     def _source_options(self, schema: StructType) -> SourceOptions:
         options = SourceOptions.parse(self.options)
@@ -75,4 +81,5 @@ class KBrokerSource(DataSource):
                 "Kafka records have a fixed schema and cannot be read with a custom one: leave "
                 f"out schema(...); the columns are {expected.simpleString()}"
             )
+        warn_without_effect(options.kafka)
         return options

@@ -119,7 +119,7 @@ def file_tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[RangeP
     for each in there:
         log = logs[each.topic, each.partition]
         edges = [each.start, *log.cuts(each.start, each.end, wanted), each.end]
-        pieces = [OffsetRange(each.topic, each.partition, *edge) for edge in pairwise(edges)]
+        pieces = [replace(each, start=start, end=end) for start, end in pairwise(edges)]
         for piece in split(pieces, longest=options.max_records_per_partition):
             tasks.append(FileTask(piece, replace(log), _aborted(log, piece, committed)))
     return tasks
@@ -146,7 +146,7 @@ def read_task(task: RangePartition, options: SourceOptions) -> Iterator[pa.Recor
     assert task.range is not None
     wanted = task.range
     log_start = task.log.start
-    if wanted.start < log_start:
+    if wanted.start < log_start and not wanted.from_earliest:
         report(_lost(wanted, f"the log begins at {log_start}"), options.fail_on_data_loss)
     start = max(wanted.start, log_start)
     reading = StoredRange(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kbroker.text.documents import read_json
 
@@ -30,6 +30,8 @@ class OffsetRange:
     start: int
     end: int
     """The first offset that does not belong to it."""
+    from_earliest: bool = False
+    """The range was to begin with the earliest record: records that are deleted later are no loss."""
 
     @property
     def size(self) -> int:
@@ -121,4 +123,4 @@ def _cut(whole: OffsetRange, parts: int) -> Iterator[OffsetRange]:
     parts = min(parts, whole.size)
     edges = [whole.start + whole.size * number // parts for number in range(parts + 1)]
     for start, end in itertools.pairwise(edges):
-        yield OffsetRange(whole.topic, whole.partition, start, end)
+        yield replace(whole, start=start, end=end)

@@ -47,6 +47,8 @@ SINK_NAMES = ("topic", "includeHeaders", "checkpointLocation", "queryName")
 SECURITY = ("security.", "sasl.", "ssl.")
 """Kafka's properties that begin so are understood without ``kafka.`` too: profiles have them so."""
 
+_OPTION, _PROVIDER = "option.", "provider"
+
 _DELAY = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _DELAY_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
@@ -120,7 +122,7 @@ class SourceOptions:
         Raises:
             OptionError: an option is unknown, contradicts another one or has an impossible value.
         """
-        given = {name.lower(): value for name, value in options.items()}
+        given = _without_table_properties(options)
         _refuse_unknown(given, SOURCE_NAMES)
         chosen = _Reader(given)
         return cls(
@@ -137,7 +139,7 @@ class SourceOptions:
             commit_to_group=given.get("committogroup"),
             poll_timeout_seconds=(chosen.count("kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
             offset_tries=chosen.count("fetchOffset.numRetries") or cls.offset_tries,
-            offset_retry_seconds=(chosen.count("fetchOffset.retryIntervalMs") or 10) / 1000,
+            offset_retry_seconds=chosen.milliseconds("fetchOffset.retryIntervalMs", 10) / 1000,
             kafka=_kafka(given),
         )
 
@@ -188,7 +190,7 @@ class SinkOptions:
         Raises:
             OptionError: an option is unknown or has an impossible value.
         """
-        given = {name.lower(): value for name, value in options.items()}
+        given = _without_table_properties(options)
         _refuse_unknown(given, SINK_NAMES)
         topic = given.get("topic")
         return cls(topic.strip() if topic is not None else None, _kafka(given))
@@ -207,15 +209,24 @@ class _Reader:
         return value == "true"
 
     def count(self, name: str) -> int | None:
+        number = self._integer(name)
+        if number is not None and number <= 0:
+            raise OptionError(f"{name} must be positive")
+        return number
+
+    def milliseconds(self, name: str, default: int) -> int:
+        number = self._integer(name)
+        if number is not None and number < 0:
+            raise OptionError(f"{name} must not be negative")
+        return default if number is None else number
+
+    def _integer(self, name: str) -> int | None:
         if (value := self.given.get(name.lower())) is None:
             return None
         try:
-            number = int(value)
+            return int(value)
         except ValueError:
-            raise OptionError(f"{name} must be a whole number, and not '{value}'") from None
-        if number <= 0:
-            raise OptionError(f"{name} must be positive")
-        return number
+            raise OptionError(f"{name} must be an integer, not '{value}'") from None
 
     def seconds(self, name: str, default: float) -> float:
         if (value := self.given.get(name.lower())) is None:
@@ -250,6 +261,36 @@ class _Reader:
                 f"startingOffsetsByTimestampStrategy must be error or latest, not '{value}'"
             )
         return value == "latest"
+
+
+def _without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options, with names in lower case, without the properties of an SQL table.
+
+    For ``CREATE TABLE ... USING kbroker`` Spark hands over the table's properties (owner, provider,
+    comment, those of TBLPROPERTIES) beside the options, which also come with the prefix ``option.``.
+
+    Raises:
+        OptionError: there are no options at all.
+    """
+    if not options:
+        raise OptionError(
+            "no options were given. For a table of CREATE TABLE ... USING kbroker Spark does not pass "
+            "the table's options on: name them in the query, SELECT ... FROM t WITH "
+            "('kafka.bootstrap.servers' = '...', 'subscribe' = '...'), or take CREATE TEMPORARY VIEW "
+            "... USING kbroker OPTIONS (...)"
+        )
+    given = {name.lower(): value for name, value in options.items()}
+    if _PROVIDER not in given:
+        return given
+    named = {
+        name.removeprefix(_OPTION): value
+        for name, value in given.items()
+        if name.startswith(_OPTION)
+    }
+    known = {name.lower() for name in (*SOURCE_NAMES, *SINK_NAMES)}
+    return named | {
+        name: value for name, value in given.items() if name in known or _is_of_client(name)
+    }
 
 
 def _refuse_unknown(given: Mapping[str, str], known: tuple[str, ...]) -> None:

@@ -32,11 +32,14 @@ class BatchReader(DataSourceReader):
             DataLoss: a partition ends before it begins, and that shall fail.
         """
         cluster = partitions_of(self.options)
-        start = cluster.resolve(self.options.starting or Everywhere(EARLIEST), side="starting")
+        starting = self.options.starting or Everywhere(EARLIEST)
+        start = cluster.resolve(starting, side="starting")
         end = cluster.resolve(self.options.ending or Everywhere(LATEST), side="ending")
         report(changed(start, end), self.options.fail_on_data_loss)
         ranges = [
-            OffsetRange(*each, start[each], end[each]) for each in sorted(start) if each in end
+            OffsetRange(*each, start[each], end[each], starting == Everywhere(EARLIEST))
+            for each in sorted(start)
+            if each in end
         ]
         return planned(ranges, self.options)
 

@@ -167,6 +167,8 @@ class _Reading:
         if low <= lost <= high:
             # The leader that said so has learned better.
             self._seek(lost)
+        elif lost < low and self.wanted.from_earliest:
+            self._assign(low)
         elif lost < low:
             self._lose(f"offset {lost} is out of range, the first one there is {low}", to=low)
         else:

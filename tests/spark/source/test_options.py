@@ -73,7 +73,7 @@ def test_a_refusal_reaches_the_user_of_spark(spark: SparkSession) -> None:
     ("given", "words"),
     [
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss must be true or false"),
-        ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger must be a whole number"),
+        ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger must be an integer"),
         ({"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "higher than the maxOffsets"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time"),
         ({"startingTimestamp": "noon"}, "startingTimestamp must be milliseconds"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from confluent_kafka import Consumer
 
 from kbroker.spark import commit_progress, lag
 from kbroker.spark.source.commit import GroupCommits
+from kbroker.spark.source.options import OptionError
 from kbroker.testing import LocalBroker
 
 from .topics import FORMATS, produce
@@ -43,6 +45,32 @@ def test_the_ends_of_batches_are_committed(
     assert list(group.members) == []
     assert commits.last_error is None
     assert broker.lag(f"{kind}-progress") == 0
+
+
+def test_progress_is_committed_when_asked_for_in_another_thread(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    broker.create_topic("read")
+    produce(broker, "read", ["a"])
+    servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "read"}
+    rows = spark.readStream.format("kbroker").options(**servers, startingOffsets="earliest").load()
+    writing = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = writing.trigger(processingTime="200 milliseconds").start()
+    with ThreadPoolExecutor(1) as threads:
+        commits = threads.submit(
+            commit_progress, query, "of-a-thread", broker.bootstrap_servers
+        ).result()
+    try:
+        broker.wait_for_commit("of-a-thread", "read", 0, 1, timeout=60)
+    finally:
+        query.stop()
+        commits.stop()
+
+
+def test_spark_connect_is_refused_with_the_way_out() -> None:
+    query = type("StreamingQuery", (), {"__module__": "pyspark.sql.connect.streaming.query"})()
+    with pytest.raises(OptionError, match="commitToGroup"):
+        commit_progress(query, "g", "127.0.0.1:1")
 
 
 def test_a_group_in_use_refuses_and_that_is_said(broker: LocalBroker) -> None:

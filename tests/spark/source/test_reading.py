@@ -11,8 +11,7 @@ from confluent_kafka import Producer
 
 from kbroker.testing import LocalBroker
 
-from .test_wire import delete_before
-from .topics import FORMATS, Transaction, produce, read, values
+from .topics import FORMATS, Transaction, delete_before, produce, read, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

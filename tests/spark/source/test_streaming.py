@@ -12,8 +12,7 @@ from kbroker.spark.source.options import OptionError, SourceOptions
 from kbroker.spark.source.stream import HAS_LIMITS, StreamReader, stream_reader
 from kbroker.testing import LocalBroker
 
-from .test_wire import delete_before
-from .topics import produce
+from .topics import delete_before, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

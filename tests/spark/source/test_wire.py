@@ -12,12 +12,12 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.spark.source import arrow, wire
 from kbroker.spark.source.loss import DataLoss
-from kbroker.spark.source.offsets import OffsetRange
+from kbroker.spark.source.offsets import OffsetRange, split
 from kbroker.spark.source.options import SourceOptions
 from kbroker.spark.source.partitions import SourceError, WirePartitions
 from kbroker.testing import LocalBroker
 
-from .topics import Transaction, produce
+from .topics import Transaction, delete_before, produce
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,23 @@ def test_offsets_that_are_trimmed_away(shared: LocalBroker) -> None:
     assert offsets(shared, "trimmed", 0, 1, failOnDataLoss="false") == []
 
 
+def test_range_from_earliest_leaves_out_records_deleted_since_planning(shared: LocalBroker) -> None:
+    shared.create_topic("retained")
+    produce(shared, "retained", ["a", "b", "c", "d"])
+    delete_before(shared, "retained", 2)
+    wanted = OffsetRange("retained", 0, 0, 4, from_earliest=True)
+    pieces = [wanted, *split([wanted], least=4)]
+    read = [
+        [
+            offset
+            for batch in wire.read_range(each, options(shared))
+            for offset in batch.column("offset").to_pylist()
+        ]
+        for each in pieces
+    ]
+    assert read == [[2, 3], [], [], [2], [3]]
+
+
 def test_a_partition_that_is_shorter_than_the_range(shared: LocalBroker) -> None:
     shared.create_topic("shorter")
     produce(shared, "shorter", ["a", "b"])
@@ -152,13 +169,3 @@ def test_batches_are_bounded_by_rows_and_by_bytes(
     assert max(batch.num_rows for batch in batches) <= 40
     assert max(batch.nbytes for batch in batches if batch.num_rows > 1) <= 3000
     assert [batch.num_rows for batch in batches][-1] == 1
-
-
-def delete_before(broker: LocalBroker, topic: str, offset: int) -> None:
-    """Move the start of partition 0."""
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for answer in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
-        answer.result(20)

@@ -65,3 +65,13 @@ def read(spark: SparkSession, kind: str, broker: LocalBroker, **options: str) ->
 def values(rows: Sequence[Any]) -> list[str]:
     """The values of rows as text."""
     return [bytes(row.value).decode() for row in rows]
+
+
+def delete_before(broker: LocalBroker, topic: str, offset: int) -> None:
+    """Move the start of partition 0."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for answer in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        answer.result(20)

@@ -59,7 +59,7 @@ async def seen_revision(directory: str, store: Written, address: str) -> AsyncIt
 
 def _read(path: Path) -> int:
     try:
-        return int(path.read_text())
+        return int(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return 0
     except (OSError, ValueError) as error:
@@ -83,7 +83,7 @@ def _write_newer(path: Path, newest: int, seen: int) -> None:
         return
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("w") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(f"{newest}\n")
             file.flush()
             os.fsync(file.fileno())

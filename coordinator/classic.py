@@ -19,7 +19,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-from .group import Group, Member, Protocols, protocols_of
+from .group import Group, Member, Protocols, metadata_size, protocols_of
 from .group_state import COMPLETING, EMPTY, HEARTBEAT_ANSWER, PREPARING, STABLE
 from .rebalance import Rebalances, joined, member_rows, note_stored, some_of
 from .records import group_record, group_value
@@ -109,12 +109,17 @@ class ClassicGroups:
         return shortest_ms <= ask.session_timeout_ms <= self._settings.session_timeout_max_ms
 
     def _has_room(self, group: Group, ask: _Ask) -> bool:
-        """Whether `group.max.size` lets this member in.
+        """Return True if `group.max.size` and `group.metadata.max.bytes` let this member in.
 
         While members join again, those who came first have the places: after the limit was lowered
         the last ones are sent away.
         """
         limit = self._settings.group_size_max
+        known = group.members.get(ask.member_id) or group.static_member(ask.instance_id)
+        had = 0 if known is None else metadata_size(known.protocols)
+        size = group.metadata_bytes - had + metadata_size(ask.protocols)
+        if size > self._settings.group_metadata_bytes_max:
+            return False
         if group.state is EMPTY:
             return True
         member = group.members.get(ask.member_id) or group.static_member(ask.instance_id)

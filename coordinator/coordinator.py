@@ -169,6 +169,10 @@ class GroupCoordinator:
 
         A newer group without members is for this as if it were not there: see `free_for_classic`.
         """
+        size = sum(len(row.name) + len(row.metadata) for row in request.protocols)
+        if size > self._settings.member_metadata_bytes_max:
+            code = ErrorCode.INVALID_REQUEST
+            return Result(JoinGroupResponse(error_code=code, member_id=request.member_id))
         group = self._consumer_group(request.group_id)
         if group is not None and group.members:
             return self._classic_members.join(group, request, client, now, version)

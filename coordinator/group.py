@@ -91,6 +91,7 @@ class Group:
         "joined",
         "leader_id",
         "members",
+        "metadata_bytes",
         "newcomer",
         "pending",
         "protocol_name",
@@ -123,6 +124,8 @@ class Group:
         """What the members of this generation said for its protocol, until somebody asks for it."""
         self._topics_read: frozenset[str] | None = None
         """The topics in it; None when they are not known, as before the first generation."""
+        self.metadata_bytes = 0
+        """Metadata of all members, over all their protocols."""
         self.joined = 0
         self.support: Counter[str] = Counter()
         self.is_initial = False
@@ -169,6 +172,7 @@ class Group:
 
     def offer(self, member: Member, protocols: Protocols) -> None:
         """Replace what a member offers."""
+        self.metadata_bytes += metadata_size(protocols) - metadata_size(member.protocols)
         support = self.support
         for name, _ in member.protocols:
             support[name] -= 1
@@ -276,6 +280,11 @@ def _topics_in(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     said = [read_subscription(metadata) for metadata in subscriptions]
     topics = [one.topics for one in said if one is not None]
     return frozenset(chain.from_iterable(topics)) if len(topics) == len(said) else None
+
+
+def metadata_size(protocols: Protocols) -> int:
+    """Return the bytes that a member's offers hold."""
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 def protocols_of(pairs: Iterable[tuple[str, bytes]]) -> Protocols:

@@ -16,6 +16,9 @@ class GroupSettings:
       initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for more
         members (`group.initial.rebalance.delay.ms`).
       group_size_max: Most members of a group (`group.max.size`).
+      member_metadata_bytes_max: Most bytes of metadata, over all its protocols, that one member may
+        join with (`group.member.metadata.max.bytes`).
+      group_metadata_bytes_max: The same of all members of a group (`group.metadata.max.bytes`).
       new_member_join_timeout_ms: How long a member that has not been told its id may stay parked
         in a join. It cannot send heartbeats, and after a lost connection nobody else knows it.
       offset_metadata_length_max: Longest metadata string of a commit, in characters
@@ -27,6 +30,8 @@ class GroupSettings:
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 0
     group_size_max: int = 2**31 - 1
+    member_metadata_bytes_max: int = 1024 * 1024
+    group_metadata_bytes_max: int = 16 * 1024 * 1024
     new_member_join_timeout_ms: int = 300_000
     offset_metadata_length_max: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3_600_000

@@ -665,6 +665,28 @@ _GROUPS = (
         dynamic=False,
     ),
     Property(
+        "group.member.metadata.max.bytes",
+        Type.INT,
+        "1048576",
+        "Maximum size of the metadata that one member of a classic group may join with, over all its "
+        "protocols. A larger one is answered with INVALID_REQUEST.",
+        unit="bytes",
+        minimum=1024,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "group.metadata.max.bytes",
+        Type.INT,
+        "16777216",
+        "Maximum size of the metadata of all members of one classic group. A member that would exceed "
+        "it is answered with GROUP_MAX_SIZE_REACHED.",
+        unit="bytes",
+        minimum=1024,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
         "offset.metadata.max.bytes",
         Type.INT,
         "4096",

@@ -381,6 +381,8 @@ class BrokerConfig(Settings):
     group_consumer_max_size = _Integer("group.consumer.max.size")
     group_consumer_migration_policy = _Text("group.consumer.migration.policy")
     group_max_size = _Integer("group.max.size")
+    group_member_metadata_max_bytes = _Integer("group.member.metadata.max.bytes")
+    group_metadata_max_bytes = _Integer("group.metadata.max.bytes")
     group_streams_max_size = _Integer("group.streams.max.size")
     group_min_session_timeout_ms = _Integer("group.min.session.timeout.ms")
     http_allowed_hosts = _List("http.allowed.hosts")

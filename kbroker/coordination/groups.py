@@ -77,6 +77,8 @@ class GroupService(SweepingShards[GroupCoordinator]):
             session_timeout_max_ms=config.group_max_session_timeout_ms,
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             group_size_max=config.group_max_size,
+            member_metadata_bytes_max=config.group_member_metadata_max_bytes,
+            group_metadata_bytes_max=config.group_metadata_max_bytes,
             offset_metadata_length_max=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         )

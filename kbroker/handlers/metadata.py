@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Coroutine, Generator, Hashable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
 from kbroker.cluster import NO_LEADER, Partition, Topic
+from kbroker.cluster.cluster import MAX_NEW_PARTITIONS
 from kbroker.cluster.model import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded, encode_for_many
@@ -22,6 +24,8 @@ from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import TOPIC, Context
 from .registry import handles
+
+logger = logging.getLogger(__name__)
 
 NOT_ASKED = -(2**31)
 FIRST_VERSION_BY_ID = 12
@@ -156,6 +160,7 @@ class _Answer:
         if reading is not None:
             await reading
         if self.missing:
+            self._bound_missing()
             async for name in ctx.turn.each(self.missing):
                 if ctx.toll is not None:
                     ctx.toll.change_partitions(ctx.node.config.num_partitions, is_told=False)
@@ -166,6 +171,17 @@ class _Answer:
                         self._failures[name] = error.code
             await ctx.turn.finish(self._tell(self._find_all()))
         return self.response
+
+    def _bound_missing(self) -> None:
+        """Create no topic for a request that would create more partitions than one request may."""
+        partitions = len(self.missing) * self._ctx.node.config.num_partitions
+        if partitions > MAX_NEW_PARTITIONS:
+            news = f"a Metadata request would create {partitions} partitions"
+            if self._ctx.node.troubles.is_news(news):
+                logger.warning(
+                    "%s, one request may create %d: it creates none", news, MAX_NEW_PARTITIONS
+                )
+            self.missing.clear()
 
     def _tell(self, found: Iterable[Topic | MetadataResponse.Topic]) -> Generator[None, None, None]:
         ctx, cluster = self._ctx, self._ctx.node.cluster

@@ -308,3 +308,16 @@ async def test_bad_cursors(wire: Wire) -> None:
     assert seen(await page(wire, cursor=("a", 0))) == [("t", 0, [0, 1])]
     assert seen(await page(wire, cursor=("z", 0))) == []
     assert [indexes for _, _, indexes in seen(await page(wire, "t", cursor=("t", 9)))] in ([], [[]])
+
+
+async def test_request_that_would_create_too_many_partitions_creates_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = ("a", "b", "c")
+    async with started(num_partitions=4_000) as broker, connected(broker.endpoint) as wire:
+        answer = await ask(wire, 9, topics=rows(*names), allow_auto_topic_creation=True)
+        assert {each.error_code for each in answer.topics} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert not broker.node.cluster.topics.keys() & set(names)
+        answer = await ask(wire, 9, topics=rows("a"), allow_auto_topic_creation=True)
+        assert len(answer.topics[0].partitions) == 4_000
+    assert "would create 12000 partitions" in caplog.text

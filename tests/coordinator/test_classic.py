@@ -803,3 +803,39 @@ def test_hanging_up_after_the_answer_changes_nothing() -> None:
     h.abandon(parked)
     assert h.describe().group_state == "CompletingRebalance"
     assert h.history("g")[-1].cause == "2 members joined"
+
+
+def test_member_with_too_much_metadata_is_refused() -> None:
+    h = Harness(GroupSettings(member_metadata_bytes_max=2_000))
+    for protocols in (
+        (("range", bytes(2_000)),),
+        (("range", bytes(1_000)), ("other", bytes(1_000))),
+    ):
+        for version in (1, 9):
+            call = h.join(version=version, protocols=protocols)
+            assert call.response.error_code == ErrorCode.INVALID_REQUEST
+    assert h.describe().group_state == "Dead"
+    call = h.join(version=1, protocols=(("range", bytes(1_990)),))
+    assert call.response.error_code == ErrorCode.NONE
+
+
+def test_group_with_too_much_metadata_takes_no_more_members() -> None:
+    """What members hold is counted once, and no more when they leave or offer less."""
+    large, small = (("range", bytes(1_000)),), (("range", bytes(10)),)
+    h = Harness(GroupSettings(group_metadata_bytes_max=2_100))
+    first = h.enter(protocols=large).response.member_id
+    second = h.enter(protocols=large)
+    h.join(first, protocols=large)
+    assert second.response.error_code == ErrorCode.NONE
+    assert h.join(h.new_id(), protocols=large).response.error_code == (
+        ErrorCode.GROUP_MAX_SIZE_REACHED
+    )
+    h.join(first, protocols=small)
+    h.join(second.response.member_id, protocols=large)
+    third = h.join(h.new_id(), protocols=large)
+    assert third.is_parked
+    group = h.coordinator._state.groups["g"]
+    sizes = [
+        len(name) + len(text) for each in group.members.values() for name, text in each.protocols
+    ]
+    assert group.metadata_bytes == sum(sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,11 +23,12 @@ from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.record_stream import OversizedRecord, stream_records
 from kbroker.protocol.records import BatchHeader, Record
 from kbroker.web.console import scan
+from kbroker.web.console.api import LIVE_MAX
 from kbroker.web.console.cluster import PARTITIONS_CHECKED_MAX
 from kbroker.web.service import HttpService
 
 from ..turns import TURN_SECONDS_MAX, longest_step
-from ..wire import ANSWER_SECONDS
+from ..wire import ANSWER_SECONDS, until
 from .client import Answer, HttpClient, asking, served
 
 API = "/api/v1"
@@ -541,3 +543,29 @@ async def test_a_live_view_opens_only_what_it_shows(monkeypatch: pytest.MonkeyPa
         while seen < 5_000:
             seen += (await view.event())["seen"]
         assert sum(opened) < 5_000
+
+
+async def test_live_views_that_open_at_once_are_bounded() -> None:
+    async with console() as it:
+        await it.topic("t")
+        there, statuses = it.service.endpoint_of(1), []
+        done = trio.Event()
+
+        async def open_one() -> None:
+            async with asking(there) as client:
+                statuses.append((await client.head_of(f"{API}/topics/t/live")).status)
+                await done.wait()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(LIVE_MAX + 15):
+                nursery.start_soon(open_one)
+            await until(lambda: len(statuses) == LIVE_MAX + 15)
+            done.set()
+        assert Counter(statuses) == {200: LIVE_MAX, 429: 15}
+        async with asking(there) as client:  # places of streams that have ended are free again
+            await until_open(client)
+
+
+async def until_open(client: HttpClient) -> None:
+    while (await client.head_of(f"{API}/topics/t/live")).status != 200:  # noqa: ASYNC110
+        await trio.sleep(0.01)

@@ -6,6 +6,7 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakSet
 
 import trio
 from starlette.requests import Request
@@ -23,7 +24,7 @@ from kbroker.web.logins import FORBIDDEN
 from .answers import Refusal, answer, guarded
 from .schemas import Schemas
 from .trends import Trends
-from .viewers import Viewer, Viewers
+from .viewers import NO_ROOM, Viewer, Viewers
 
 ROOT = "/api/v1"
 TOKEN_HEADER = "x-kbroker-token"
@@ -53,6 +54,12 @@ class Needs(NamedTuple):
         )
 
 
+class LiveSlot:
+    """A place among the streams that may be open; whoever drops it frees it."""
+
+    __slots__ = ("__weakref__",)
+
+
 DESCRIBE_CLUSTER = Needs(AclOperation.DESCRIBE)
 ALTER_CLUSTER = Needs(AclOperation.ALTER)
 
@@ -76,8 +83,8 @@ class Api:
         self.trends = trends
         self.seconds = seconds
         self.scanning = trio.CapacityLimiter(SCANS_AT_ONCE)
-        self.live = 0
-        """Streams that are open."""
+        self.live: WeakSet[LiveSlot] = WeakSet()
+        """Of the streams that are open or about to open."""
         self.ending = trio.Event()
         """Set before a stop: streams end by themselves then."""
         self._nodes = nodes
@@ -104,6 +111,14 @@ class Api:
     def node_of(self, node_id: int | None) -> Node:
         """A node of this process; this one where that is none."""
         return next((each for each in self.nodes if each.id == node_id), self.node)
+
+    def take_live_slot(self) -> LiveSlot:
+        """Take a place for a stream at once, before anything is awaited. Raises Refusal."""
+        if len(self.live) >= LIVE_MAX:
+            raise Refusal(NO_ROOM, f"there are {LIVE_MAX} live views already")
+        slot = LiveSlot()
+        self.live.add(slot)
+        return slot
 
     @property
     def listener(self) -> Listener:

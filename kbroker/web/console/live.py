@@ -23,11 +23,11 @@ from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.text.documents import read_json
 
 from .answers import Refusal, json_of_rows
-from .api import LIVE_MAX, Api
+from .api import Api, LiveSlot
 from .decoding import Seen, row
 from .scan import FETCH_BYTES, Budget, Reader
 from .topics import READ_TOPIC, numbers_of
-from .viewers import NO_ROOM, NOT_READY, Viewer
+from .viewers import NOT_READY, Viewer
 from .wanted import Wanted
 
 QUEUED_MAX = 200
@@ -57,10 +57,9 @@ class Live:
 
     async def _live(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["topic"]
-        if self._api.live >= LIVE_MAX:
-            raise Refusal(NO_ROOM, f"there are {LIVE_MAX} live views already")
         if self._api.ending.is_set():
             raise Refusal(NOT_READY, "this node stops")
+        slot = self._api.take_live_slot()
         wanted = Wanted(name, request)
         numbers = numbers_of(request.query_params.get("partition", ""))
         chosen = await choose_partitions(viewer.cluster, name, numbers)
@@ -70,7 +69,7 @@ class Live:
         schemas = await self._api.schemas(viewer)
         reader = Reader(viewer.cluster, name, wanted, committed=False, schemas=schemas)
         viewer.uses += 1
-        return _Stream(self._api, viewer, name, reader, wanted, places)
+        return _Stream(self._api, slot, viewer, name, reader, wanted, places)
 
 
 class _Stream(Response):
@@ -79,6 +78,7 @@ class _Stream(Response):
     def __init__(
         self,
         api: Api,
+        slot: LiveSlot,
         viewer: Viewer,
         topic: str,
         reader: Reader,
@@ -88,6 +88,7 @@ class _Stream(Response):
         super().__init__(headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
         del self.headers["content-length"]
         self._api = api
+        self._slot = slot
         self._viewer = viewer
         self._cluster = viewer.cluster
         self._topic = topic
@@ -101,7 +102,6 @@ class _Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the stream's time is over, or nobody is there."""
-        self._api.live += 1
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read)
@@ -109,7 +109,7 @@ class _Stream(Response):
                 await self._tell(send)
                 nursery.cancel_scope.cancel()
         finally:
-            self._api.live -= 1
+            self._api.live.discard(self._slot)
             self._viewer.uses -= 1
 
     async def _tell(self, send: Send) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from kbroker.cluster import Cluster, LocalStore
@@ -138,9 +139,22 @@ def finish(files: Files, paths: Sequence[str]) -> None:
         note = f"{path}/{NOTE}"
         if files.exists(note):
             plan = Plan.from_bytes(files.read_bytes(note))
+            _check_place(plan, paths, note)
             with locked(files, plan.paths):
                 _carry_out(files, plan)
             return
+
+
+def _check_place(plan: Plan, paths: Sequence[str], note: str) -> None:
+    """Raise StorageError for a plan about other places than these data folders and their nodes."""
+    known = {Path(each).absolute() for each in paths}
+    if not {Path(each).absolute() for each in plan.paths} <= known or not all(
+        type(each) is int for each in (plan.node_id, *plan.others)
+    ):
+        raise StorageError(
+            f"{note} is about {' and '.join(map(str, plan.paths))}, not about {' and '.join(paths)}: "
+            "name all data folders of the broker, or move this file aside if they were never changed"
+        )
 
 
 def _note_and_carry_out(files: Files, plan: Plan) -> None:

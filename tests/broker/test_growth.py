@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from kbroker.broker import Broker
 from kbroker.cli import main
 from kbroker.folders.data_folders import JOURNAL_RESERVE
 from kbroker.folders.found_folders import JOURNAL_END, METADATA_JOURNAL
-from kbroker.folders.growth import grow, shrink
+from kbroker.folders.growth import NOTE, finish, grow, shrink
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
@@ -208,3 +209,20 @@ def test_commands(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cluster", "shrink", str(tmp_path)])
     assert result.exit_code == 1
     assert "there are no nodes with folders here" in result.output
+
+
+@pytest.mark.parametrize(
+    "change", [{"paths": ["OTHER"]}, {"node_id": "../x"}, {"others": ["../x"]}]
+)
+def test_noted_change_of_other_places_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    """A note in a data folder moves nothing outside of the broker's data folders."""
+    folder, other = tmp_path / "data", tmp_path / "other"
+    for each in (folder, other):
+        each.mkdir()
+        (each / "kept").write_text("kept")
+    text = json.dumps({"grows": True, "paths": [str(folder)], "node_id": 1, "others": [2]} | change)
+    (folder / NOTE).write_text(text.replace("OTHER", str(other)))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StorageError, match="name all data folders"):
+        finish(OsFiles(), [str(folder)])
+    assert sorted(tmp_path.rglob("*")) == before

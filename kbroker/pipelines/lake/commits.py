@@ -28,6 +28,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from kbroker.text.below import below
+
 from .fields import PARTITION
 from .layout import DATE, HOUR, POISON, PRIVATE, RECORD, file_name
 
@@ -151,8 +153,11 @@ class Commits:
     def _finish(self) -> None:
         """Do the moves of the journal, each of which may have been done before."""
         folders = set()
-        for source, target in self.journal.moves:
-            staged, place = self._lake / source, self._lake / target
+        moves = [
+            tuple(path_in_lake(self._lake, each, self.folder / JOURNAL) for each in move)
+            for move in self.journal.moves
+        ]
+        for staged, place in moves:
             make_durable_folder(place.parent)
             try:
                 os.replace(staged, place)
@@ -192,6 +197,21 @@ class Commits:
             first, last, rows = offsets_of(path)
             target = self._lake / POISON / self._topic / file_name(partition, first, last)
             yield Staged(path, target, partition, Counts(poison=rows))
+
+
+def path_in_lake(lake: Path, name: str, journal: Path) -> Path:
+    """Return a path that a journal names.
+
+    Raises:
+        LakeError: the path leads out of the lake.
+    """
+    try:
+        return below(lake, name)
+    except ValueError as error:
+        raise LakeError(
+            f"{journal}: {error}; nothing was moved or removed: restore this file, or move it aside if "
+            "nobody archives to this lake"
+        ) from None
 
 
 def offsets_of(path: Path) -> tuple[int, int, int]:

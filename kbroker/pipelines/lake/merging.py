@@ -22,7 +22,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from . import reading
-from .commits import LakeError, make_durable_folder, offsets_of, sync, write_durably
+from .commits import (
+    LakeError,
+    make_durable_folder,
+    offsets_of,
+    path_in_lake,
+    sync,
+    write_durably,
+)
 from .layout import PRIVATE, LakeFile, data_files, file_name
 
 MERGE = "merge.json"
@@ -87,12 +94,15 @@ class Merges:
         if not journal.exists():
             return
         said = json.loads(journal.read_text(encoding="utf-8"))
-        new, place = self._lake / said["from"], self._lake / said["to"]
+        new, place, *replaced = (
+            path_in_lake(self._lake, each, journal)
+            for each in (said["from"], said["to"], *said["replaces"])
+        )
         make_durable_folder(place.parent)
         if not new.exists() and not place.exists():
             raise LakeError(f"{place} is gone before it was complete in the lake")
-        for name in said["replaces"]:
-            (self._lake / name).unlink(missing_ok=True)
+        for each in replaced:
+            each.unlink(missing_ok=True)
         if new.exists():
             os.replace(new, place)
         sync(place.parent)

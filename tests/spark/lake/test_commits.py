@@ -7,6 +7,7 @@ so on, and the next start goes on from what it finds.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -205,3 +206,32 @@ def test_a_spoiled_lake_is_seen(tmp_path: Path, spoil: str, told: str) -> None:
         (hour0.parent / "record_hour=07").mkdir()
         file.rename(hour0.parent / "record_hour=07" / file.name)
     assert any(told in problem for problem in check(tmp_path, "t").problems)
+
+
+@pytest.mark.parametrize("journal", ["journal.json", "merge.json"])
+@pytest.mark.parametrize("way", ["absolute", "upwards", "link"])
+def test_journal_that_names_a_path_outside_the_lake_is_refused(
+    tmp_path: Path, journal: str, way: str
+) -> None:
+    """Nothing is moved or removed, neither in the lake nor elsewhere."""
+    lake, outside = tmp_path / "lake", tmp_path / "outside"
+    write_all(lake, repeated=False)
+    outside.mkdir()
+    (outside / "secret").write_text("kept")
+    (lake / "link").symlink_to(outside)
+    bad = {
+        "absolute": str(outside / "secret"),
+        "upwards": "../outside/secret",
+        "link": "link/secret",
+    }[way]
+    good = str(reading.files(lake, "t")[0].path.relative_to(lake))
+    for source, target in ((bad, "t/x"), (good, bad)):
+        said: dict[str, Any] = {"from": source, "to": target, "replaces": [bad]}
+        if journal == "journal.json":
+            said = {"batch": 9, "checkpoint": "c", "moves": [[source, target]], "totals": {}}
+        (lake / layout.PRIVATE / "t" / journal).write_text(json.dumps(said))
+        before = sorted(lake.rglob("*"))
+        with pytest.raises(LakeError, match="is not below"):
+            (Commits if journal == "journal.json" else Merges)(lake, "t")
+        assert sorted(lake.rglob("*")) == before
+        assert (outside / "secret").read_text() == "kept"

@@ -1,0 +1,44 @@
+"""Paths that data names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.text.below import below
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "inside").mkdir(parents=True)
+    (tmp_path / "root-beside").mkdir()
+    (root / "out").symlink_to(tmp_path / "root-beside")
+    (root / "in").symlink_to(root / "inside")
+    return root
+
+
+@pytest.mark.parametrize("relative", ["x", "inside/x", "inside/../x", "in/x", "./inside", "a/b/c"])
+def test_path_below_a_folder_is_taken(root: Path, relative: str) -> None:
+    assert below(root, relative) == root / relative
+
+
+@pytest.mark.parametrize(
+    "relative",
+    [
+        "",
+        ".",
+        "..",
+        "../root",
+        "../root-beside",
+        "inside/../../x",
+        "/",
+        "/etc/passwd",
+        "out/x",
+        "out",
+    ],
+)
+def test_path_elsewhere_is_refused(root: Path, relative: str) -> None:
+    with pytest.raises(ValueError, match="is not below"):
+        below(root, relative)

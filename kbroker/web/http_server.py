@@ -94,11 +94,16 @@ class HttpServer:
             with self._work:
                 async with trio.open_nursery() as nursery:
                     with self._accepting:
-                        await trio.serve_listeners(
-                            self._serve, self._listeners, handler_nursery=nursery
-                        )
+                        await self._accept(nursery)
         finally:
             self._ended.set()
+
+    async def _accept(self, nursery: trio.Nursery) -> None:
+        """Accept connections until `close`, which may close the sockets before it is noticed here."""
+        try:
+            await trio.serve_listeners(self._serve, self._listeners, handler_nursery=nursery)
+        except* trio.ClosedResourceError:
+            logger.debug("HTTP is closed before anything was accepted")
 
     async def close(self) -> None:
         """End it: what is being answered has a moment to come to its end."""

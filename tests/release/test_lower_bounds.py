@@ -1,0 +1,52 @@
+"""Versions of libraries that pyproject.toml allows: none has a weakness that is known."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+from packaging.requirements import Requirement
+
+from ..repository import ROOT
+
+WEAK = {
+    "cryptography": ("42.0.0", "44.0.0", "46.0.4"),  # CVE-2024-12797, CVE-2026-26007
+    "filelock": ("3.12.0", "3.20.0", "3.20.2"),  # CVE-2025-68146, CVE-2026-22701
+    "h11": ("0.14.0", "0.15.0"),  # CVE-2025-43859
+    "h2": ("4.1.0", "4.2.0"),  # CVE-2025-57804
+    "joserfc": ("1.0.0", "1.4.1", "1.6.2"),  # CVE-2025-65015, CVE-2026-27932
+    "protobuf": ("5.29.4", "6.31.0", "5.29.5", "6.33.4"),  # CVE-2025-4565, CVE-2026-0994
+    "setuptools": ("77.0.1", "78.1.0"),  # CVE-2025-47273
+    "starlette": ("0.40.0", "0.47.1", "0.49.0"),  # CVE-2025-54121, CVE-2025-62727
+}
+"""The last version before each fix, and earlier ones."""
+
+
+def requirements() -> Iterator[Requirement]:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        found = tomllib.load(file)
+    project = found["project"]
+    named = [*found["build-system"]["requires"], *project["dependencies"]]
+    for extra in project["optional-dependencies"].values():
+        named += extra
+    yield from map(Requirement, named)
+
+
+@pytest.mark.parametrize("name", sorted(WEAK))
+def test_versions_with_known_weaknesses_are_not_allowed(name: str) -> None:
+    found = [each for each in requirements() if each.name == name]
+    assert found, f"{name} is named nowhere"
+    for each in found:
+        allowed = [version for version in WEAK[name] if each.specifier.contains(version)]
+        assert allowed == [], str(each)
+
+
+@pytest.mark.parametrize("server", ["hypercorn"])
+def test_http2_is_bounded_wherever_its_server_is_named(server: str) -> None:
+    """Hypercorn itself takes any h2."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    for name, extra in extras.items():
+        names = {Requirement(each).name for each in extra}
+        assert server not in names or "h2" in names, name

@@ -437,9 +437,9 @@ class RecordWalk:
 
     def _check_stamp(self, stamp: int, rules: ProduceRules) -> None:
         """Refuse all records of a batch whose producer set the LogAppendTime bit, where Kafka does."""
-        if rules.log_append_time:
+        if rules.log_append_time or stamp == NO_TIMESTAMP:
             self._wrong_time = "a producer does not set the LogAppendTime bit"
-        elif stamp != NO_TIMESTAMP and not self._earliest <= stamp <= self._latest:
+        elif not self._earliest <= stamp <= self._latest:
             self._wrong_time = (
                 f"timestamp {stamp} is not within {self._earliest} and {self._latest}"
             )

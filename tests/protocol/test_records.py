@@ -760,6 +760,7 @@ def test_log_append_time_from_a_client_is_refused_where_kafka_does(codec: Codec)
     batch = timed(NOW, NOW + 1, codec=codec)
     for stamp, rules in (
         (NOW + 2 * HOUR, DEFAULT_RULES),
+        (-1, DEFAULT_RULES),
         (NOW, ProduceRules(log_append_time=True)),
         (NOW, ProduceRules(log_append_time=True, compacted=True)),
     ):

@@ -126,17 +126,11 @@ class LogValidator:
         opened = OPENED_EFFORT + self._decompressed // DECOMPRESSED_PER_RECORD if codec else 0
         return BATCH_EFFORT + opened + self._walk.effort
 
-    def finished(self) -> tuple[memoryview, BatchHeader]:
-        """Do all steps that are left, and return what `stored` returns. Raises as `step`."""
-        while not self.step():
-            pass
-        return self.stored()
-
     def step(self) -> bool:
         """Do a bounded piece of the work: decompress a chunk, or check some records.
 
         Returns:
-            True once the batch is valid, and `stored` may be called.
+            True once the batch is valid, and `result` may be called.
 
         Raises:
             RecordsRefusedError: INVALID_TIMESTAMP or INVALID_RECORD, naming records.
@@ -184,7 +178,7 @@ class LogValidator:
             summary = f"{len(errors)} of {count} records refused: {errors[0].message}"
             raise RecordsRefusedError(code, summary, errors)
 
-    def stored(self) -> tuple[memoryview, BatchHeader]:
+    def result(self) -> tuple[memoryview, BatchHeader]:
         """Return the batch as its log stores it, and its header.
 
         With LogAppendTime, the header says the time of the append. With CreateTime, it says the

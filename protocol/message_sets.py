@@ -14,7 +14,7 @@ A compressed set is one message, the wrapper, whose value is a compressed messag
 it are absolute in format 0; in format 1 they count from the first one (KIP-31). A reader gives all of
 them the wrapper's timestamp where that has the LogAppendTime bit (KIP-32).
 
-The store holds record batches only. `to_batch` turns what an old producer sent into one, and
+The store holds record batches only. `Conversion` turns what an old producer sent into one, and
 `from_batches` writes stored batches in the format that an old consumer reads. Neither headers nor
 producer ids nor transactions exist here.
 """
@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 from zlib import crc32
 
-from .compression import Codec, OutputLimitError, compress, decompress
+from .compression import Codec, OutputLimitError, compress, decompressed_chunks
 from .errors import ErrorCode, KafkaError
 from .lz4_header import with_old_checksum, with_right_checksum
 from .primitives import Buffer
@@ -39,10 +39,10 @@ from .records import (
     MAGIC,
     MIN_RECORD_SIZE,
     NO_TIMESTAMP,
+    BatchBuilder,
     BatchHeader,
     ProduceRules,
     Record,
-    encode_batch,
     iter_headers,
 )
 
@@ -51,6 +51,10 @@ MESSAGES_MAX = 500_000
 
 CONVERTED_BATCH_BYTES_MAX = 16 * 1024 * 1024
 """How many bytes a compressed batch may have uncompressed to be converted for an old consumer."""
+MESSAGES_PER_STEP = 500
+"""Messages that one step converts."""
+CONTENT_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes that a compressed set of a producer may take uncompressed: its content is held in memory."""
 
 _MAGIC_AT = 16
 _CRC_START = 16
@@ -142,40 +146,71 @@ def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
 # -- from a producer
 
 
-def to_batch(buffer: Buffer, rules: ProduceRules = DEFAULT_RULES) -> bytes | None:
-    """The record batch that holds the messages of `buffer`, in the same codec.
+class Conversion:
+    """The conversion of messages that a producer sent into a record batch in the same codec.
 
     Timestamps stay as they are (-1 in format 0). What only the topic can judge (timestamp limits,
     keys of a compacted topic, the size of the batch) is left to `log_validator`.
 
-    Parameters:
-        buffer: the whole field of a Produce request, see `is_message_set`. It is messages without
+    Args:
+        buffer: The whole field of a Produce request, see `is_message_set`. It is messages without
             compression, or one wrapper.
-        rules: what the topic asks.
-
-    Returns:
-        None when there is not one whole message, which Kafka takes for success.
-
-    Raises:
-        KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE (too many
-            messages or bytes, compressed or not).
+        rules: Rules of the topic.
     """
-    if len(buffer) <= _MAGIC_AT:
-        return None
-    magic = buffer[_MAGIC_AT]
-    messages = read_messages(buffer, magic)
-    first = next(messages, None)
-    if first is None:
-        return None
-    if not first.codec:
-        return encode_batch(_plain_records(chain([first], messages), rules))
-    if next(messages, None) is not None:
-        raise _invalid("a compressed message that is not alone in its set")
-    if first.size > rules.max_message_bytes:
-        raise _too_large(f"a message of {first.size} bytes, the topic takes less")
-    content = _unwrapped(first, magic, rules.max_decompressed)
-    inner = _inner_records(read_messages(content, magic), first, rules)
-    return encode_batch(inner, codec=first.codec)
+
+    __slots__ = ("_batch", "_builder", "_codec", "_content", "_records", "_unwrapping")
+
+    def __init__(self, buffer: Buffer, rules: ProduceRules = DEFAULT_RULES) -> None:
+        self._batch: bytes | None = None
+        self._builder = BatchBuilder()
+        self._codec = int(Codec.NONE)
+        self._content = bytearray()
+        self._unwrapping: Iterator[bytes] | None = None
+        self._records: Iterator[Record] = iter(())
+        if len(buffer) <= _MAGIC_AT:
+            return
+        magic = buffer[_MAGIC_AT]
+        messages = read_messages(buffer, magic)
+        first = next(messages, None)
+        if first is None:
+            return
+        if not first.codec:
+            self._records = _plain_records(chain([first], messages), rules)
+            return
+        if next(messages, None) is not None:
+            raise _invalid("a compressed message that is not alone in its set")
+        if first.size > rules.max_message_bytes:
+            raise _too_large(f"a message of {first.size} bytes, the topic takes less")
+        self._codec = first.codec
+        self._unwrapping = _unwrapped(first, magic, min(rules.max_decompressed, CONTENT_BYTES_MAX))
+        self._records = _inner_records(self._content, magic, first, rules)
+
+    def step(self) -> bool:
+        """Decompress a chunk, or convert some messages; True once all is done.
+
+        Raises:
+            KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE (too
+                many messages or bytes, compressed or not).
+        """
+        if self._unwrapping is not None:
+            for chunk in self._unwrapping:
+                self._content += chunk
+                return False
+            self._unwrapping = None
+        builder = self._builder
+        some = list(islice(self._records, MESSAGES_PER_STEP))
+        for record in some:
+            builder.add(record, builder.count)
+        if len(some) == MESSAGES_PER_STEP:
+            return False
+        self._content = bytearray()
+        if builder.count:
+            self._batch = builder.finish(self._codec)
+        return True
+
+    def result(self) -> bytes | None:
+        """Return the batch; None for no whole message, which Kafka takes for success."""
+        return self._batch
 
 
 def _plain_records(messages: Iterable[Message], rules: ProduceRules) -> Iterator[Record]:
@@ -188,15 +223,15 @@ def _plain_records(messages: Iterable[Message], rules: ProduceRules) -> Iterator
         yield _record(message, message.timestamp, message.is_log_append_time, rules)
 
 
-def _unwrapped(wrapper: Message, magic: int, limit: int) -> bytes:
-    """The compressed message set in a wrapper."""
+def _unwrapped(wrapper: Message, magic: int, limit: int) -> Iterator[bytes]:
+    """The compressed message set in a wrapper, in chunks."""
     if not wrapper.value or wrapper.codec > Codec.LZ4:
         raise _invalid(f"a compressed message without a value, or in codec {wrapper.codec}")
     stream = wrapper.value
     if magic == 0 and wrapper.codec == Codec.LZ4:
         stream = with_right_checksum(stream)
     try:
-        return decompress(wrapper.codec, stream, limit)
+        yield from decompressed_chunks(wrapper.codec, stream, limit)
     except OutputLimitError as error:
         raise _too_large(f"a message that {error}") from None
     except ValueError as error:
@@ -204,13 +239,13 @@ def _unwrapped(wrapper: Message, magic: int, limit: int) -> bytes:
 
 
 def _inner_records(
-    messages: Iterable[Message], wrapper: Message, rules: ProduceRules
+    content: bytearray, magic: int, wrapper: Message, rules: ProduceRules
 ) -> Iterator[Record]:
     stamped = wrapper.is_log_append_time
     count = 0
-    for count, message in enumerate(messages, 1):
-        if count > MESSAGES_MAX:
-            raise _too_large(f"more than {MESSAGES_MAX} messages in a compressed one")
+    for count, message in enumerate(read_messages(content, magic), 1):
+        if count > min(MESSAGES_MAX, rules.max_records):
+            raise _too_large(f"more than {min(MESSAGES_MAX, rules.max_records)} messages")
         timestamp = wrapper.timestamp if stamped else message.timestamp
         yield _record(message, timestamp, stamped, rules)
     if not count:

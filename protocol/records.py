@@ -589,28 +589,78 @@ def encode_batch(
     Raises:
         ValueError: no records, an unknown codec, or (`keep_offsets`) offsets that do not rise.
     """
-    payload = bytearray()
-    count, last_delta, first, latest = 0, -1, NO_TIMESTAMP, NO_TIMESTAMP
+    builder = BatchBuilder(base_offset)
     for record in records:
-        delta = record.offset - base_offset if keep_offsets else count
-        if delta <= last_delta:
-            raise ValueError("offsets do not rise")
-        if not count:
-            first = latest = record.timestamp
-        payload += _encode_record(record, delta, wrapped(record.timestamp - first))
-        count, last_delta, latest = count + 1, delta, max(latest, record.timestamp)
-    if not count:
-        raise ValueError("a batch without records")
-    compressed = compress(codec, payload)
+        delta = record.offset - base_offset if keep_offsets else builder.count
+        builder.add(record, delta)
     attributes = codec | control * CONTROL_BIT | transactional * TRANSACTIONAL_BIT
-    if log_append_time is not None:
-        attributes, latest = attributes | LOG_APPEND_TIME_BIT, log_append_time
-    covered = _COVERED.pack(
-        attributes, last_delta, first, latest, producer_id, producer_epoch, base_sequence, count
+    return builder.finish(
+        attributes,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        leader_epoch=leader_epoch,
+        log_append_time=log_append_time,
     )
-    length = HEADER_SIZE - LENGTH_END + len(compressed)
-    crc = crc32c(compressed, crc32c(covered))
-    return _UNCOVERED.pack(base_offset, length, leader_epoch, MAGIC, crc) + covered + compressed
+
+
+class BatchBuilder:
+    """A batch that is built record by record.
+
+    Args:
+        base_offset: Offset that offset deltas are counted from.
+    """
+
+    __slots__ = ("_base_offset", "_first", "_last_delta", "_latest", "_payload", "count")
+
+    def __init__(self, base_offset: int = 0) -> None:
+        self.count = 0
+        """Number of records."""
+        self._base_offset = base_offset
+        self._payload = bytearray()
+        self._last_delta, self._first, self._latest = -1, NO_TIMESTAMP, NO_TIMESTAMP
+
+    def add(self, record: Record, delta: int) -> None:
+        """Append a record. Raises ValueError where its offset delta does not rise."""
+        if delta <= self._last_delta:
+            raise ValueError("offsets do not rise")
+        if not self.count:
+            self._first = self._latest = record.timestamp
+        self._payload += _encode_record(record, delta, wrapped(record.timestamp - self._first))
+        self.count, self._last_delta = self.count + 1, delta
+        self._latest = max(self._latest, record.timestamp)
+
+    def finish(
+        self,
+        attributes: int = 0,
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        leader_epoch: int = -1,
+        log_append_time: int | None = None,
+    ) -> bytes:
+        """Return the batch, compressed by the codec in `attributes`. Raises ValueError without records."""
+        if not self.count:
+            raise ValueError("a batch without records")
+        compressed = compress(attributes & CODEC_MASK, self._payload)
+        latest = self._latest
+        if log_append_time is not None:
+            attributes, latest = attributes | LOG_APPEND_TIME_BIT, log_append_time
+        covered = _COVERED.pack(
+            attributes,
+            self._last_delta,
+            self._first,
+            latest,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            self.count,
+        )
+        length = HEADER_SIZE - LENGTH_END + len(compressed)
+        crc = crc32c(compressed, crc32c(covered))
+        head = _UNCOVERED.pack(self._base_offset, length, leader_epoch, MAGIC, crc)
+        return head + covered + compressed
 
 
 def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:

@@ -219,7 +219,7 @@ class Log:
 
         Parameters:
             batch: the whole batch as received; it is written without a copy.
-            header: its header, as `LogValidator.stored` returned it.
+            header: its header, as `LogValidator.result` returned it.
             leader_epoch: of this leader; never below that of an earlier append.
             now_ms: log clock.
 

@@ -8,8 +8,19 @@ from collections.abc import Sequence
 
 from kbroker.protocol.compression import Codec, compress
 from kbroker.protocol.lz4_header import with_old_checksum
+from kbroker.protocol.message_sets import Conversion
+from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.records import DEFAULT_RULES, ProduceRules
 
 LOG_APPEND_TIME = 8
+
+
+def to_batch(buffer: Buffer, rules: ProduceRules = DEFAULT_RULES) -> bytes | None:
+    """The record batch that a producer's messages are stored in, None for no whole message."""
+    conversion = Conversion(buffer, rules)
+    while not conversion.step():
+        pass
+    return conversion.result()
 
 
 def message(

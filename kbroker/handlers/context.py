@@ -10,6 +10,7 @@ from kbroker.client.endpoint import EVERY_INTERFACE, Endpoint
 from kbroker.coordinator import ClientInfo
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.runtime.heavy_work import HeavyClient
 from kbroker.security.acls import (
     CLUSTER,
     AclOperation,
@@ -67,6 +68,7 @@ class Peer:
         "advertised",
         "client",
         "client_id",
+        "heavy_client",
         "host",
         "is_gone",
         "listener",
@@ -96,6 +98,7 @@ class Peer:
         self.client_id: str | None = None
         self.software = ""
         self.is_gone = False
+        self.heavy_client = HeavyClient()
         self.refused_batches: RefusedBatches | None = None
         """Produced batches behind which no later one of the same producer may be appended."""
         self._when_gone: list[Callable[[], None]] = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import trio
@@ -19,7 +19,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.log_validator import LogValidator
-from kbroker.protocol.message_sets import is_message_set, to_batch
+from kbroker.protocol.message_sets import Conversion, is_message_set
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import (
     BatchHeader,
@@ -29,6 +29,7 @@ from kbroker.protocol.records import (
     claims_transaction,
 )
 from kbroker.protocol.stencil import Stencil
+from kbroker.runtime.heavy_work import Steps
 from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
@@ -59,6 +60,7 @@ EFFORT_AT_ONCE = 2000
 """Records that are checked for one request before others have a turn, see `LogValidator.effort`."""
 
 
+Result = TypeVar("Result")
 Answer: TypeAlias = ProduceResponse | Encoded | Pending[ProduceResponse] | None
 Later: TypeAlias = Coroutine[Any, Any, Answer]
 """What is left to be done before the next request is looked at."""
@@ -299,7 +301,7 @@ class ProduceWork:
         try:
             rules = self._admit(topic, partition.index).log.config.produce_rules
             if self._is_old_format(records):
-                converted = await self.node.heavy_work.run(partial(to_batch, records, rules))
+                converted = await self._in_thread(partial(Conversion, records, rules))
                 if converted is None:
                     return ProduceResponse.Partition(index=partition.index, base_offset=-1)
                 records = memoryview(converted)
@@ -315,14 +317,24 @@ class ProduceWork:
         self, records: memoryview | None, rules: ProduceRules
     ) -> tuple[memoryview, BatchHeader]:
         """The batch as it is stored, checked in turns with other clients or in another thread."""
-        validator, self.begun = self.begun, None
-        if validator is None:
-            validator = LogValidator(records, self.version, self.now_ms, rules)
+        begin = partial(LogValidator, records, self.version, self.now_ms, rules)
+        validator, self.begun = self.begun or begin(), None
         if validator.is_compressed:
-            return await self.node.heavy_work.run(validator.finished)
+            del validator  # the thread begins from scratch, once no other heavy work is in progress
+            return await self._in_thread(begin)
         while not validator.step():
             await self.ctx.turn.pause()
-        return validator.stored()
+        return validator.result()
+
+    async def _in_thread(self, begin: Callable[[], Steps[Result]]) -> Result:
+        """Do heavy work of this client in turns with that of others, and charge its time."""
+        client, toll = self.ctx.peer.heavy_client, self.ctx.toll
+        before = client.seconds
+        try:
+            return await self.node.heavy_work.run_in_steps(begin, client)
+        finally:
+            if toll is not None:
+                toll.worked_in_thread(client.seconds - before)
 
     def _append_unless_heavy(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
@@ -342,7 +354,7 @@ class ProduceWork:
                     self.begun = validator
                     return None
             self.effort += validator.effort
-            return self._append(topic, replica, *validator.stored())
+            return self._append(topic, replica, *validator.result())
         except KafkaError as error:
             return self._refuse(topic, partition, error)
 

@@ -92,8 +92,8 @@ class Toll:
     """What one request takes of its client's quotas, and what that costs.
 
     Which quotas these are is looked up when they are needed, so that a change rules at once. The time
-    that a request takes is what the event loop works on it, and what threads work on stored batches for
-    it; other threads, and waiting, do not count.
+    that a request takes is what the event loop works on it, and what threads work on batches for it,
+    stored or produced; other threads, and waiting, do not count.
     """
 
     __slots__ = (

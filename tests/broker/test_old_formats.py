@@ -15,7 +15,7 @@ from kbroker.handlers import down_conversion
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.message_sets import read_messages, to_batch
+from kbroker.protocol.message_sets import read_messages
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import (
@@ -27,10 +27,10 @@ from kbroker.protocol.records import (
 )
 from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.batch_reads import Result as ReadResult
-from kbroker.runtime.heavy_work import HeavyWork, Result
+from kbroker.runtime.heavy_work import HeavyClient, HeavyWork, Result, Steps
 
 from ..brokers import Start
-from ..message_sets import LOG_APPEND_TIME, message, messages, wrapper
+from ..message_sets import LOG_APPEND_TIME, message, messages, to_batch, wrapper
 from ..wire import (
     ANSWER_SECONDS,
     NEVER,
@@ -243,10 +243,10 @@ class HeldWork(HeavyWork):
         self.begun = 0
         self.released = trio.Event()
 
-    async def run(self, work: Callable[[], Result]) -> Result:
+    async def run_in_steps(self, begin: Callable[[], Steps[Result]], client: HeavyClient) -> Result:
         self.begun += 1
         await self.released.wait()
-        return await super().run(work)
+        return await super().run_in_steps(begin, client)
 
 
 class HeldReads(BatchReads):

@@ -11,10 +11,10 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.message_sets import is_message_set, read_messages, to_batch
+from kbroker.protocol.message_sets import is_message_set, read_messages
 from kbroker.protocol.records import read_records
 
-from ..message_sets import message, messages, wrapper
+from ..message_sets import message, messages, to_batch, wrapper
 from ..wire import Topic, Wire, create_topic, fetch, produce
 
 ROUNDS = 1500

@@ -18,6 +18,7 @@ import trio.lowlevel
 from crc32c import crc32c
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import compress
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
@@ -25,8 +26,10 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.protocol.messages.transactions import DescribeProducersRequest
-from kbroker.protocol.records import Record, encode_batch
+from kbroker.protocol.primitives import write_varint
+from kbroker.protocol.records import Record, encode_batch, read_header, with_payload
 
+from ..message_sets import message, messages, wrapper
 from ..wire import (
     NEVER,
     Topic,
@@ -53,6 +56,9 @@ HANDSHAKES = 100
 """Of each who makes some."""
 GROUP, PARTITION = 32, 2
 GZIP = 1
+CODECS = (1, 2, 3, 4)
+BATCH_BYTES_MAX = 1_048_588
+"""The largest batch that a topic takes by default."""
 _CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT, _COUNT_AT, _RECORDS_AT = 17, 21, 23, 57, 61
 
 
@@ -332,6 +338,90 @@ async def garbage_in_batches(target: Target) -> None:
                 raise Spoilt(f"{what} was acknowledged")
 
 
+# -- batches that cost more than their bytes
+
+
+def batch_of(content: bytes, count: int, codec: int = 0, max_timestamp: int = 0) -> bytes:
+    """A batch with a right header and these records."""
+    header = read_header(encode_batch([Record(None, b"x", 1)]))._replace(
+        attributes=codec,
+        record_count=count,
+        last_offset_delta=count - 1,
+        max_timestamp=max_timestamp,
+    )
+    return with_payload(header, compress(codec, content))[0]
+
+
+def tiny_records(count: int) -> bytes:
+    """Records of no key, value and headers."""
+    deltas = (write_varint(index) for index in range(count))
+    return b"".join(
+        bytes([2 * (5 + len(delta)), 0, 0]) + delta + b"\x01\x01\x00" for delta in deltas
+    )
+
+
+def record_of(value_bytes: int, headers: int = 0) -> bytes:
+    """One record of zeros, with headers of no key and value."""
+    body = b"\0\0\0\1" + write_varint(value_bytes) + bytes(value_bytes)
+    body += write_varint(headers) + b"\0\1" * headers
+    return write_varint(len(body)) + body
+
+
+def produced(*batches: bytes, version: int = 9) -> bytes:
+    """A Produce request with a batch for each of some partitions."""
+    rows = [
+        ProduceRequest.Partition(index=index, records=memoryview(each))
+        for index, each in enumerate(batches)
+    ]
+    topic = ProduceRequest.Topic(name=MANY.name, partition_data=rows)
+    asked = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+    return frame(ApiKey.PRODUCE, version, asked)
+
+
+@cache
+def many_large_batches() -> bytes:
+    """Batches of 1 MB whose header says that their records are older than the first."""
+    content = tiny_records(115_000)
+    batch = batch_of(content, 115_000, max_timestamp=-5)
+    return produced(*[batch] * ((2 * FRAME_BYTES - 10_000) // len(batch)))
+
+
+async def many_records_without_compression(target: Target) -> None:
+    await ask_all(target, [many_large_batches()])
+
+
+@cache
+def record_bombs() -> tuple[bytes, ...]:
+    """Small requests whose records are many, large, or have many headers."""
+    bombs = []
+    for codec in CODECS:
+        bombs.append(batch_of(tiny_records(490_000), 490_000, codec))
+        bombs.append(batch_of(bytes(7 * 490_000), 490_000, codec))
+        bombs.append(batch_of(record_of(20 << 20), 1, codec))
+        bombs.append(batch_of(record_of(0, 9_000), 1, codec))
+        bombs.append(batch_of(record_of(0, 2_000_000), 1, codec))
+    return tuple(produced(each) for each in bombs if len(each) < BATCH_BYTES_MAX)
+
+
+async def bombs_of_records(target: Target) -> None:
+    await ask_all(target, record_bombs())
+
+
+@cache
+def bombs_of_old_formats() -> tuple[bytes, ...]:
+    """Message sets that are many messages, or one large one, when they are opened."""
+    sets = (
+        wrapper(messages([b""] * 200_000), codec=GZIP),
+        wrapper(message(bytes(7 << 20)), codec=GZIP),
+        wrapper(message(bytes(40 << 20)), codec=GZIP),
+    )
+    return tuple(produced(each, version=2) for each in sets)
+
+
+async def bombs_of_messages(target: Target) -> None:
+    await ask_all(target, bombs_of_old_formats())
+
+
 async def names_for_terminals(target: Target) -> None:
     """Escapes and ends of lines in every kind of name, and names that are too long for an error."""
     escape = "\x1b]0;owned\x07\x9b31m\r\nERROR all is lost"
@@ -461,6 +551,12 @@ ATTACKS_ON_STORED_BATCHES: dict[Attack, int] = {
     single_records_of_stored_batches: 1,
 }
 """As `ATTACKS`, where batches are planted."""
+ATTACKS_ON_PRODUCE: dict[Attack, int] = {
+    many_records_without_compression: 2,
+    bombs_of_records: 10,
+    bombs_of_messages: 10,
+}
+"""As `ATTACKS`, by batches that cost much to check."""
 ATTACKS: dict[Attack, int] = {
     answers_that_nobody_takes: 3,
     answers_behind_a_long_poll: 3,

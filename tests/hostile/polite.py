@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import sys
 import time
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.messages.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 
@@ -22,6 +24,8 @@ from ..wire import Topic, batch, produce_request, request
 
 TOPIC = "polite"
 PAUSE_SECONDS = 0.002
+COMPRESSED = batch([random.Random(index).randbytes(1000) for index in range(40)], codec=Codec.GZIP)
+"""A batch that is decompressed off the event loop."""
 
 
 class Polite:
@@ -69,6 +73,7 @@ class Polite:
         """Ask each kind of request once. A failure is noted, and the client connects again."""
         kinds = (
             (ApiKey.PRODUCE, 9, produce_request(Topic(TOPIC), batch())),
+            (ApiKey.PRODUCE, 9, produce_request(Topic(TOPIC), COMPRESSED)),
             (ApiKey.METADATA, 9, MetadataRequest(topics=[MetadataRequest.Topic(name=TOPIC)])),
             (ApiKey.HEARTBEAT, 1, HeartbeatRequest(**self._member)),
         )

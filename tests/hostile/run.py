@@ -18,6 +18,7 @@ from ..processors import processors, stolen_part
 from ..wire import ConnectionClosed
 from .attacks import (
     ATTACKS,
+    ATTACKS_ON_PRODUCE,
     ATTACKS_ON_STORED_BATCHES,
     ATTACKS_ON_TLS,
     Attack,
@@ -150,6 +151,7 @@ class Run:
             attacks |= ATTACKS_ON_TLS
         if self._target.http is not None:
             attacks |= ATTACKS_ON_STORED_BATCHES
+        attacks |= ATTACKS_ON_PRODUCE
         host, port = self._target.bootstrap
         command = (sys.executable, "-m", "tests.hostile.polite", f"{host}:{port}")
         async with told_by(command) as (_, _, ask):

@@ -18,7 +18,6 @@ from kbroker.protocol.message_sets import (
     from_batches,
     is_message_set,
     read_messages,
-    to_batch,
 )
 from kbroker.protocol.records import (
     Marker,
@@ -30,7 +29,7 @@ from kbroker.protocol.records import (
     read_records,
 )
 
-from ..message_sets import LOG_APPEND_TIME, message, messages, wrapper
+from ..message_sets import LOG_APPEND_TIME, message, messages, to_batch, wrapper
 from .validating import validate_produced
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
@@ -292,7 +291,7 @@ def test_the_fields_of_a_wrapper(magic: int, codec: Codec) -> None:
     (outer,) = read_messages(old(stored(codec), magic), magic)
     assert (outer.offset, outer.attributes, outer.key) == (102, codec, None)
     assert outer.timestamp == (5000 if magic else -1)
-    content = message_sets._unwrapped(outer, magic, MIB)
+    content = b"".join(message_sets._unwrapped(outer, magic, MIB))
     inner = list(read_messages(content, magic))
     assert [m.offset for m in inner] == ([0, 1, 2] if magic else [100, 101, 102])
     assert [m.timestamp for m in inner] == ([5000, -1, 4000] if magic else [-1] * 3)

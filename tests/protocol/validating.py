@@ -11,7 +11,10 @@ def as_stored(
     buffer: Buffer | None, version: int, now_ms: int, rules: ProduceRules = DEFAULT_RULES
 ) -> tuple[memoryview, BatchHeader]:
     """The batch as its log stores it, and its header."""
-    return LogValidator(buffer, version, now_ms, rules).finished()
+    validator = LogValidator(buffer, version, now_ms, rules)
+    while not validator.step():
+        pass
+    return validator.result()
 
 
 def validate_produced(

@@ -36,8 +36,8 @@ from .records import (
     with_payload,
 )
 
-PIECE_BYTES = 64 * 1024
-"""Bytes of an uncompressed batch that are checked at a time."""
+PIECE_BYTES = 1024 * 1024
+"""Bytes of an uncompressed batch that are copied, to be checked, at a time."""
 RECORDS_PER_STEP = 1000
 """Records, or headers, that one step checks: less than a millisecond."""
 BATCH_EFFORT = 10

@@ -13,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import ParamSpec, Protocol, TypeVar
+
+from .errors import READ_FAILURES, UnreadableError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -47,6 +49,8 @@ class NotCached(Exception):
         self.file = file
         self.position = position
         self.size = size
+        self.failure: UnreadableError | None = None
+        """Why `load` could not read it."""
 
     @property
     def end(self) -> int:
@@ -61,12 +65,12 @@ class NotCached(Exception):
     def load(self) -> None:
         """Have the system read them from the disk. Blocks; any thread may call it.
 
-        What cannot be read is for the next read to tell.
+        What the disk cannot read is in `failure` then; other errors are for the next read to tell.
         """
         fd = self.file.fd
         assert fd is not None
         position, end = self.position, self.end
-        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+        with self._failure_noted(), open(os.devnull, "wb") as nowhere:
             # As much again is asked for behind them: who reads old records mostly goes on, and the disk
             # works while these are sent. More would keep its queue so full that looks have to wait.
             os.posix_fadvise(fd, position, end - position + self.size, os.POSIX_FADV_WILLNEED)
@@ -75,6 +79,14 @@ class NotCached(Exception):
                 size := os.sendfile(nowhere.fileno(), fd, position, end - position)
             ):
                 position += size
+
+    @contextlib.contextmanager
+    def _failure_noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in READ_FAILURES:
+                self.failure = UnreadableError(self.file.path, str(error.strerror))
 
 
 class Reading(Protocol):
@@ -116,6 +128,17 @@ def waiting(
         return read(*args, **kwargs)
     finally:
         _must_not_wait.reset(token)
+
+
+def failing(error: UnreadableError) -> Reading:
+    """A way to read for what could not be loaded: it raises `error`."""
+
+    def refuse(
+        read: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        raise error
+
+    return refuse
 
 
 def must_not_wait() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -37,6 +38,27 @@ class ForeignLogError(StorageError):
         self.folder = folder
         self.topic_id = topic_id
         self.partition = partition
+
+
+READ_FAILURES = frozenset(
+    getattr(errno, name) for name in ("EIO", "EBADMSG", "EUCLEAN") if hasattr(errno, name)
+)
+"""Errors of the system that say that a disk cannot read what it holds."""
+
+
+class UnreadableError(StorageError):
+    """The disk cannot read a file of a partition: the partition goes offline.
+
+    Attributes:
+        path: Path of the file.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"cannot read {path}: {reason}. The partition is offline and its files are untouched; "
+            "check the disk, then restart the node, or let another replica of the partition serve"
+        )
+        self.path = path
 
 
 class CorruptLogError(StorageError):

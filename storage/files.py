@@ -27,7 +27,7 @@ from typing import Protocol
 import filelock
 
 from .cached import NOT_KNOWN_THERE, NotCached, absent_part, must_not_wait, read_cached
-from .errors import StorageError, WriteRefusedError
+from .errors import READ_FAILURES, StorageError, UnreadableError, WriteRefusedError
 
 Buffer = bytes | bytearray | memoryview
 Calls = Sequence[Callable[[], None]]
@@ -317,6 +317,8 @@ class _Handle:
                     break
                 data += more
         except OSError as error:
+            if error.errno in READ_FAILURES:
+                raise UnreadableError(self.path, str(error.strerror)) from error
             raise StorageError(f"cannot read {self.path}: {error.strerror}") from error
         return data
 

@@ -27,6 +27,8 @@ class ColdDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.waits: list[str] = []
         self.loads = 0
+        self.broken: set[int] = set()
+        """Files, by inode, of which the disk cannot read what is not in memory."""
         self._loop = threading.get_ident()
         found = [path.stat() for path in folder.rglob("*") if path.is_file()]
         self._sizes = {each.st_ino: each.st_size for each in found}
@@ -39,6 +41,10 @@ class ColdDisk:
         monkeypatch.setattr(os, "read", self.read)
         monkeypatch.setattr(os, "sendfile", self.sendfile)
         monkeypatch.setattr(files, "_pread", self.pread)
+
+    def break_files(self, folder: Path) -> None:
+        """Let the disk fail to read the files of a folder."""
+        self.broken |= {each.stat().st_ino for each in folder.iterdir()}
 
     def preadv(self, fd: int, buffers: Sequence[Any], position: int, flags: int = 0) -> int:
         size = sum(map(len, buffers))
@@ -72,6 +78,8 @@ class ColdDisk:
         absent = self._absent(fd, position, size)
         if not absent:
             return
+        if os.fstat(fd).st_ino in self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._present |= absent
         if threading.get_ident() == self._loop:
             self.waits.append(

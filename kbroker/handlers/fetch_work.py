@@ -23,8 +23,9 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
-from kbroker.storage.cached import Reading
+from kbroker.storage.cached import Reading, must_not_wait
 from kbroker.storage.errors import StorageError
+from kbroker.storage.files import FileRange
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.segment import Slice
 
@@ -126,6 +127,25 @@ class _Row(NamedTuple):
             answer.high_watermark != target.told_high_watermark
             or answer.log_start_offset != target.told_log_start_offset
         )
+
+
+def _readable(found: Slice, limit: int, reading: Reading) -> Slice:
+    """Make sure that records can be sent, unless they are the newest before the offset `limit`."""
+    if found.next_offset < limit and isinstance(found.records, FileRange):
+        reading(_check_readable, found.records)
+    return found
+
+
+def _check_readable(records: FileRange) -> None:
+    """Have records in memory that are not new, so that a disk that cannot read them shows now.
+
+    When they are sent, the header of the answer is out, and the connection would end. New ones are in
+    memory. Raises NotCached.
+    """
+    if must_not_wait():
+        absent = records.absent_part(len(records))
+        if absent is not None:
+            raise absent
 
 
 def _size_of(rows: list[_Row]) -> int:
@@ -426,20 +446,22 @@ class FetchWork:
         at_least_one: bool,
         reading: Reading,
     ) -> Slice:
+        limit, log = self._limit(replica), replica.log
         if self.follower is not None:
-            return self.follower.read(
+            found = self.follower.read(
                 self.node, target, replica, max(max_bytes, 0), at_least_one, reading
             )
-        log = replica.log
+            return _readable(found, limit, reading)
         if target.fetch_offset > log.log_end_offset and not replica.is_leader:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        return reading(
+        found = reading(
             log.read,
             target.fetch_offset,
             max(max_bytes, 0),
-            limit=self._limit(replica),
+            limit=limit,
             at_least_one=at_least_one,
         )
+        return _readable(found, limit, reading)
 
     def _limit(self, replica: Replica) -> int:
         """The offset behind the last record that the client may read."""
@@ -524,6 +546,8 @@ class FetchWork:
                 replica.log, found, target.fetch_offset, target.max_bytes
             )
         except KafkaError as error:
+            if isinstance(error, StorageError) and not replica.closed:
+                self.node.partitions.report_storage_error(replica.topic, replica.index, error)
             return self._refused(target, row.name, error, replica)
         row.response.records = data
         available = row.available if data else 0

@@ -18,6 +18,7 @@ from kbroker.protocol.messages.list_offsets import (
 from kbroker.runtime.batch_reads import free_of_charge
 from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
+from kbroker.storage.errors import StorageError
 
 from .context import Context
 from .registry import handles
@@ -97,6 +98,7 @@ def _list_one(
     twice: bool,
 ) -> Generator[Wanted, None, ListOffsetsResponse.Partition]:
     row = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
+    replica = None
     try:
         ctx.require_topic(AclOperation.DESCRIBE, name)
         if twice:
@@ -109,6 +111,8 @@ def _list_one(
         committed_only = request.isolation_level == READ_COMMITTED
         found = yield from _find(ctx, replica, partition.timestamp, committed_only)
     except KafkaError as error:
+        if isinstance(error, StorageError) and replica is not None and not replica.closed:
+            ctx.node.partitions.report_storage_error(replica.topic, replica.index, error)
         row.error_code = error.code
         if (
             error.code == ErrorCode.OFFSET_NOT_AVAILABLE

@@ -63,6 +63,7 @@ from kbroker.protocol.messages import response_class
 from kbroker.runtime.slices import Turn
 from kbroker.security.acls import Client
 from kbroker.security.errors import LoginFailed
+from kbroker.storage.errors import StorageError, UnreadableError
 
 from .transport import Transport
 
@@ -812,6 +813,8 @@ class Connection:
                 self._unsent = self._transport.send_now(self._take_ready())
             except OSError as error:
                 self._peer_has_gone(error)
+            except StorageError as error:
+                self._cannot_send(error)
             if self._unsent or self._gone or not self._waits_for_first():
                 self._wake_writer()
 
@@ -948,6 +951,8 @@ class Connection:
                 self._answers_were_taken()
         except OSError as error:
             self._peer_has_gone(error)
+        except StorageError as error:
+            self._cannot_send(error)
         except trio.ClosedResourceError:  # by the reader, which has found nobody there
             self._gone = True
         if not (self._gone or self._is_to_rest):
@@ -1080,6 +1085,13 @@ class Connection:
         self._abandon_replies()
         self._let_reader_go_on()
         self._transport.close()
+
+    def _cannot_send(self, error: StorageError) -> None:
+        """End the connection: the header of an answer is out, and its records cannot be read."""
+        if isinstance(error, UnreadableError):
+            self._node.partitions.report_unreadable(error)
+        logger.warning("closing the connection from %s: %s", self.peer.host, error.message)
+        self._peer_has_gone(OSError(error.message))
 
     def _abandon_replies(self) -> None:
         replies, self._replies = self._replies, deque()

@@ -30,11 +30,13 @@ class StoredBytes:
         open."""
 
     async def loaded(self) -> bool:
-        """Have what was missing in memory; False where nothing was."""
+        """Have what was missing in memory; False where nothing was. Raises UnreadableError."""
         absent, self._absent = self._absent, None
         if absent is None:
             return False
         await self._disk.load(absent)
+        if absent.failure is not None:
+            raise absent.failure
         self._path, self._begin, self._end = absent.file.path, absent.position, absent.end
         return True
 

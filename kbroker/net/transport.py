@@ -14,6 +14,7 @@ import trio
 
 from kbroker.runtime.disk_reads import DiskReads
 from kbroker.storage.cached import NotCached
+from kbroker.storage.errors import READ_FAILURES, UnreadableError
 from kbroker.storage.files import FileRange
 
 from .arrivals import Arrivals, GoOn, Step, nothing
@@ -204,7 +205,12 @@ class PlainTransport:
 
     def _send_file(self, part: FileRange, size: int) -> int:
         assert part.fd is not None
-        sent = os.sendfile(self._socket.fileno(), part.fd, part.position, size)
+        try:
+            sent = os.sendfile(self._socket.fileno(), part.fd, part.position, size)
+        except OSError as error:
+            if error.errno in READ_FAILURES:
+                raise UnreadableError(part.source.path, str(error.strerror)) from None
+            raise
         if sent == 0:
             raise OSError(FILE_TOO_SHORT)
         return sent

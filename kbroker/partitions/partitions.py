@@ -26,7 +26,7 @@ from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.troubles import Troubles
-from kbroker.storage.errors import StorageError, WriteRefusedError
+from kbroker.storage.errors import StorageError, UnreadableError, WriteRefusedError
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
@@ -401,8 +401,16 @@ class Partitions:
             if not known or str(error.message) not in known[-1].text:
                 self.note(topic.name, index, f"refused because {error.message}")
         log = self.logs.get(topic.name, index)
+        if log is not None and isinstance(error, UnreadableError):
+            log.fail(str(error))
         if log is None or log.offline is not None:
             self.when_unusable(topic, index)
+
+    def report_unreadable(self, error: UnreadableError) -> None:
+        """Take the partition offline to which a file belongs that the disk cannot read."""
+        for replica in tuple(self._replicas.values()):
+            if error.path.startswith(f"{replica.log.folder}/"):
+                self.report_storage_error(replica.topic, replica.index, error)
 
     # -- the end
 

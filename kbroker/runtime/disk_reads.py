@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import trio
 
-from kbroker.storage.cached import NotCached, Reading, only_cached, waiting
+from kbroker.storage.cached import NotCached, Reading, failing, only_cached, waiting
 
 from .slices import Wanted
 from .threads import InThread
@@ -32,7 +32,7 @@ class DiskReads:
         self._places = trio.Semaphore(AT_ONCE)
 
     async def load(self, absent: NotCached) -> None:
-        """Have it in memory, unless it cannot be read, which the next read tells."""
+        """Have it in memory, unless it cannot be read, which its `failure` or the next read tells."""
         async with self._places:
             await self._in_thread(absent.load)
 
@@ -52,6 +52,8 @@ class DiskReads:
             if loaded is not None and loaded.has_loaded(missing):
                 return read(waiting)
             yield partial(self.load, missing)
+            if missing.failure is not None:
+                return read(failing(missing.failure))
             loaded = missing
 
     async def read(self, read: Callable[[Reading], Result]) -> Result:

@@ -1,0 +1,199 @@
+"""A disk that cannot read one partition: that partition alone answers KAFKA_STORAGE_ERROR."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.protocol.records import Record
+
+from ..brokers import started
+from ..cold_disk import ColdDisk
+from ..security.certificates import Authority
+from ..security.clients import encrypted
+from ..security.test_listeners import secured
+from ..wire import (
+    ConnectionClosed,
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    fetch_request,
+    produce,
+)
+
+MAX_TIMESTAMP = -3
+SIZES = {"small": 10, "large": 40_000}
+RECORDS = 20
+
+Ask: TypeAlias = Callable[[Wire, Topic], Awaitable[dict[int, int]]]
+"""Asks one request of both partitions, and returns their error codes."""
+
+
+async def fetch_batches(wire: Wire, topic: Topic) -> dict[int, int]:
+    return await _fetched(wire, topic, 12)
+
+
+async def fetch_one_batch(wire: Wire, topic: Topic) -> dict[int, int]:
+    return await _fetched(wire, topic, 12, partition_max_bytes=1)
+
+
+async def fetch_committed(wire: Wire, topic: Topic) -> dict[int, int]:
+    return await _fetched(wire, topic, 12, isolation_level=1)
+
+
+async def fetch_as_an_old_consumer(wire: Wire, topic: Topic) -> dict[int, int]:
+    return await _fetched(wire, topic, 2)
+
+
+async def _fetched(wire: Wire, topic: Topic, version: int, **fields: int) -> dict[int, int]:
+    request = fetch_request(topic, partitions=(0, 1), **fields)
+    answer = await wire.ask(ApiKey.FETCH, version, request)
+    rows = answer.responses[0].partitions
+    assert all(len(row.records) > 0 for row in rows if not row.error_code)
+    return {row.partition_index: row.error_code for row in rows}
+
+
+async def look_up_a_time(wire: Wire, topic: Topic) -> dict[int, int]:
+    return await _listed(wire, topic, 1005)
+
+
+async def look_up_the_latest_record(wire: Wire, topic: Topic) -> dict[int, int]:
+    return await _listed(wire, topic, MAX_TIMESTAMP)
+
+
+async def _listed(wire: Wire, topic: Topic, timestamp: int) -> dict[int, int]:
+    rows = [
+        ListOffsetsRequest.Partition(partition_index=index, timestamp=timestamp) for index in (0, 1)
+    ]
+    request = ListOffsetsRequest(
+        topics=[ListOffsetsRequest.Topic(name=topic.name, partitions=rows)]
+    )
+    answer = await wire.ask(ApiKey.LIST_OFFSETS, 7, request)
+    return {row.partition_index: row.error_code for row in answer.topics[0].partitions}
+
+
+async def fill(wire: Wire, size: int) -> Topic:
+    topic = await create_topic(wire, "t", 2)
+    for partition in (0, 1):
+        for number in range(RECORDS):
+            record = Record(None, bytes(size), 1000 + number)
+            assert not (await produce(wire, topic, batch([record]), partition=partition)).error_code
+    return topic
+
+
+async def check(
+    broker: Broker, wire: Wire, topic: Topic, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
+    for _ in range(3):
+        assert await ask(wire, topic) == expected
+    log = broker.node.partitions.logs.get("t", 0)
+    assert log is not None
+    assert log.offline is not None
+    assert "t-0/" in log.offline
+    assert "check the disk" in log.offline
+    assert "partition t-0: cannot read" in caplog.text
+    assert "unexpected error" not in caplog.text
+    row = await produce(wire, topic, batch([b"more"]), partition=1)
+    assert row.error_code == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        fetch_batches,
+        fetch_one_batch,
+        fetch_committed,
+        fetch_as_an_old_consumer,
+        look_up_a_time,
+        look_up_the_latest_record,
+    ],
+    ids=lambda ask: ask.__name__,
+)
+async def test_unreadable_partition_is_answered_alone(
+    ask: Ask,
+    size: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tmp_path / "data"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        topic = await fill(wire, SIZES[size])
+        disk = ColdDisk(monkeypatch, folder)
+        disk.break_files(folder / "t-0")
+        assert await ask(wire, topic) == {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
+        await check(broker, wire, topic, ask, caplog)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_unreadable_partition_is_answered_alone_over_tls(
+    size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, folder = Authority(tmp_path), tmp_path / "data"
+    async with (
+        secured(authority, folder) as broker,
+        encrypted(broker.endpoint, authority.context()) as wire,
+    ):
+        topic = await fill(wire, SIZES[size])
+        disk = ColdDisk(monkeypatch, folder)
+        disk.break_files(folder / "t-0")
+        assert await fetch_batches(wire, topic) == {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
+        await check(broker, wire, topic, fetch_batches, caplog)
+
+
+async def test_unreadable_records_in_the_middle_are_found_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "data"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        topic = await fill(wire, SIZES["large"])
+        disk = ColdDisk(monkeypatch, folder)
+        assert await _fetched(wire, topic, 12, partition_max_bytes=50_000) == {0: 0, 1: 0}
+        disk.break_files(folder / "t-0")
+
+        async def fetch_some(wire: Wire, topic: Topic) -> dict[int, int]:
+            return await _fetched(wire, topic, 12, partition_max_bytes=400_000)
+
+        assert await fetch_some(wire, topic) == {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
+        await check(broker, wire, topic, fetch_some, caplog)
+
+
+async def test_unreadable_records_of_an_answer_on_its_way_take_the_partition_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The header of the answer is out, so the connection ends; the client asks again."""
+    folder = tmp_path / "data"
+    async with started(folder) as broker:
+        async with connected(broker.endpoint) as wire:
+            topic = await fill(wire, SIZES["large"])
+            disk = ColdDisk(monkeypatch, folder)
+            assert await _fetched(wire, topic, 12, partition_max_bytes=50_000) == {0: 0, 1: 0}
+            disk.break_files(folder / "t-0")
+            with pytest.raises((ConnectionClosed, OSError, trio.BrokenResourceError)):
+                await fetch_batches(wire, topic)
+        async with connected(broker.endpoint) as wire:
+            await check(broker, wire, topic, fetch_batches, caplog)
+
+
+async def test_scrub_takes_an_unreadable_partition_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "data"
+    async with started(folder) as broker, connected(broker.endpoint) as wire:
+        topic = await fill(wire, SIZES["large"])
+        disk = ColdDisk(monkeypatch, folder)
+        disk.break_files(folder / "t-0")
+        await broker.node.scrubber.scrub_all()
+        await check(broker, wire, topic, fetch_batches, caplog)

@@ -46,7 +46,7 @@ from .pending import Pending
 from .producer_replay import end_transaction, marker_of, replay
 from .producer_state import ProducerStates
 from .retention import expired_segments
-from .segment import FULL, NEVER, Segment, SegmentRules, Slice
+from .segment import FULL, UNTIMED, Segment, SegmentRules, Slice
 from .snapshots import Snapshots
 from .sync import AtomicWrite, SyncItem, sync_together
 
@@ -206,8 +206,8 @@ class Log:
         first = segment.first_timestamp()
         if first >= 0:
             segment.roll_at_ms = first + self._roll_after_ms(self.config, segment)
-        elif not segment.size:
-            segment.roll_at_ms = FULL  # its first batch decides
+        else:
+            segment.roll_at_ms = UNTIMED if segment.size else FULL  # its first batch decides
         self.active = segment
 
     # -- appending
@@ -251,7 +251,7 @@ class Log:
             or self.refusal is not None
         ):
             self._check_fits(length)
-            segment = self._next_segment(header.max_timestamp)
+            segment = self._segment_for(length, last, header.max_timestamp, now_ms)
         segment.append(
             placed(batch, header, base, leader_epoch), length, last, header.max_timestamp
         )
@@ -320,7 +320,7 @@ class Log:
             or self.offline is not None
             or self.refusal is not None
         ):
-            segment = self._next_segment(header.max_timestamp)
+            segment = self._segment_for(length, last, header.max_timestamp, now_ms)
         segment.append([batch], length, last, header.max_timestamp)
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
@@ -340,16 +340,31 @@ class Log:
                 f"a batch of {length} bytes, a segment takes {self.config.segment_bytes}",
             )
 
-    def _next_segment(self, max_timestamp: int) -> Segment:
-        """An empty segment for a batch that does not belong into the active one."""
+    def _segment_for(self, length: int, last: int, max_timestamp: int, now_ms: int) -> Segment:
+        """Return the segment for a batch which the timestamps of the active one do not settle."""
         self._check_accepting()
         segment = self.active
+        if (
+            segment is not None
+            and segment.roll_at_ms == UNTIMED
+            and segment.size + length <= self.config.segment_bytes
+            and last - segment.base_offset <= RELATIVE_OFFSET_MAX
+            and self._is_young(segment, now_ms)
+        ):
+            return segment
         if segment is None or segment.size:
             segment = self.roll()
-        segment.roll_at_ms = NEVER
+        segment.roll_at_ms = UNTIMED
+        segment.created_ms = now_ms
         if max_timestamp >= 0:
             segment.roll_at_ms = max_timestamp + self._roll_after_ms(self.config, segment)
         return segment
+
+    def _is_young(self, segment: Segment, now_ms: int) -> bool:
+        """Return True if a segment without times may take another batch, by the log clock."""
+        if segment.created_ms < 0:
+            segment.created_ms = now_ms
+        return now_ms - segment.created_ms <= self._roll_after_ms(self.config, segment)
 
     def roll(self) -> Segment:
         """Begin a new segment at the log end, and seal the one before; returns the new one.
@@ -662,7 +677,7 @@ class Log:
     def configure(self, config: LogConfig) -> None:
         """Obey other settings from now on."""
         segment = self.active
-        if segment is not None and segment.roll_at_ms not in (NEVER, FULL):
+        if segment is not None and segment.roll_at_ms >= 0:
             before = self._roll_after_ms(self.config, segment)
             segment.roll_at_ms += self._roll_after_ms(config, segment) - before
         self.config = config

@@ -41,6 +41,10 @@ NEVER = 1 << 62
 FULL = -2
 """A time that every batch is later than, even one without timestamps (-1)."""
 
+UNTIMED = -3
+"""For a segment whose first batch has no timestamp. Its age counts from `created_ms`, as in Kafka, so
+each append compares the clock."""
+
 _FAR_BEHIND = Position(1 << 62)
 """A position that no file reaches."""
 
@@ -81,7 +85,8 @@ class Segment:
     `size` is in bytes; `end_offset` is behind the last record; `max_timestamp` is the greatest of
     all batches (ms, -1 for none) and stands in the batch whose last record is
     `max_timestamp_offset`; `seen_ms` is when this broker last had to do with it, kept where there are
-    no timestamps; a batch with a time after `roll_at_ms` belongs into another segment.
+    no timestamps; a batch with a time after `roll_at_ms` belongs into another segment. `created_ms` is
+    when this process first appended to it, -1 before that.
     """
 
     __slots__ = (
@@ -93,6 +98,7 @@ class Segment:
         "aborted",
         "base_offset",
         "checks",
+        "created_ms",
         "end_offset",
         "file",
         "indexes",
@@ -127,6 +133,7 @@ class Segment:
         self.max_timestamp_offset = base_offset
         self.roll_at_ms = NEVER
         self.seen_ms = -1
+        self.created_ms = -1
 
     @classmethod
     def create(

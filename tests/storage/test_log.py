@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
@@ -38,6 +39,7 @@ from .helpers import (
     open_log,
     open_manager,
     records,
+    stopped,
     values,
 )
 from .time_lookups import latest_record, offset_for_timestamp
@@ -840,3 +842,49 @@ def test_indexes_of_few_sealed_segments_are_kept(log: Log) -> None:
 def test_a_topic_id_belongs_to_a_log(log: Log) -> None:
     assert log.topic_id == UUID(int=7)
     assert repr(log) == "<Log orders-0 to 0>"
+
+
+def timed_rolls(times: list[tuple[int, int]], segment_ms: int) -> list[int]:
+    """Return the base offsets of the segments that Kafka makes of batches of one record.
+
+    Args:
+        times: Timestamp of each batch, -1 for none, and the clock at its append (ms).
+        segment_ms: Setting of the topic.
+    """
+    bases: list[int] = []
+    first = created = 0
+    for offset, (timestamp, clock) in enumerate(times):
+        waited = timestamp - first if first >= 0 else clock - created
+        if not bases or waited > segment_ms:
+            bases.append(offset)
+            first, created = timestamp, clock
+    return bases
+
+
+def test_segments_roll_by_time_as_in_kafka(
+    place: tuple[Files, str], pytestconfig: pytest.Config
+) -> None:
+    """Also where records have no timestamps: then by the age of the segment."""
+    random_ = random.Random(pytestconfig.getoption("--seed"))
+    manager = open_manager(*place)
+    for number in range(30):
+        log = open_log(manager, f"topic-{number}", LogConfig(segment_ms=100))
+        clock, times = NOW, []
+        for _ in range(25):
+            clock += random_.choice([0, 20, 60, 101, 150])
+            timestamp = random_.choice([-1, -1, clock, clock - 70])
+            times.append((timestamp, clock))
+            data, header = batch(b"v", timestamp=timestamp)
+            log.append(data, header, leader_epoch=0, now_ms=clock)
+        assert [it.base_offset for it in log.segments] == timed_rolls(times, 100)
+
+
+def test_segment_without_timestamps_rolls_by_time_after_restart(place: tuple[Files, str]) -> None:
+    manager = open_manager(*place)
+    config = LogConfig(segment_ms=100)
+    append(open_log(manager, config=config), b"1", timestamp=-1)
+    log = open_log(stopped(manager), config=config)
+    for later in (0, 100, 101):
+        data, header = batch(b"v", timestamp=-1)
+        log.append(data, header, leader_epoch=0, now_ms=NOW + later)
+    assert [it.base_offset for it in log.segments] == [0, 3]

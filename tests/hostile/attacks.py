@@ -21,6 +21,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import compress
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.groups import JoinGroupRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.produce import ProduceRequest
@@ -52,6 +53,7 @@ FRAME_BYTES = 10 << 20
 ROWS = 90_000
 """Below `request.max.rows`."""
 TOO_MANY_ROWS = 200_000
+LARGE_JOINS = 20
 HANDSHAKES = 100
 """Of each who makes some."""
 GROUP, PARTITION = 32, 2
@@ -262,6 +264,42 @@ async def many_rows(target: Target) -> None:
 
 async def too_many_rows(target: Target) -> None:
     await ask_all(target, long_requests(TOO_MANY_ROWS))
+
+
+@cache
+def large_joins() -> list[bytes]:
+    """Joins of new groups whose members bring metadata as large as a request may be."""
+    protocols = [JoinGroupRequest.Protocol(name="range", metadata=bytes(FRAME_BYTES))]
+    return [
+        frame(
+            ApiKey.JOIN_GROUP,
+            1,
+            JoinGroupRequest(
+                group_id=f"large-{number}",
+                session_timeout_ms=1_800_000,
+                rebalance_timeout_ms=1_800_000,
+                protocol_type="consumer",
+                protocols=protocols,
+            ),
+        )
+        for number in range(LARGE_JOINS)
+    ]
+
+
+async def joins_with_large_metadata(target: Target) -> None:
+    await ask_all(target, large_joins())
+
+
+@cache
+def missing_names() -> bytes:
+    """A request that would create a topic for each of its names."""
+    rows = [MetadataRequest.Topic(name=f"missing-{number}") for number in range(ROWS)]
+    ask = MetadataRequest(topics=rows, allow_auto_topic_creation=True)
+    return frame(ApiKey.METADATA, 9, ask)
+
+
+async def names_of_many_missing_topics(target: Target) -> None:
+    await ask_all(target, [missing_names()])
 
 
 @cache
@@ -570,6 +608,8 @@ ATTACKS: dict[Attack, int] = {
     settings_of_many_groups: 2,
     many_rows: 2,
     too_many_rows: 1,
+    joins_with_large_metadata: 2,
+    names_of_many_missing_topics: 1,
     sessions_of_unknown_partitions: 2,
     asked_and_gone: 2,
     garbage_in_batches: 1,

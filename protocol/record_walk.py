@@ -175,7 +175,7 @@ class RecordWalk:
         start = position = self._position
         base, earliest, latest_seen = self._base_timestamp, self._earliest, self.max_timestamp
         needs_keys, longest = self._needs_keys, self._longest
-        run_at = index + 1
+        run_at = index + 1 if stop > index + RUN_MIN else -1
         try:
             while index < stop:
                 raw = data[position]

@@ -406,12 +406,17 @@ def errors_as(code: ErrorCode) -> Iterator[None]:
     """Turn what the parser and the decompressors raise into a KafkaError."""
     try:
         yield
-    except OutputLimitError as error:
-        raise DecompressedTooLargeError(f"the batch {error}") from None
-    except RecordLimitError as error:
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
     except ValueError as error:
-        raise KafkaError(code, str(error)) from None
+        raise refusal_of(error, code) from None
+
+
+def refusal_of(error: ValueError, code: ErrorCode) -> KafkaError:
+    """The KafkaError for what the parser and the decompressors raise, with `code` unless it is a limit."""
+    if isinstance(error, OutputLimitError):
+        return DecompressedTooLargeError(f"the batch {error}")
+    if isinstance(error, RecordLimitError):
+        return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+    return KafkaError(code, str(error))
 
 
 def _records(

@@ -13,8 +13,9 @@ import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from kbroker import __version__
 from kbroker.security.acls import AclOperation
@@ -42,6 +43,7 @@ NOT_FOUND, FAILED = 404, 500
 COUNT_DIGITS_MAX = 10
 ROWS_IN_PLACE = 100
 """Longer answers are made in a thread."""
+SLICE_BYTES = 64 * 1024
 PIECE_CHARACTERS, ROW_CHARACTERS = 64 * 1024, 300
 """Text of schemas that a piece of a longer answer has, and what each row has besides."""
 
@@ -200,7 +202,7 @@ class SchemaApi:
         size = sum(len(each.content.text) for each in found)
         if len(found) <= ROWS_IN_PLACE and size <= PIECE_CHARACTERS:
             return [each.document() for each in found]
-        return StreamingResponse(self._pieces(found), media_type=CONTENT_TYPE)
+        return _InPieces(self._pieces(found))
 
     async def _pieces(self, found: list[Registered]) -> AsyncIterator[bytes]:
         """A long list in JSON, made piece by piece beside the event loop."""
@@ -600,6 +602,24 @@ def _json(told: Any) -> bytes:
 
 def _answer(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type=CONTENT_TYPE)
+
+
+class _InPieces(Response):
+    """An answer that is made while it is sent. Starlette's own needs another event-loop library."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        super().__init__(media_type=CONTENT_TYPE)
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [row for row in self.raw_headers if row[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        async for piece in self._pieces:
+            # In slices, because each is copied while a client does not take it.
+            for at in range(0, len(piece), SLICE_BYTES):
+                body = piece[at : at + SLICE_BYTES]
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def _text_answer(text: str) -> Response:

@@ -24,13 +24,13 @@ MEMORY_BYTES = 1 << 30
 """Address space of the process (Linux)."""
 OUT_OF_MEMORY = 3
 """The exit status of a process whose task needed more memory."""
-NICENESS = 5
-"""By how much its priority is lower than the broker's (POSIX)."""
+NICENESS = 10
+"""By how much the priority of a process for large schemas is lower than the broker's (POSIX)."""
 
 
-def program() -> str:
-    """Return what the process runs, with modules from where this process has them."""
-    yields = f"os.nice({NICENESS}); " if hasattr(os, "nice") else ""
+def program(niceness: int) -> str:
+    """Return what a process runs, with modules from where this process has them."""
+    yields = f"os.nice({niceness}); " if niceness and hasattr(os, "nice") else ""
     return (
         f"import os, sys; {yields}sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
     )

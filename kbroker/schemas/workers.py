@@ -24,6 +24,7 @@ from .core.work import Failed, Refused, Result, Serialize, Task, Vet, batches, c
 from .worker_process import (
     LENGTH,
     MEMORY_BYTES,
+    NICENESS,
     OUT_OF_MEMORY,
     SMALL_CHARACTERS,
     cpu_seconds,
@@ -32,8 +33,8 @@ from .worker_process import (
 
 logger = logging.getLogger(__name__)
 
-WORKERS_MAX = 3
-"""Processes at a time; one of them is left to small schemas."""
+SMALL_WORKERS_MAX, LARGE_WORKERS_MAX = 2, 2
+"""Processes for small schemas, and those for larger ones, which have a lower priority."""
 WALL_SECONDS = 25.0
 """How long a task may take where other processes want the processors too."""
 KEPT_SECONDS = 60.0
@@ -47,10 +48,9 @@ class SchemaWorkers:
     """Does work on schemas. `run` ends processes that are idle."""
 
     def __init__(self) -> None:
-        self._slots = FairSlots(WORKERS_MAX)
-        self._large = FairSlots(WORKERS_MAX - 1)
+        self._small = _Pool(SMALL_WORKERS_MAX, 0)
+        self._large = _Pool(LARGE_WORKERS_MAX, NICENESS)
         self._workers: set[_Worker] = set()
-        self._idle: list[_Worker] = []
         self._used = trio.Event()
 
     @property
@@ -88,38 +88,33 @@ class SchemaWorkers:
             while True:
                 await self._used.wait()
                 self._used = trio.Event()
-                while self._idle:
-                    oldest = min(each.idle_since for each in self._idle)
+                while idle := [*self._small.idle, *self._large.idle]:
+                    oldest = min(each.idle_since for each in idle)
                     await trio.sleep_until(oldest + KEPT_SECONDS)
-                    await self._end_idle(trio.current_time() - KEPT_SECONDS)
+                    for pool in (self._small, self._large):
+                        await self._end_idle(pool, trio.current_time() - KEPT_SECONDS)
         finally:
             await self.close()
 
-    async def _end_idle(self, since: float) -> None:
-        for each in [each for each in self._idle if each.idle_since <= since]:
-            self._idle.remove(each)
+    async def _end_idle(self, pool: _Pool, since: float) -> None:
+        for each in [each for each in pool.idle if each.idle_since <= since]:
+            pool.idle.remove(each)
             await self._end(each)
 
     async def close(self) -> None:
         """End all processes."""
-        self._idle.clear()
+        self._small.idle.clear()
+        self._large.idle.clear()
         for each in [*self._workers]:
             await self._end(each)
 
     async def _done(self, task: Task, client: str) -> Result:
-        if characters_of(task) <= SMALL_CHARACTERS:
-            async with self._slots.taken(client):
-                return await self._ask(task, await self._worker(left=0))
-        async with self._large.taken(client), self._slots.taken(client):
-            return await self._ask(task, await self._worker(left=1))
+        pool = self._small if characters_of(task) <= SMALL_CHARACTERS else self._large
+        async with pool.slots.taken(client):
+            return await self._ask(task, pool)
 
-    async def _worker(self, *, left: int) -> _Worker:
-        """Return an idle process, or a new one: `left` idle ones stay, if there may be one more."""
-        if len(self._idle) > left or (self._idle and len(self._workers) >= WORKERS_MAX):
-            return self._idle.pop()
-        return await self._start()
-
-    async def _ask(self, task: Task, worker: _Worker) -> Result:
+    async def _ask(self, task: Task, pool: _Pool) -> Result:
+        worker = pool.idle.pop() if pool.idle else await self._start(pool)
         try:
             with trio.fail_after(WALL_SECONDS):
                 reply = await worker.ask(task)
@@ -133,7 +128,7 @@ class SchemaWorkers:
             await self._end(worker)
             raise
         worker.idle_since = trio.current_time()
-        self._idle.append(worker)
+        pool.idle.append(worker)
         self._used.set()
         if isinstance(reply, Refused):
             raise RegistryError(reply.code, reply.message)
@@ -144,10 +139,10 @@ class SchemaWorkers:
             raise invalid_schema("it cannot be read; see the broker's log")
         return reply
 
-    async def _start(self) -> _Worker:
+    async def _start(self, pool: _Pool) -> _Worker:
         try:
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-c", program()],
+                [sys.executable, "-c", program(pool.niceness)],
                 stdin=PIPE,
                 stdout=PIPE,
                 process_group=0,  # a Ctrl-C in the terminal is for the broker alone
@@ -164,6 +159,15 @@ class SchemaWorkers:
             status = await worker.end(END_SECONDS if is_ending else 0)
             self._workers.discard(worker)
         return status
+
+
+class _Pool:
+    """Processes for tasks of one kind, at most as many as there are slots."""
+
+    def __init__(self, workers_max: int, niceness: int) -> None:
+        self.slots = FairSlots(workers_max)
+        self.niceness = niceness
+        self.idle: list[_Worker] = []
 
 
 class _Worker:

@@ -37,9 +37,9 @@ async def refusal(deed: Awaitable[object]) -> RegistryError | None:
     return None
 
 
-def _program(seconds: float) -> str:
+def _program(niceness: int, seconds: float) -> str:
     """What a process runs, with another deadline."""
-    return program().replace(
+    return program(niceness).replace(
         "import main;", f"import main; sys.modules[main.__module__].CPU_SECONDS = {seconds};"
     )
 
@@ -96,7 +96,7 @@ async def test_schema_over_its_deadline_is_killed_and_others_are_checked_meanwhi
 ) -> None:
     hostile = ATTACKS["many_required_names"](BYTES).compared()
     done: list[str] = []
-    monkeypatch.setattr(workers_module, "program", lambda: _program(0.5))
+    monkeypatch.setattr(workers_module, "program", lambda niceness: _program(niceness, 0.5))
     async with schema_workers() as workers:
 
         async def attack() -> None:
@@ -147,7 +147,7 @@ async def test_cancelled_task_ends_its_process() -> None:
 async def test_failed_process_is_told_and_replaced(caplog: pytest.LogCaptureFixture) -> None:
     async with schema_workers() as workers:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(workers_module, "program", lambda: "raise SystemExit(9)")
+            patch.setattr(workers_module, "program", lambda _: "raise SystemExit(9)")
             error = await refusal(workers.check(GOOD, ""))
         assert error is not None
         assert error.code == 50001

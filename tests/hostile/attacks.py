@@ -69,13 +69,15 @@ class Spoilt(Exception):
 
 
 class Target(NamedTuple):
-    """Where attacks go: the broker, its port for orders and its listener with TLS if it has such."""
+    """Where attacks go: the broker, and what it has of a port for orders, a listener with TLS and a
+    schema registry."""
 
     bootstrap: tuple[str, int]
     hold_seconds: float
     """How long attacks keep what they hold."""
     control: tuple[str, int] | None = None
     secured: tuple[str, int] | None = None
+    registry: tuple[str, int] | None = None
     http: tuple[str, int] | None = None
     """Its console, where batches are planted in its log (see `planted`)."""
 

@@ -18,6 +18,7 @@ SETTINGS = {
     "socket.request.max.bytes": str(2 * FRAME_BYTES),
     "first.request.timeout.ms": "10000",
     "http.port": "0",
+    "registry.port": "0",
 }
 PASS_SECONDS_MAX = 0.25
 """Of a processor: how long the broker's loop may be busy before it looks who has come."""
@@ -42,8 +43,10 @@ async def attack_own_broker(
     settings = json.dumps({**SETTINGS, "ssl.keystore.location": str(own)})
     command = (sys.executable, "-m", "tests.hostile.server", f"{data_dir}/data", settings)
     async with told_by(command) as (server, first, ask):
-        bootstrap, secured, http = (("127.0.0.1", port) for port in (await first())["ports"])
-        target = Target(bootstrap, hold_seconds, secured=secured, http=http)
+        told = await first()
+        bootstrap, secured, http = (("127.0.0.1", port) for port in told["ports"])
+        registry = "127.0.0.1", told["registry"]
+        target = Target(bootstrap, hold_seconds, secured=secured, registry=registry, http=http)
         run = Run(target, pid=server.pid, loop=ask, tries=tries)
         await run.attack(seconds)
     return run

@@ -12,6 +12,8 @@ import random
 import select
 import sys
 import time
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from kbroker.protocol.api_keys import ApiKey
@@ -29,14 +31,16 @@ COMPRESSED = batch([random.Random(index).randbytes(1000) for index in range(40)]
 
 
 class Polite:
-    """One connection, and the waits on it."""
+    """One connection, another one to a schema registry if there is one, and the waits on them."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._address = host, port
+    def __init__(self, address: tuple[str, int], registry: tuple[str, int] | None = None) -> None:
+        self._address = address
+        self._registry = None if registry is None else HTTPConnection(*registry, timeout=60)
         self.requests = 0
         self.failures: list[str] = []
         self.worst: dict[str, float] = {}
         self._connect()
+        self._use_registry()
 
     def _connect(self) -> None:
         self._ask = BlockingWire(*self._address, "polite").ask
@@ -85,6 +89,29 @@ class Polite:
         except OSError as error:
             self.failures.append(str(error))
             self._connect()
+        began = time.perf_counter()
+        if self._use_registry():
+            took = time.perf_counter() - began
+            self.worst["SchemaRegistry"] = max(self.worst.get("SchemaRegistry", 0.0), took)
+
+    def _use_registry(self) -> bool:
+        """Register a schema and read it. Returns False if there is no registry."""
+        if self._registry is None:
+            return False
+        body = json.dumps({"schema": '{"type": "fixed", "name": "Polite", "size": 8}'})
+        asked = ("POST", "/subjects/polite/versions", body), ("GET", "/schemas/ids/1", None)
+        for method, path, data in asked:
+            try:
+                self._registry.request(method, path, data)
+                answer = self._registry.getresponse()
+                answer.read()
+            except (OSError, HTTPException) as error:
+                self.failures.append(f"registry: {error!r}")
+                self._registry.close()
+                return True
+            if answer.status != HTTPStatus.OK:
+                self.failures.append(f"registry: {method} {path}: {answer.status}")
+        return True
 
     def _note(self, key: ApiKey, seconds: float, error: int) -> None:
         self.requests += 1
@@ -106,8 +133,8 @@ def _error_in(key: ApiKey, answer: Any) -> int:
 
 
 def main() -> None:
-    host, port = sys.argv[1].rsplit(":", 1)
-    client = Polite(host, int(port))
+    addresses = (each.rsplit(":", 1) for each in sys.argv[1:])
+    client = Polite(*((host, int(port)) for host, port in addresses))
     while True:
         client.go_round()
         if select.select([0], [], [], PAUSE_SECONDS)[0]:

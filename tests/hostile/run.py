@@ -27,6 +27,7 @@ from .attacks import (
     prepare,
     web_pages,
 )
+from .schemas import ATTACKS_ON_REGISTRY
 
 WAIT_SECONDS_MAX = 0.25
 """The longest that the polite client may wait on a machine that has time for it."""
@@ -152,8 +153,12 @@ class Run:
         if self._target.http is not None:
             attacks |= ATTACKS_ON_STORED_BATCHES
         attacks |= ATTACKS_ON_PRODUCE
-        host, port = self._target.bootstrap
-        command = (sys.executable, "-m", "tests.hostile.polite", f"{host}:{port}")
+        addresses = [self._target.bootstrap]
+        if self._target.registry is not None:
+            attacks |= ATTACKS_ON_REGISTRY
+            addresses.append(self._target.registry)
+        there = (f"{host}:{port}" for host, port in addresses)
+        command = (sys.executable, "-m", "tests.hostile.polite", *there)
         async with told_by(command) as (_, _, ask):
             await ask()
             await self._phase("nothing", {}, 2 * seconds, ask)

@@ -14,9 +14,9 @@ import trio
 
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
+from kbroker.process.http import http_service
 from kbroker.process.interpreter import set_up_interpreter
 from kbroker.process.listeners import configured_listeners
-from kbroker.web.service import HttpService
 
 from ..turns import ThreadTime
 from .planted import plant
@@ -63,15 +63,21 @@ def say(values: dict[str, object]) -> None:
 async def serve(passes: Passes, data_dir: str, options: dict[str, str]) -> None:
     config = BrokerConfig.load(options=options)
     listeners = configured_listeners(config)
-    http = HttpService(config)
-    async with open_broker(config, data_dir=data_dir, listeners=listeners, service=http) as broker:
+    served = http_service(config, listeners)
+    assert served is not None
+    async with open_broker(
+        config, data_dir=data_dir, listeners=listeners, service=served
+    ) as broker:
         node = broker.local_node(1)
         await plant(broker, node.listeners[0].port)
         gc.collect()  # as `kbroker serve` does
         gc.freeze()
         set_up_interpreter()
-        ports = [*(each.port for each in node.listeners), http.endpoint_of(1).port]
-        say({"ports": ports})
+        http, registry = served.http_at(1), served.registry_at(1)
+        assert http is not None
+        assert registry is not None
+        ports = [*(each.port for each in node.listeners), http.port]
+        say({"ports": ports, "registry": registry.port})
         orders = trio.lowlevel.FdStream(0)
         while await orders.receive_some(1):
             say(passes.report())

@@ -58,7 +58,9 @@ class RefusedBatches:
             code: The response's error.
             now: Seconds of a monotonic clock.
         """
-        producer = claimed_producer(records) if code.retriable else None
+        # A corrupt batch says nothing about the ones behind it.
+        passes = code.retriable and code != ErrorCode.CORRUPT_MESSAGE
+        producer = claimed_producer(records) if passes else None
         if producer is None:
             return
         producer_id, epoch, sequence = producer

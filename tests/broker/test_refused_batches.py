@@ -23,7 +23,6 @@ PASSING = [
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.CORRUPT_MESSAGE,
 ]
 NONE, OUT_OF_ORDER = ErrorCode.NONE, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -114,10 +113,11 @@ async def test_gaps_that_nothing_refused_are_out_of_order(
         assert await codes(other, topic, [2], epoch=1) == [OUT_OF_ORDER], "another connection"
 
 
-async def test_batches_behind_one_that_is_refused_for_good_are_out_of_order(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE])
+async def test_batches_behind_one_with_a_fault_of_its_own_are_out_of_order(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
-    topic, code = await create_topic(wire, "t"), ErrorCode.MESSAGE_TOO_LARGE
+    topic = await create_topic(wire, "t")
     refuse(monkeypatch, code, [1])
     assert await codes(wire, topic, [0, 1, 2]) == [NONE, code, OUT_OF_ORDER]
 

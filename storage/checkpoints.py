@@ -7,8 +7,10 @@ error where it cannot (`meta.properties` decides whose data this is).
 
 Kafka's formats have no checksums, but one changed digit of a log start would hide records, and one
 of a topic id would make a partition look like a stranger's. So each file has one more line, in a
-place where Kafka's own readers take no notice of it, with the CRC-32C of the others. Files without
-that line, as Kafka writes them, are taken as they are.
+place where Kafka's own readers take no notice of it, with the CRC-32C of the others. In the offset
+files it covers the name of the file as well: they have one format, and a log start that is another
+file's recovery point would give up all records. Files without that line, as Kafka writes them, are
+taken as they are.
 """
 
 from __future__ import annotations
@@ -61,11 +63,15 @@ def parse_lines(data: bytes, version: int) -> list[list[str]] | None:
 _CHECKSUM_TOPIC = "__checksum"  # an entry for a partition that nobody has
 
 
-def offsets_to_bytes(offsets: Mapping[Partition, int]) -> bytes:
-    """A checkpoint of one offset per partition: `topic partition offset` on each line."""
-    return _offset_rows_to_bytes(
-        [_offset_row(partition, at) for partition, at in sorted(offsets.items())]
-    )
+def offsets_to_bytes(offsets: Mapping[Partition, int], name: str) -> bytes:
+    """Return a checkpoint of one offset per partition: `topic partition offset` on each line.
+
+    Args:
+        offsets: The offsets.
+        name: The file's name, which its checksum covers.
+    """
+    rows = [_offset_row(partition, at) for partition, at in sorted(offsets.items())]
+    return _offset_rows_to_bytes(rows, name)
 
 
 def _offset_row(partition: Partition, offset: int) -> str:
@@ -73,11 +79,11 @@ def _offset_row(partition: Partition, offset: int) -> str:
     return f"{topic} {number} {offset}\n"
 
 
-def _offset_rows_to_bytes(rows: Collection[str]) -> bytes:
+def _offset_rows_to_bytes(rows: Collection[str], name: str) -> bytes:
     if not rows:
         return lines(0, [])
     body = "".join(rows).encode()
-    last = _offset_row((_CHECKSUM_TOPIC, 0), crc32c(body))
+    last = _offset_row((_CHECKSUM_TOPIC, 0), crc32c(body, crc32c(name.encode())))
     return b"0\n%d\n%s%s" % (len(rows) + 1, body, last.encode())
 
 
@@ -85,8 +91,8 @@ def _checksum(rows: Iterable[str]) -> int:
     return crc32c("".join(f"{row}\n" for row in rows).encode())
 
 
-def offsets_from_bytes(data: bytes) -> dict[Partition, int] | None:
-    """The reverse of `offsets_to_bytes`; None when the file is damaged."""
+def offsets_from_bytes(data: bytes, name: str) -> dict[Partition, int] | None:
+    """Parse the checkpoint file called `name`; return None if it is damaged, or another file."""
     entries = parse_lines(data, 0)
     if entries is None:
         return None
@@ -97,7 +103,8 @@ def offsets_from_bytes(data: bytes) -> dict[Partition, int] | None:
     checksum = offsets.pop((_CHECKSUM_TOPIC, 0), None)
     if checksum is not None:
         rows = [" ".join(entry) for entry in entries if entry[0] != _CHECKSUM_TOPIC]
-        if checksum != _checksum(rows):
+        body = "".join(f"{row}\n" for row in rows).encode()
+        if checksum != crc32c(body, crc32c(name.encode())):
             return None
     return offsets
 
@@ -125,6 +132,7 @@ class _OffsetFile:
     def __init__(self, files: Files, path: str, *, absent: int = 0) -> None:
         self._files = files
         self._path = path
+        self.name = path.rpartition("/")[2]
         self._absent = absent
         self._rows: dict[Partition, str] = {}
         self._in_order = True
@@ -133,7 +141,7 @@ class _OffsetFile:
 
     def _read(self) -> None:
         try:
-            offsets = offsets_from_bytes(self._files.read_bytes(self._path))
+            offsets = offsets_from_bytes(self._files.read_bytes(self._path), self.name)
         except FileNotFoundError:
             return
         if offsets is None:
@@ -159,6 +167,10 @@ class _OffsetFile:
         if self._rows.pop(partition, None) is not None:
             self._is_written = False
 
+    def checksum(self) -> int:
+        """Return the CRC-32C of the offsets, whatever their order."""
+        return crc32c("".join(sorted(self._rows.values())).encode())
+
     def changed(self) -> None:
         """Have the next `write` write it, whatever it holds."""
         self._is_written = False
@@ -170,7 +182,8 @@ class _OffsetFile:
         if not self._in_order:
             self._rows = dict(sorted(self._rows.items()))
             self._in_order = True
-        self._files.write_atomic(self._path, _offset_rows_to_bytes(self._rows.values()))
+        rows = self._rows.values()
+        self._files.write_atomic(self._path, _offset_rows_to_bytes(rows, self.name))
         self._is_written = True
 
 
@@ -203,6 +216,14 @@ class OffsetCheckpoints:
     def get(self, partition: Partition) -> Offsets:
         """What is known of a partition; as `Offsets()` for one that is not."""
         return Offsets(*(each.get(partition) for each in self._all))
+
+    def checksums(self) -> dict[str, int]:
+        """Return a checksum of what each file holds, by its name."""
+        return {each.name: each.checksum() for each in self._all}
+
+    def differing(self, checksums: Mapping[str, int]) -> list[str]:
+        """Return the names of the files that do not hold what they held when `checksums` were made."""
+        return [name for name, now in self.checksums().items() if checksums.get(name, now) != now]
 
     def update(
         self, changes: Iterable[tuple[Partition, Offsets]], *, always_write: bool = False
@@ -291,9 +312,26 @@ class PartitionMetadata(NamedTuple):
             return None
 
 
-def clean_marker() -> bytes:
-    """Content of the clean-shutdown marker. A single broker has no broker epoch, so -1."""
-    return json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode()
+def clean_marker(checksums: Mapping[str, int]) -> bytes:
+    """Return the content of the clean-shutdown marker.
+
+    Kafka reads version and broker epoch, and ignores the rest. A single broker has no broker epoch,
+    so -1.
+
+    Args:
+        checksums: Of the checkpoint files at the stop, by their names.
+    """
+    marker = {"version": 0, "brokerEpoch": -1, "checkpoints": dict(checksums)}
+    return json.dumps(marker, separators=(",", ":")).encode()
+
+
+def checksums_in_marker(data: bytes) -> dict[str, int]:
+    """Return the checksums that a clean-shutdown marker holds; one that Kafka wrote holds none."""
+    try:
+        found = json.loads(data)["checkpoints"]
+        return {str(name): int(checksum) for name, checksum in found.items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,14 +345,21 @@ class MetaProperties:
     node_id: int
     directory_id: str
 
-    def to_bytes(self) -> bytes:
-        rows = [
+    def _rows(self) -> list[str]:
+        return [
             f"node.id={self.node_id}",
             f"directory.id={self.directory_id}",
             "version=1",
             f"cluster.id={self.cluster_id}",
             f"kbroker.format.version={FORMAT_VERSION}",
         ]
+
+    def lines(self) -> str:
+        """Return the lines of the file for people, who may leave out the checksum."""
+        return ", ".join(self._rows())
+
+    def to_bytes(self) -> bytes:
+        rows = self._rows()
         return "".join(f"{row}\n" for row in ("#", *rows, f"checksum={_checksum(rows)}")).encode()
 
     @classmethod

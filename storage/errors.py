@@ -24,6 +24,18 @@ class WriteRefusedError(StorageError):
     """
 
 
+class SyncFailedError(StorageError):
+    """A file or folder could not be made durable: what of it is on the disk is not known.
+
+    Nobody tries again: the system may have dropped the bytes, and would report success. The data
+    folder goes offline, whatever the file was for.
+    """
+
+    def __init__(self, message: str, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class ForeignLogError(StorageError):
     """The folder of a partition holds another partition: nothing in it is opened or changed.
 

@@ -27,7 +27,13 @@ from typing import Protocol
 import filelock
 
 from .cached import NOT_KNOWN_THERE, NotCached, absent_part, must_not_wait, read_cached
-from .errors import READ_FAILURES, StorageError, UnreadableError, WriteRefusedError
+from .errors import (
+    READ_FAILURES,
+    StorageError,
+    SyncFailedError,
+    UnreadableError,
+    WriteRefusedError,
+)
 
 Buffer = bytes | bytearray | memoryview
 Calls = Sequence[Callable[[], None]]
@@ -184,7 +190,10 @@ class Files(Protocol):
         """
 
     def lock(self, path: str) -> Lock:
-        """Claim a lock file. Raises StorageError when someone else holds it."""
+        """Claim a lock file and the folder that it is in.
+
+        Raises StorageError when someone else holds one of them.
+        """
 
 
 # -- the operating system
@@ -261,6 +270,27 @@ def _reported(action: str, path: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _reported_sync(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SyncFailedError(f"cannot sync {path}: {error.strerror or error}", path) from error
+
+
+@contextlib.contextmanager
+def _reported_temporary_sync(path: str) -> Iterator[None]:
+    """Nothing relies on a temporary file yet, so a lack of space there may be over later."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+        raise SyncFailedError(f"cannot sync {path}: {error.strerror or error}", path) from error
 
 
 def one_by_one(calls: Calls, threads_max: int | None = None) -> None:
@@ -394,7 +424,7 @@ class OsFile:
         handle = self._handle  # keeps the descriptor open while a worker thread is in the call
         if handle is None:
             return
-        with _reported("sync", self.path):
+        with _reported_sync(self.path):
             _fsync(handle.fd)
 
     def close(self) -> None:
@@ -410,13 +440,40 @@ def _locked(path: str) -> StorageError:
 
 
 class _FileLock:
-    __slots__ = ("_lock",)
+    """A lock file, and the folder that it is in: who removes the file does not free the folder."""
 
-    def __init__(self, lock: filelock.BaseFileLock) -> None:
+    __slots__ = ("_folder", "_lock")
+
+    def __init__(self, lock: filelock.BaseFileLock, folder: int | None) -> None:
         self._lock = lock
+        self._folder = folder
 
     def release(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            os.close(folder)
         self._lock.release()
+
+
+def _locked_folder(path: str) -> int | None:
+    """Lock a folder, where the system can lock one; returns a descriptor that holds the lock.
+
+    Raises BlockingIOError when it is locked.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise
+    except OSError:  # some network file systems lock files only
+        os.close(fd)
+        return None
+    return fd
 
 
 class OsFiles:
@@ -452,7 +509,8 @@ class OsFiles:
             with open(temporary, "wb", opener=_own) as file:
                 file.write(data)
                 file.flush()
-                _fsync(file.fileno())
+                with _reported_temporary_sync(temporary):
+                    _fsync(file.fileno())
             os.replace(temporary, path)
         self.sync_dir(path.rpartition("/")[0] or ".")
 
@@ -515,12 +573,13 @@ class OsFiles:
     def sync_dir(self, path: str) -> None:
         if os.name == "nt":  # no handle on a folder can be flushed there
             return
-        with _reported("sync", path):
+        with _reported("open", path):
             fd = os.open(path, os.O_RDONLY)
-            try:
+        try:
+            with _reported_sync(path):
                 os.fsync(fd)
-            finally:
-                os.close(fd)
+        finally:
+            os.close(fd)
 
     def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
         self._at_once(calls, threads_max)
@@ -533,7 +592,13 @@ class OsFiles:
             raise _locked(path) from None
         except OSError as error:
             raise StorageError(f"cannot lock {path}: {error}") from error
-        return _FileLock(lock)
+        try:
+            return _FileLock(lock, _locked_folder(path.rpartition("/")[0] or "."))
+        except OSError as error:
+            lock.release()
+            if isinstance(error, BlockingIOError):
+                raise _locked(path) from None
+            raise StorageError(f"cannot lock {path}: {error}") from error
 
 
 # -- memory

@@ -23,7 +23,7 @@ from typing import Protocol
 from uuid import UUID
 
 from .checkpoints import MetaProperties, Partition
-from .errors import StorageError
+from .errors import StorageError, SyncFailedError
 from .files import Files
 from .future import FutureLog
 from .log import Log
@@ -287,6 +287,12 @@ class LogFolders:
             self._forget_place(key)
         return [folder for manager in self.managers for folder in manager.set_aside(keys)]
 
+    def fail_at(self, error: SyncFailedError) -> None:
+        """Take the folder offline in which a sync failed."""
+        for manager in self.managers:
+            if error.path == manager.data_dir or error.path.startswith(f"{manager.data_dir}/"):
+                manager.fail(str(error))
+
     def empty_trash(self) -> None:
         """Remove the bytes of deleted partitions. Blocks; a worker thread may call it."""
         for manager in self.managers:
@@ -303,6 +309,11 @@ class LogFolders:
             by_folder.setdefault(log.folder.rpartition("/")[0], []).append(log)
         ends = []
         for path, some in by_folder.items():
+            failed = self._by_path[path].failed
+            if failed is not None:  # by a sync of something else
+                for log in some:
+                    log.fail(failed)
+                continue
             synced = sync_logs(self.files, some)
             if not synced:
                 self._by_path[path].fail(some[0].offline or f"{path}: a sync failed")

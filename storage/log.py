@@ -35,7 +35,7 @@ from kbroker.protocol.records import (
 from .cached import waiting
 from .checkpoints import PartitionMetadata
 from .epochs import LeaderEpochs
-from .errors import CorruptLogError, StorageError, WriteRefusedError
+from .errors import CorruptLogError, StorageError, SyncFailedError, WriteRefusedError
 from .files import Files
 from .index import RELATIVE_OFFSET_MAX
 from .log_config import LogConfig
@@ -376,7 +376,8 @@ class Log:
             return old
         if len(self.segments) == 1 and self.synced_offset <= self.segments[0].base_offset:
             # Or a power cut may keep the new name and lose this one, and the log begins too late.
-            self.segments.sync_folder()
+            with self._offline_after_failed_sync():
+                self.segments.sync_folder()
         segment = self.segments.begin(self.log_end_offset, self.segment_rules)
         if old is not None:
             self._save_producers()
@@ -407,6 +408,14 @@ class Log:
             self.offline = reason
             if self.when_offline is not None:
                 waiting(self.when_offline, self)
+
+    @contextmanager
+    def _offline_after_failed_sync(self) -> Iterator[None]:
+        try:
+            yield
+        except SyncFailedError as error:
+            self.fail(str(error))
+            raise
 
     @contextmanager
     def damage_noted(self) -> Iterator[None]:

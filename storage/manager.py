@@ -27,10 +27,11 @@ from .checkpoints import (
     Offsets,
     Partition,
     PartitionMetadata,
+    checksums_in_marker,
     clean_marker,
     encode_id,
 )
-from .errors import ForeignLogError, StorageError
+from .errors import ForeignLogError, StorageError, SyncFailedError
 from .files import Files, Lock
 from .log import NEVER_COMPACTED, Log
 from .log_config import LogConfig
@@ -98,21 +99,33 @@ class CheckpointJob:
         files: Files,
         checkpoints: OffsetCheckpoints,
         logs: list[_Collected],
+        fail: Callable[[str], None],
     ) -> None:
         self._files = files
         self._checkpoints = checkpoints
         self._logs = logs
+        self._fail = fail
 
     def run(self, logs_at_once: int = LOGS_AT_ONCE) -> None:
-        """Raises StorageError; the checkpoints are the old ones then, which are true still."""
+        """Raises StorageError; the checkpoints are the old ones then, which are true still.
+
+        After a failed sync the folder is offline, whichever file it was.
+        """
         try:
             self._settle(logs_at_once)
             self._checkpoints.update(self._offsets())
+        except SyncFailedError as error:
+            self._fail(str(error))
+            raise
         except StorageError:
             # Perhaps the disk is full, and what waits here is the way out of that.
             self._remove(one_by_one=True)
             raise
-        self._remove(one_by_one=False)
+        try:
+            self._remove(one_by_one=False)
+        except SyncFailedError as error:
+            self._fail(str(error))
+            raise
 
     def _settle(self, logs_at_once: int) -> None:
         """Settle what each log needs, in its order, and several logs at once.
@@ -181,11 +194,12 @@ class Future(NamedTuple):
 class Repaired(NamedTuple):
     """A log that was repaired.
 
-    `known_end` is where it ended before, as far as checkpoints and sound batches behind the damage
-    tell. `readable` are the records of those batches, in the files `put_aside`.
+    `known_start` and `known_end` are where it began and ended before, as far as checkpoints and sound
+    batches behind the damage tell. `readable` are the records of those batches, in the files `put_aside`.
     """
 
     log: Log
+    known_start: int
     known_end: int
     readable: int
     put_aside: list[str]
@@ -271,13 +285,28 @@ class LogManager:
         self._unopened = set(self._folders)
 
     def _take_clean_marker(self) -> bool:
-        """Whether the marker is there; it is gone for good before anything is changed."""
+        """Return True if the last owner stopped in order; the marker is gone for good before anything
+        is changed.
+
+        The marker does not count if the checkpoints are not those of that stop: they may be older
+        copies, or missing, and then no log can be measured by them.
+        """
         path = f"{self.data_dir}/{CLEAN_SHUTDOWN}"
-        clean = self._files.exists(path)
-        if clean:
-            self._files.remove(path)
-            self._files.sync_dir(self.data_dir)
-        return clean
+        if not self._files.exists(path):
+            return False
+        differing = self._checkpoints.differing(checksums_in_marker(self._files.read_bytes(path)))
+        self._files.remove(path)
+        self._files.sync_dir(self.data_dir)
+        if differing:
+            logger.warning(
+                "%s: %s changed after the last clean stop (missing, damaged or another copy); every "
+                "log is checked as after a crash, but a log that lost its end or its folder may not be "
+                "noticed. If records are missing, stop the server and restore these files and the "
+                "folders of the partitions from one copy",
+                self.data_dir,
+                " and ".join(differing),
+            )
+        return not differing
 
     # -- a disk that takes nothing
 
@@ -370,7 +399,7 @@ class LogManager:
     def partitions(self) -> list[tuple[str, int, UUID | None]]:
         """As `folders`, with the topic id that the folder names; this reads a file for each.
 
-        The id is None when the file that holds it is missing or damaged.
+        The id is None when the file that holds it is missing, damaged or cannot be read.
         """
         return [(*partition, self._topic_id(partition)) for partition in self.folders()]
 
@@ -393,9 +422,16 @@ class LogManager:
         """Make durable what a log holds from its recovery point on, and its names."""
         folder = f"{self.data_dir}/{folder_name(*key)}"
         point = self._checkpoints.get(key).recovery_point
+        try:
+            bases = segments_from(self._files.listdir(folder), point)
+        except StorageError:  # whoever opens the log will say so
+            return
         with suppress(FileNotFoundError):  # it may have been deleted since
-            for base in segments_from(self._files.listdir(folder), point):
-                file = self._files.open(f"{folder}/{file_name(base, LOG)}")
+            for base in bases:
+                try:
+                    file = self._files.open(f"{folder}/{file_name(base, LOG)}")
+                except StorageError:
+                    return
                 try:
                     file.sync()
                 except StorageError as error:
@@ -410,8 +446,10 @@ class LogManager:
         log = self._logs.get(key)
         if log is not None:
             return log.topic_id
-        held = self._held(key)
-        return None if held is None else held.topic_id
+        with suppress(StorageError):  # a folder that cannot be read says nothing
+            held = self._held(key)
+            return None if held is None else held.topic_id
+        return None
 
     def _held(self, key: Partition) -> PartitionMetadata | None:
         """Return which partition a folder holds; None if the file is missing or damaged."""
@@ -439,6 +477,18 @@ class LogManager:
             return log
         if self.failed is not None:
             raise StorageError(self.failed)
+        try:
+            return self._open_log(key, topic_id, config, now_ms)
+        except StorageError as error:
+            if type(error) is not StorageError:
+                raise
+            folder = f"{self.data_dir}/{folder_name(*key)}"
+            raise StorageError(
+                f"{error.message}. The partition is offline and its files are untouched; make "
+                f"{folder} a folder that can be read, or restore it from a copy"
+            ) from error
+
+    def _open_log(self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int) -> Log:
         if key in self._folders:
             self._check_held(key, topic_id)
         return self._keep(key, self._load(key, topic_id, config, now_ms, clean=self.clean))
@@ -460,7 +510,16 @@ class LogManager:
         self._checkpoints.update([(key, distrusted)])
         log = self._keep(key, self._load(key, topic_id, config, now_ms, clean=False, cut=cut))
         known_end = max(log.log_end_offset, cut.end, offsets.recovery_point, offsets.high_watermark)
-        return Repaired(log, known_end, cut.records, cut.paths)
+        return Repaired(log, offsets.log_start, known_end, cut.records, cut.paths)
+
+    def give_up_missing(self, key: Partition) -> Offsets:
+        """Let a partition begin empty whose folder is missing; returns what was known of it.
+
+        Raises StorageError.
+        """
+        known = self._checkpoints.get(key)
+        self._checkpoints.forget([key])
+        return known
 
     def _keep(self, key: Partition, log: Log) -> Log:
         log.refusal = self.refusal
@@ -514,6 +573,18 @@ class LogManager:
         topic, partition = key
         offsets = self._checkpoints.get(key)
         if key not in self._folders and not offsets.recovery_point:
+            if offsets.high_watermark > offsets.log_start:
+                logger.warning(
+                    "%s/%s is missing: partition %s-%d begins empty, although consumers could read "
+                    "offsets %d to %d; if that was not a power cut with flush.policy=os or interval, "
+                    "stop the server and restore the folder from a copy",
+                    self.data_dir,
+                    folder_name(*key),
+                    topic,
+                    partition,
+                    offsets.log_start,
+                    offsets.high_watermark - 1,
+                )
             return Log(
                 self._files,
                 self.data_dir,
@@ -613,9 +684,7 @@ class LogManager:
 
     def _put_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> str | None:
         path = f"{self.data_dir}/{folder_name(*key)}"
-        topic_id = _NO_ID
-        with suppress(StorageError):  # a folder that cannot be read can be renamed all the same
-            topic_id = self._topic_id(key) or _NO_ID
+        topic_id = self._topic_id(key) or _NO_ID
         log = self._logs.pop(key, None)
         if log is not None:
             log.close(clean=False)
@@ -701,7 +770,7 @@ class LogManager:
         # In place, because the logs share it. What is not synced yet will change again.
         for log in [log for log in self._changed if not log.pending.dirty]:
             del self._changed[log]
-        self._job = CheckpointJob(self._files, self._checkpoints, collected)
+        self._job = CheckpointJob(self._files, self._checkpoints, collected, self.fail)
         return self._job
 
     def _lower_recovery_point(self, log: Log) -> None:
@@ -742,7 +811,7 @@ class LogManager:
                 self.checkpoint(now_ms).run(max(len(self._logs), 1))  # nobody else wants the guard
                 if all(sound) and (self.clean or not self._unopened):
                     marker = f"{self.data_dir}/{CLEAN_SHUTDOWN}"
-                    self._files.write_atomic(marker, clean_marker())
+                    self._files.write_atomic(marker, clean_marker(self._checkpoints.checksums()))
         finally:
             self._logs.clear()
             self._lock.release()

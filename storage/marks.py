@@ -55,12 +55,11 @@ def complete(files: Files, folder: str, manager: LogManager) -> None:
             if segment.aborted.in_memory and segment.aborted.entries:
                 data = aborted_bytes(segment.aborted.entries)
                 files.write_atomic(f"{path}/{file_name(segment.base_offset, TXN_INDEX)}", data)
-    OffsetCheckpoints(files, folder).update(
-        ((log.topic, log.partition), _offsets(log)) for log in stored
-    )
+    checkpoints = OffsetCheckpoints(files, folder)
+    checkpoints.update(((log.topic, log.partition), _offsets(log)) for log in stored)
     known = {(log.topic, log.partition) for log in sound}
     if manager.failed is None and known.issuperset(manager.folders()):
-        files.write_atomic(f"{folder}/{CLEAN_SHUTDOWN}", clean_marker())
+        files.write_atomic(f"{folder}/{CLEAN_SHUTDOWN}", clean_marker(checkpoints.checksums()))
 
 
 def _name(log: Log) -> str:

@@ -72,17 +72,17 @@ class Cut:
     end: int = 0
     paths: list[str] = field(default_factory=list)
 
-    def find(self, data: bytes, offset: int) -> bool:
-        """Whether sound batches from `offset` on can be found anywhere in `data`; counts them."""
+    def find(self, data: bytes) -> bool:
+        """Return True if sound batches can be found anywhere in `data`, and count their records.
+
+        They may have lower offsets than the log's end: no crash leaves such batches, but somebody
+        may have put the file of another segment there.
+        """
         before = self.records
         at = data.find(MAGIC, 16)
         while at >= 0 and at - 16 + HEADER_SIZE <= len(data):
             header = read_header(data, at - 16)
-            if (
-                _plausible(header, len(data) - at + 16)
-                and header.base_offset >= offset
-                and check_crc(data, at - 16, header)
-            ):
+            if _plausible(header, len(data) - at + 16) and check_crc(data, at - 16, header):
                 self.records += header.record_count
                 self.end = max(self.end, header.next_offset)
                 at = data.find(MAGIC, at + header.size)
@@ -174,6 +174,7 @@ def _take_over(
     cut: Cut | None,
 ) -> int:
     """Find out what the segments hold, and give it to the log; returns its end offset."""
+    _check_first(log, segments, known)
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)
     recovered_bytes = 0
     if clean:
@@ -189,6 +190,7 @@ def _take_over(
         # A repair believes nothing, and so builds the indexes of aborted transactions anew.
         if snapshots.drop_after(end if cut is None else log_start):
             log.segments.sync_folder()  # for good, before other records take their offsets
+    _warn_of_lost_end(log, end, known)
     end = max(end, log_start)
     log.epochs.truncate_end(end)
     log.epochs.truncate_start(log_start)
@@ -330,6 +332,8 @@ def _read_epochs(
     with suppress(FileNotFoundError):
         saved = LeaderEpochs.from_bytes(files.read_bytes(f"{folder}/{LEADER_EPOCHS}"))
         epochs.has_file = True
+    if saved is not None and saved.entries:
+        _warn_of_earlier_start(folder, segments, log_start, saved.entries[0][1])
     entries = [entry for entry in saved.entries if entry[1] < end] if saved is not None else []
     if not _entries_agree(segments, entries, log_start):
         entries = []
@@ -345,6 +349,25 @@ def _read_epochs(
         epochs.assign(epoch, start)
     epochs.changed = epochs.entries != entries
     return epochs
+
+
+def _warn_of_earlier_start(
+    folder: str, segments: list[Segment], log_start: int, saved_start: int
+) -> None:
+    """Say that a log begins earlier than when its leader epochs were saved: the first of them moves
+    with the log start. Batches of old formats, before all epochs, have none."""
+    if not segments or saved_start <= log_start:
+        return
+    first = segments[0].header_at(BEGINNING)
+    if first is not None and first.leader_epoch >= 0:
+        logger.warning(
+            "%s begins at offset %d, although it began at offset %d when its leader epochs were "
+            "saved: deleted records may be served again; if the log start checkpoint was damaged or "
+            "replaced, move the start with `kbroker topic trim`",
+            folder,
+            log_start,
+            saved_start,
+        )
 
 
 def _entries_agree(segments: list[Segment], entries: list[tuple[int, int]], log_start: int) -> bool:
@@ -417,6 +440,35 @@ def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) 
                     f"it ends at offset {end}, the log goes on at {wanted}",
                 )
             segment.load_latest()
+
+
+def _check_first(log: Log, segments: list[Segment], known: Offsets) -> None:
+    """Raise CorruptLogError if records are missing before the first segment.
+
+    They are if a sync had covered some from the log start on. Otherwise the log was begun at a later
+    offset, as a follower does that is too far behind, and a crash came before the checkpoint.
+    """
+    if segments and segments[0].base_offset > known.log_start < known.recovery_point:
+        path = f"{log.folder}/{file_name(known.log_start, LOG)}"
+        reason = (
+            f"it is missing: the log starts at offset {known.log_start}, and the first segment that is "
+            f"there at {segments[0].base_offset}"
+        )
+        raise CorruptLogError(path, 0, reason)
+
+
+def _warn_of_lost_end(log: Log, end: int, known: Offsets) -> None:
+    """Say which records consumers could read before and cannot read now."""
+    if end < known.high_watermark:
+        logger.warning(
+            "%s ends at offset %d, although consumers could read up to offset %d: %d records are "
+            "gone; if that was not a power cut with flush.policy=os or interval, stop the server and "
+            "restore the folder from a copy",
+            log.folder,
+            end,
+            known.high_watermark - 1,
+            known.high_watermark - end,
+        )
 
 
 def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
@@ -574,13 +626,13 @@ class _Recovery:
         segment = self._segments[number]
         keep_all, cut = self._cut is not None, self._cut or Cut()
         tail = _read_from(self._files, segment.log_path, position)
-        if cut.find(tail, end) or (tail and keep_all):
+        if cut.find(tail) or (tail and keep_all):
             path = f"{segment.log_path}.{position}{CORRUPT}"
             self._files.write_atomic(path, tail)
             cut.paths.append(path)
         for later in self._segments[number + 1 :]:
             data = _read_from(self._files, later.log_path, BEGINNING)
-            if cut.find(data, end) or (data and keep_all):
+            if cut.find(data) or (data and keep_all):
                 path = later.log_path + CORRUPT
                 self._files.rename(later.log_path, path)
                 cut.paths.append(path)

@@ -88,7 +88,7 @@ def verify_checkpoints(files: Files, data_dir: str, reports: Iterable[Report]) -
     for name in (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS):
         path = f"{data_dir}/{name}"
         try:
-            offsets = offsets_from_bytes(files.read_bytes(path))
+            offsets = offsets_from_bytes(files.read_bytes(path), name)
         except FileNotFoundError:
             continue
         if offsets is None:

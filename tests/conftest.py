@@ -67,6 +67,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="How many mutated frames tests/fuzz sends (KBROKER_FUZZ_FRAMES).",
     )
     group.addoption(
+        "--damages",
+        type=int,
+        default=int(os.environ.get("KBROKER_DAMAGES", "8")),
+        help="How many damaged data folders tests/damage starts on (KBROKER_DAMAGES).",
+    )
+    group.addoption(
         "--long-records",
         type=int,
         default=int(os.environ.get("KBROKER_LONG_RECORDS", "0")),

@@ -15,7 +15,7 @@ import trio
 from kbroker.client.connection import Connection, encrypted
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.cluster import Cluster, MetadataStore
-from kbroker.cluster.cluster import check_cluster_id, known_node
+from kbroker.cluster.cluster import check_cluster_id, founded, known_node
 from kbroker.cluster.links import Links
 from kbroker.cluster.peers import Way, listener_of_nodes
 from kbroker.cluster.places import check_addresses, wait_for_place
@@ -42,8 +42,10 @@ from kbroker.runtime.clock import Clock
 from kbroker.runtime.log_output import logged_as
 from kbroker.security.acls import Client
 from kbroker.security.errors import BadSettings
+from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import LogFolders
+from kbroker.storage.naming import META_PROPERTIES
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +223,22 @@ class LocalNode:
         if self._shared.others_are_anywhere and known.directories.keys().isdisjoint(directories):
             # On its folders no other process can run: they are locked.
             await wait_for_place(store, self.id, seconds=self._seconds_to_be_missed)
+        await self._check_no_identity_missing(store, directories, known)
         _check_none_missing(directories, known, self._config)
+
+    async def _check_no_identity_missing(
+        self, store: MetadataStore, there: Sequence[str], known: KnownNode
+    ) -> None:
+        """Refuse a folder that was in use and lost its `meta.properties`. Raises StorageError."""
+        for directory_id, path in known.directories.items():
+            if directory_id in there or directory_id in self._config.lost_log_dirs:
+                continue
+            if path in self.data_dirs and self._shared.folders.is_in_use(path):
+                meta = MetaProperties(await founded(store, None), self.id, directory_id)
+                raise StorageError(
+                    f"{path}/{META_PROPERTIES} is missing, and the folder has data of this node; "
+                    f"restore the file from a copy, or write it with these lines: {meta.lines()}"
+                )
 
     @property
     def _seconds_to_be_missed(self) -> float:
@@ -442,7 +459,14 @@ class LocalNode:
 
     def forget(self) -> None:
         """Remove what a node that is gone for good has stored. Raises StorageError."""
-        self._shared.folders.forget(self.id)
+        kept = self._shared.folders.forget(self.id)
+        if kept:
+            logger.warning(
+                "node %d was removed, but %s holds records of partitions that the cluster does not "
+                "know; remove the folder if they are not needed",
+                self.id,
+                " and ".join(kept),
+            )
 
     async def _end(self, gracefully: Callable[[], Awaitable[None]] | None = None) -> None:
         """End the tasks of a run."""

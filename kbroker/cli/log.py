@@ -14,6 +14,7 @@ from .output import Column, Progress, format_options, say, show, table
 from .target import fail
 
 if TYPE_CHECKING:
+    from kbroker.storage.checkpoints import Offsets
     from kbroker.storage.manager import Repaired
     from kbroker.storage.verify import Problem, Report
 
@@ -128,12 +129,13 @@ def _partitions_in(folder: Path) -> list[Path]:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def repair(folder: Path) -> None:
     """Keep what is readable before the damage in a partition's FOLDER (data-dir/topic-N).
 
     The bytes from the damage on are put aside in .corrupt files; nothing is deleted. What the log
-    loses is said: its offsets, and how many of its records are sound in these files.
+    loses is said: its offsets, and how many of its records are sound in these files. A partition whose
+    folder is missing begins empty.
     """
     from kbroker.storage.checkpoints import MetaProperties
     from kbroker.storage.errors import StorageError
@@ -151,6 +153,11 @@ def repair(folder: Path) -> None:
     try:
         meta = MetaProperties.from_bytes(meta_path.read_bytes(), str(meta_path))
         manager = LogManager(OsFiles(), data_dir.as_posix(), meta)
+        if named not in manager:
+            lost = manager.give_up_missing(named)
+            manager.close(clean=manager.clean, now_ms=now_ms)
+            say(*_given_up(folder.resolve().name, lost))
+            return
         ids = {(topic, index): topic_id for topic, index, topic_id in manager.partitions()}
         topic_id = ids[named]
         if topic_id is None:
@@ -163,11 +170,23 @@ def repair(folder: Path) -> None:
     say(*_repaired(folder.resolve().name, repaired))
 
 
+def _given_up(name: str, known: Offsets) -> list[str]:
+    end = max(known.recovery_point, known.high_watermark)
+    if end <= known.log_start:
+        return [f"{name} has no folder, and no records of it are known"]
+    return [
+        f"{name} has no folder, and begins empty; `kbroker serve` can open it again",
+        f"  lost: offsets {known.log_start} to {end - 1}",
+    ]
+
+
 def _repaired(name: str, repaired: Repaired) -> list[str]:
     start, end = repaired.log.log_start_offset, repaired.log.log_end_offset
     known_end = repaired.known_end
     holds = f"offsets {start} to {end - 1}" if end > start else f"no records, and ends at {end}"
     lines = [f"{name} holds {holds}; `kbroker serve` can open it again"]
+    if start > repaired.known_start:
+        lines.append(f"  lost: offsets {repaired.known_start} to {start - 1}")
     if known_end > end:
         lines.append(
             f"  lost: offsets {end} to {known_end - 1}, at most {known_end - end:,} records; "

@@ -26,6 +26,10 @@ _MAKE_ROOM = (
     "make room (`kbroker topic trim`, shorter retention, a larger disk) or make the disk writable; "
     "the log of the broker names the cause"
 )
+_CHECK_DISK = (
+    "a sync or the disk failed, and the log of the broker names the cause: check or replace the disk, "
+    "then start the broker again"
+)
 
 
 def cluster_details(metadata: MetadataResponse) -> Row:
@@ -143,9 +147,11 @@ async def _folder_problems(
     for found in await describe_log_dirs(cluster, alive):
         where = f"{found.node_id}:{found.path}"
         full = f"{found.used:.0%} of its disk are used"
-        if found.error:
-            said = f"takes no records; {full}" if found.sizes else f"offline: {found.error.name}"
-            problems.append(_problem("folder", where, said, _MAKE_ROOM))
+        if found.error and found.total_bytes < 0:  # offline: it says nothing of its disk
+            said = f"offline: {found.error.name}"
+            problems.append(_problem("folder", where, said, _CHECK_DISK))
+        elif found.error:
+            problems.append(_problem("folder", where, f"takes no records; {full}", _MAKE_ROOM))
             refused = [place for place in sorted(found.sizes) if led.get(place) == found.node_id]
             problems += [
                 _problem("partition", f"{name}-{index}", f"refuses records: {where}", _MAKE_ROOM)

@@ -64,6 +64,9 @@ class Membership:
         self._listeners: Mapping[str, Endpoint] = {}
         self._hands_over = config.controlled_shutdown_enable
         self._leaving = False
+        self._beats = trio.CancelScope()
+        self._is_over = False
+        """`end` was called: nothing that is heard from then on is about this registration."""
         self._is_elsewhere = False
         """Another process took this node's id."""
         self._unheard = False
@@ -146,6 +149,10 @@ class Membership:
             await changed.wait()
 
     async def _beat_regularly(self) -> None:
+        with self._beats:
+            await self._beat_until_cancelled()
+
+    async def _beat_until_cancelled(self) -> None:
         while True:
             with trio.move_on_after(self._config.broker_heartbeat_interval_ms / 1000):
                 await self._given_up.wait()
@@ -178,7 +185,8 @@ class Membership:
 
     def nodes_changed(self, event: NodesChanged) -> None:
         """Nodes came or went; this one may be missed by the others."""
-        if self.node_id in event.node_ids and self.is_registered and not self._stands_there():
+        is_about_this = self.node_id in event.node_ids and not self._is_over
+        if is_about_this and self.is_registered and not self._stands_there():
             self._lose()
         self._news.happened()
 
@@ -376,6 +384,8 @@ class Membership:
 
     async def end(self, *, clean: bool) -> None:
         """Say that this node is gone; `clean` when all that it acknowledged is durable."""
+        self._is_over = True
+        self._beats.cancel()  # a heartbeat would register the node again
         epoch, self.epoch = self.epoch, NO_EPOCH
         try:
             if clean and epoch != NO_EPOCH:

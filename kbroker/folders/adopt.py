@@ -483,7 +483,8 @@ async def adopt(
         _transfer_all(what, data_dir, transfer, progress)
         _make_durable(what, data_dir, files)
         if what.is_clean:
-            files.write_atomic(str(data_dir / CLEAN_SHUTDOWN), clean_marker())
+            checksums = OffsetCheckpoints(files, str(data_dir)).checksums()
+            files.write_atomic(str(data_dir / CLEAN_SHUTDOWN), clean_marker(checksums))
         meta = MetaProperties(what.cluster_id, node_id, random_cluster_id())
         files.write_atomic(str(data_dir / META_PROPERTIES), meta.to_bytes())
     finally:

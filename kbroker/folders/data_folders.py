@@ -16,16 +16,18 @@ from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 from kbroker.storage.folders import LogFolders, check_together
-from kbroker.storage.manager import LogManager
-from kbroker.storage.naming import META_PROPERTIES, RESERVE
+from kbroker.storage.manager import LogManager, partitions_among
+from kbroker.storage.naming import META_PROPERTIES, RESERVE, folder_name
 
 from .found_folders import (
     LEAVING_JOURNAL,
+    LEFT_BY_NODES,
     METADATA_JOURNAL,
     NODE_FOLDER,
     FoundFolder,
     check_is_ours,
     found_folder,
+    stray_folders,
 )
 
 JOURNAL_RESERVE = METADATA_JOURNAL + RESERVE
@@ -54,10 +56,25 @@ class DataFolders:
         above = self.paths if self.alone is None else _beside(self.paths)
         return [node_folder(path, node_id) for path in above]
 
-    def forget(self, node_id: int) -> None:
-        """Remove the folders of a node that is gone for good. Raises StorageError."""
-        for path in self.of_node(node_id) if node_id != self.alone else ():
-            self.files.rmtree(path)
+    def is_in_use(self, path: str) -> bool:
+        """Return True if a node has stored something in the folder at `path`."""
+        return any(name in LEFT_BY_NODES for name in self.files.listdir(path)) or any(
+            self.files.is_folder(f"{path}/{folder_name(*key)}")
+            for key in partitions_among(self.files.listdir(path))
+        )
+
+    def forget(self, node_id: int) -> list[str]:
+        """Remove the folders of a node that is gone for good.
+
+        Returns the paths of those that stay, because they hold records that the cluster does not
+        know. Raises StorageError.
+        """
+        paths = self.of_node(node_id) if node_id != self.alone else []
+        kept = [path for path in paths if stray_folders(self.files, path)]
+        for path in paths:
+            if path not in kept:
+                self.files.rmtree(path)
+        return kept
 
     def node_ids(self, first: int, nodes: int | None) -> list[int]:
         """Which nodes run: those that have folders, and the first ones that have none, up to `nodes`.
@@ -239,5 +256,12 @@ def node_folders(files: Files, paths: Iterable[str]) -> frozenset[int]:
         int(match[1])
         for path in paths
         for match in map(NODE_FOLDER.fullmatch, files.listdir(path))
-        if match and files.exists(f"{path}/{match[0]}/{META_PROPERTIES}")
+        if match and _is_of_a_node(files, f"{path}/{match[0]}")
     )
+
+
+def _is_of_a_node(files: Files, path: str) -> bool:
+    """Return True if a folder is a node's, also if it lost the file that says so."""
+    if files.exists(f"{path}/{META_PROPERTIES}"):
+        return True
+    return files.is_folder(path) and not LEFT_BY_NODES.isdisjoint(files.listdir(path))

@@ -12,10 +12,14 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 from kbroker.storage.manager import check_owner, partitions_among
 from kbroker.storage.naming import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
     LOCK,
     LOG,
     META_PROPERTIES,
     PARTITION_METADATA,
+    RECOVERY_POINTS,
+    STRAY_FOLDER,
     folder_name,
     parse_file_name,
 )
@@ -27,6 +31,8 @@ SEEN_REVISION = "metadata.revision"
 LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
 """The journal while it is carried to another store."""
 NODE_FOLDER = re.compile(r"node-(\d+)")
+LEFT_BY_NODES = frozenset({RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_SHUTDOWN})
+"""Files that a folder has after a node ran on it, beside `meta.properties`."""
 NOTHING = frozenset({LOCK, f"{META_PROPERTIES}.tmp", "lost+found"})
 """What may lie in a folder that is new: of a start that a crash broke off, and of a file system."""
 
@@ -57,6 +63,24 @@ def found_folder(files: Files, data_dir: str, node_id: int) -> FoundFolder | Non
     return FoundFolder(data_dir, meta, list(partitions_among(files.listdir(data_dir))))
 
 
+def stray_folders(files: Files, path: str) -> list[str]:
+    """Return the names of the folders in a data folder that were set aside."""
+    return [
+        name
+        for name in files.listdir(path)
+        if name.endswith(STRAY_FOLDER) and files.is_folder(f"{path}/{name}")
+    ]
+
+
+def folders_with_records(files: Files, path: str) -> list[str]:
+    """Return the names of partitions and folders that were set aside in a data folder."""
+    folders = [folder_name(*key) for key in partitions_among(files.listdir(path))]
+    return [
+        *(name for name in folders if files.is_folder(f"{path}/{name}")),
+        *stray_folders(files, path),
+    ]
+
+
 def check_is_ours(files: Files, path: str) -> None:
     """Raise StorageError for a folder that holds what is neither kbroker's nor Apache Kafka's.
 
@@ -80,6 +104,8 @@ def _is_new(files: Files, path: str) -> bool:
 def _is_in_use(files: Files, path: str) -> bool:
     names = files.listdir(path)
     if META_PROPERTIES in names or METADATA_JOURNAL in names:
+        return True
+    if not LEFT_BY_NODES.isdisjoint(names):
         return True
     nodes = [name for name in names if NODE_FOLDER.fullmatch(name)]
     if any(files.exists(f"{path}/{name}/{META_PROPERTIES}") for name in nodes):

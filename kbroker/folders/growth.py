@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from .data_folders import (
     node_folder,
     node_folders,
 )
-from .found_folders import JOURNAL_END, METADATA_JOURNAL
+from .found_folders import JOURNAL_END, METADATA_JOURNAL, folders_with_records
 
 NOTE = ".moving"
 """The file that says what is to be moved, in the first folder."""
@@ -95,6 +95,7 @@ async def shrink(files: Files, paths: Sequence[str]) -> int:
         if not ids:
             raise StorageError(f"{' and '.join(paths)}: there are no nodes with folders here")
         stays = await _the_one(files, paths, sorted(ids))
+        _check_nothing_is_lost(files, paths, ids - {stays})
         _note_and_carry_out(files, Plan(False, list(paths), stays))
         return stays
 
@@ -127,6 +128,20 @@ async def _the_one(files: Files, paths: Sequence[str], ids: Sequence[int]) -> in
         return stays
     finally:
         await store.aclose()
+
+
+def _check_nothing_is_lost(files: Files, paths: Sequence[str], node_ids: Iterable[int]) -> None:
+    """Raise StorageError if folders that are to be removed hold records."""
+    for node_id in sorted(node_ids):
+        for path in paths:
+            folder = node_folder(path, node_id)
+            names = folders_with_records(files, folder)
+            if names:
+                raise StorageError(
+                    f"{folder} would be removed, and holds {', '.join(names[:3])}, which the metadata "
+                    "does not place there; move them away, or remove them if their records are not "
+                    "needed, and try again"
+                )
 
 
 def _has_journal(files: Files, path: str) -> bool:
@@ -223,7 +238,7 @@ def _make_folders(files: Files, paths: Sequence[str], ids: Sequence[int]) -> Non
             folder = node_folder(path, node_id)
             if not files.exists(f"{folder}/{META_PROPERTIES}"):
                 files.mkdir(folder)
-                files.write_atomic(f"{folder}/{CLEAN_SHUTDOWN}", clean_marker())
+                files.write_atomic(f"{folder}/{CLEAN_SHUTDOWN}", clean_marker({}))
                 meta = MetaProperties(cluster_id, node_id, random_cluster_id())
                 files.write_atomic(f"{folder}/{META_PROPERTIES}", meta.to_bytes())
                 files.sync_dir(path)

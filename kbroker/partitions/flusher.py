@@ -33,6 +33,11 @@ from .replica import Replica
 
 logger = logging.getLogger(__name__)
 
+FOLDER_IS_OFFLINE = (
+    "%s: the data folder is offline, nothing in it is acknowledged any more; check the disk, then "
+    "restart the server"
+)
+
 AT_ONCE, NEVER = -math.inf, math.inf
 SECONDS_MAX = 10 * 365 * 86_400
 """A longer wait is none."""
@@ -201,8 +206,4 @@ class Flusher:
             replica.writes.fail()
             self.when_failed(replica)
         for reason in {replica.log.offline for replica in replicas}:
-            logger.error(
-                "%s: the data folder is offline, nothing in it is acknowledged any more; check the "
-                "disk, then restart the server",
-                reason,
-            )
+            logger.error(FOLDER_IS_OFFLINE, reason)

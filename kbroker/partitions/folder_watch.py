@@ -14,7 +14,7 @@ from collections.abc import Callable
 import trio
 
 from kbroker.cluster import Partition, Topic, TopicsChanged
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.manager import LogManager
 
 from .partitions import Partitions
@@ -140,6 +140,10 @@ class FolderWatch:
         try:
             with self._partitions.flusher.beside_another():
                 await self._partitions.in_thread(folder.manager.probe)
+        except SyncFailedError as error:
+            self._partitions.sync_failed(error)
+            folder.manager.accept()  # it takes nothing any more; a probe would say no more
+            return
         except StorageError as error:
             logger.debug("%s: the probe failed: %s", folder.manager.data_dir, error.message)
             return

@@ -16,7 +16,7 @@ import trio
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.slices import Slices
 from kbroker.storage.cached import Reading
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.future import FutureLog
 
 from .log_settings import log_config
@@ -75,6 +75,9 @@ class ReplicaMoves:
                 continue
             try:
                 await self._move(future)
+            except SyncFailedError as error:
+                self._partitions.sync_failed(error)
+                self._give_up(future, error.message or str(error))
             except KafkaError as error:
                 self._give_up(future, error.message or str(error))
             except FileNotFoundError as error:

@@ -26,13 +26,18 @@ from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.troubles import Troubles
-from kbroker.storage.errors import StorageError, UnreadableError, WriteRefusedError
+from kbroker.storage.errors import (
+    StorageError,
+    SyncFailedError,
+    UnreadableError,
+    WriteRefusedError,
+)
 from kbroker.storage.folders import LogFolders
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 
 from .epoch_renewal import EpochRenewal
-from .flusher import Flusher
+from .flusher import FOLDER_IS_OFFLINE, Flusher
 from .history import History, Line, change_of
 from .leading import Leading
 from .log_opening import LogOpening
@@ -232,7 +237,10 @@ class Partitions:
         self._opening.set_strays_aside()
 
     def _append_refused(self, replica: Replica, error: StorageError) -> None:
-        self.when_refused(replica, error)
+        if isinstance(error, SyncFailedError):
+            self.sync_failed(error)
+        else:
+            self.when_refused(replica, error)
 
     def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, begin to lead nothing.
@@ -346,6 +354,8 @@ class Partitions:
                     some_of(kept),
                 )
         except StorageError as error:
+            if isinstance(error, SyncFailedError):
+                self.sync_failed(error)
             logger.error(
                 "files of topic %s stay until the next start: %s", topic.name, error.message
             )
@@ -392,6 +402,9 @@ class Partitions:
 
     def report_storage_error(self, topic: Topic, index: int, error: StorageError) -> None:
         """Say once why a partition can be neither opened, read nor appended to."""
+        if isinstance(error, SyncFailedError):
+            self.sync_failed(error)
+            return
         is_refusal = isinstance(error, WriteRefusedError)
         if is_refusal and self.logs.refusal(topic.name, index) is not None:
             return  # that was said of the whole folder
@@ -411,6 +424,17 @@ class Partitions:
         for replica in tuple(self._replicas.values()):
             if error.path.startswith(f"{replica.log.folder}/"):
                 self.report_storage_error(replica.topic, replica.index, error)
+
+    def sync_failed(self, error: SyncFailedError) -> None:
+        """Take the folder offline in which a sync failed, and tell everybody who waits for its logs."""
+        self.logs.fail_at(error)
+        for replica in self.opened():
+            if replica.log.offline is not None and not replica.closed:
+                replica.commits.fail()
+                replica.writes.fail()
+                self._tell_if_unusable(replica)
+        if self.troubles.is_news(str(error)):
+            logger.error(FOLDER_IS_OFFLINE, error.message)
 
     # -- the end
 

@@ -14,7 +14,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader
 from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.changes import Changes
-from kbroker.storage.errors import StorageError, WriteRefusedError
+from kbroker.storage.errors import StorageError, SyncFailedError, WriteRefusedError
 from kbroker.storage.log import Appended, Log
 
 from .leading import Leading
@@ -267,7 +267,7 @@ class Replica:
         """Append one checked batch as the leader; see `Log.append` for what it raises."""
         try:
             appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        except WriteRefusedError as error:
+        except (WriteRefusedError, SyncFailedError) as error:
             self._when_refused(self, error)
             raise
         self.appends += 1
@@ -298,7 +298,7 @@ class Replica:
         """Tell the node when the system refuses a write."""
         try:
             yield
-        except WriteRefusedError as error:
+        except (WriteRefusedError, SyncFailedError) as error:
             self._when_refused(self, error)
             raise
 

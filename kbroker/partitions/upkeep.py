@@ -8,7 +8,7 @@ import logging
 import trio
 
 from kbroker.runtime.slices import Slices
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.folders import FolderJobs
 
 from .partitions import Partitions
@@ -71,6 +71,8 @@ class Upkeep:
                 job = partitions.logs.checkpoint(partitions.clock.log_ms())
                 with partitions.flusher.beside_another():
                     await self._run(job)
+            except SyncFailedError as error:
+                partitions.sync_failed(error)
             except StorageError as error:
                 text = f"checkpoint failed: {error.message}"
                 is_known = partitions.logs.refuses or not partitions.troubles.is_news(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker import __version__
@@ -207,10 +208,17 @@ def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:
 
 
 def _segment_bytes(folder: str) -> int:
-    with os.scandir(folder) as entries:
-        partitions = [entry.path for entry in entries if entry.is_dir()]
+    """Return the size of all records below a data folder; what cannot be read counts as empty."""
     total = 0
-    for path in partitions:
-        with os.scandir(path) as files:
-            total += sum(file.stat().st_size for file in files if file.name.endswith(LOG))
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            # A folder that cannot be read is offline, and is reported when its partition is opened.
+            with suppress(OSError):
+                if entry.is_dir():
+                    total += _partition_bytes(entry.path)
     return total
+
+
+def _partition_bytes(path: str) -> int:
+    with os.scandir(path) as files:
+        return sum(file.stat().st_size for file in files if file.name.endswith(LOG))

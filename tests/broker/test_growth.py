@@ -226,3 +226,19 @@ def test_noted_change_of_other_places_is_refused(tmp_path: Path, change: dict[st
     with pytest.raises(StorageError, match="name all data folders"):
         finish(OsFiles(), [str(folder)])
     assert sorted(tmp_path.rglob("*")) == before
+
+
+async def test_shrink_refuses_to_remove_records_that_the_metadata_does_not_know(
+    tmp_path: Path,
+) -> None:
+    async with started(tmp_path, nodes=2) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        await broker.local_node(1).node.cluster.reassign(
+            "t", 0, [1], factor_may_change=False, cause="test"
+        )
+    stray = tmp_path / "node-2" / f"x-0.{'0' * 32}-stray"
+    stray.mkdir()
+    (stray / "00000000000000000000.log").write_bytes(b"precious")
+    with pytest.raises(StorageError, match="node-2 would be removed, and holds x-0"):
+        await shrink(OsFiles(), [str(tmp_path)])
+    assert (stray / "00000000000000000000.log").read_bytes() == b"precious"

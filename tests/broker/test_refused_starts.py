@@ -193,3 +193,23 @@ async def test_what_kbroker_makes_is_for_its_owner_alone(tmp_path: Path) -> None
         wanted = 0o700 if path.is_dir() else 0o600
         assert path.stat().st_mode & 0o777 == wanted, path
     assert (tmp_path / "given").stat().st_mode & 0o777 == 0o755, "it was not made here"
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+async def test_folder_without_meta_properties_is_refused_with_the_lines_that_it_needs(
+    tmp_path: Path, nodes: int
+) -> None:
+    data = tmp_path / "data"
+    async with started(data, nodes=nodes) as broker:
+        await broker.create_topic("t")
+        folder = Path(broker.nodes[-1].data_dirs[0])
+    (folder / "meta.properties").unlink()
+    with pytest.raises((StorageError, ExceptionGroup)) as refused:
+        await started(data).__aenter__()
+    message = str(refused.value)
+    assert f"{folder}/meta.properties is missing" in message
+    lines = message.rpartition("with these lines: ")[2].split(", ")
+    (folder / "meta.properties").write_text("".join(f"{line}\n" for line in lines))
+    async with started(data) as broker:
+        assert len(broker.nodes) == nodes
+        assert "t" in broker.node.cluster.topics

@@ -141,7 +141,7 @@ def test_damage_is_found(data: Path, plant: Callable[[Path], object], reason: st
 
 def test_checkpoints_that_cannot_be(data: Path) -> None:
     name = "recovery-point-offset-checkpoint"
-    (data / name).write_bytes(offsets_to_bytes({("t", 0): 61}))
+    (data / name).write_bytes(offsets_to_bytes({("t", 0): 61}, name))
     assert checked(data, status=1)[1] == [f"{name}: 61 for t-0, whose records end at 60"]
     (data / name).write_bytes(b"0\n1\nx")
     (data / "meta.properties").write_bytes(b"x")

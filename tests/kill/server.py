@@ -201,7 +201,7 @@ class Server:
 
     def _checkpoint(self, name: str, topic: str) -> dict[int, int]:
         try:
-            offsets = offsets_from_bytes((self.data / name).read_bytes()) or {}
+            offsets = offsets_from_bytes((self.data / name).read_bytes(), name) or {}
         except FileNotFoundError:
             offsets = {}
         return {index: offsets.get((topic, index), 0) for index in range(PARTITIONS[topic])}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from uuid import UUID
 
 import pytest
@@ -9,6 +10,7 @@ from kbroker.storage.checkpoints import (
     OffsetCheckpoints,
     Offsets,
     PartitionMetadata,
+    checksums_in_marker,
     clean_marker,
     decode_id,
     encode_id,
@@ -18,6 +20,7 @@ from kbroker.storage.checkpoints import (
 )
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
+from kbroker.storage.naming import LOG_STARTS, RECOVERY_POINTS
 
 # Written by Apache Kafka 4.3.0.
 KAFKA_OFFSETS = b"0\n3\n__transaction_state 42 0\nref 0 30000\nreftx 0 153\n"
@@ -30,12 +33,14 @@ KAFKA_META = (
 
 class TestOffsets:
     def test_kafkas_file(self) -> None:
-        offsets = offsets_from_bytes(KAFKA_OFFSETS)
+        offsets = offsets_from_bytes(KAFKA_OFFSETS, LOG_STARTS)
         assert offsets == {("__transaction_state", 42): 0, ("ref", 0): 30000, ("reftx", 0): 153}
-        assert offsets_from_bytes(offsets_to_bytes(offsets)) == offsets
+        assert offsets_from_bytes(offsets_to_bytes(offsets, LOG_STARTS), LOG_STARTS) == offsets
 
     def test_empty(self) -> None:
-        assert offsets_from_bytes(b"") == offsets_from_bytes(b"0\n0\n") == {}
+        assert (
+            offsets_from_bytes(b"", LOG_STARTS) == offsets_from_bytes(b"0\n0\n", LOG_STARTS) == {}
+        )
 
     @pytest.mark.parametrize(
         "data",
@@ -52,11 +57,11 @@ class TestOffsets:
         ],
     )
     def test_damage_is_seen(self, data: bytes) -> None:
-        assert offsets_from_bytes(data) is None
+        assert offsets_from_bytes(data, LOG_STARTS) is None
 
     def test_a_cut_file_is_seen(self) -> None:
         for end in range(1, len(KAFKA_OFFSETS)):
-            assert offsets_from_bytes(KAFKA_OFFSETS[:end]) is None
+            assert offsets_from_bytes(KAFKA_OFFSETS[:end], LOG_STARTS) is None
 
 
 class TestOffsetCheckpoints:
@@ -147,7 +152,7 @@ def test_no_changed_bit_goes_unnoticed() -> None:
     offsets = {("orders", 0): 30, ("orders", 1): 1234}
     for data, parse, content in (
         (identity.to_bytes(), PartitionMetadata.from_bytes, identity),
-        (offsets_to_bytes(offsets), offsets_from_bytes, offsets),
+        (offsets_to_bytes(offsets, LOG_STARTS), _parse_log_starts, offsets),
         (meta.to_bytes(), _parse_meta, meta),
     ):
         for position in range(len(data)):
@@ -167,8 +172,20 @@ def _parse_meta(data: bytes) -> MetaProperties | None:
         return None
 
 
-def test_clean_marker_is_kafkas_json() -> None:
-    assert clean_marker() == b'{"version":0,"brokerEpoch":-1}'
+def _parse_log_starts(data: bytes) -> dict[tuple[str, int], int] | None:
+    return offsets_from_bytes(data, LOG_STARTS)
+
+
+def test_checkpoint_under_the_name_of_another_one_is_damaged() -> None:
+    data = offsets_to_bytes({("orders", 0): 30}, LOG_STARTS)
+    assert offsets_from_bytes(data, RECOVERY_POINTS) is None
+
+
+def test_clean_marker_is_kafkas_json_with_checksums_of_the_checkpoints() -> None:
+    assert json.loads(clean_marker({})) == {"version": 0, "brokerEpoch": -1, "checkpoints": {}}
+    assert checksums_in_marker(clean_marker({LOG_STARTS: 7})) == {LOG_STARTS: 7}
+    for kafkas in (b'{"version":0,"brokerEpoch":-1}', b"", b"[]", b'{"checkpoints":3}'):
+        assert checksums_in_marker(kafkas) == {}
 
 
 def test_version_of_lines_is_checked() -> None:

@@ -389,3 +389,15 @@ def _file_size_limit(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_removed_lock_file_does_not_free_the_folder(tmp_path: Path) -> None:
+    path = (tmp_path / ".lock").as_posix()
+    held = OsFiles().lock(path)
+    (tmp_path / ".lock").unlink()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="another broker uses this data folder"):
+            OsFiles().lock(path)
+    held.release()
+    OsFiles().lock(path).release()
+    OsFiles().lock(path).release()

@@ -32,7 +32,8 @@ def fill(log: Log, count: int, **fields: int) -> None:
 
 
 def saved(files: Files, data_dir: str, name: str) -> dict[tuple[str, int], int] | None:
-    return offsets_from_bytes(files.read_bytes(f"{data_dir}/{name}-offset-checkpoint"))
+    file = f"{name}-offset-checkpoint"
+    return offsets_from_bytes(files.read_bytes(f"{data_dir}/{file}"), file)
 
 
 class TestFolder:

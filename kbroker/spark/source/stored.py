@@ -86,7 +86,7 @@ class DataFolders:
 
     def _offsets(self, path: str, name: str) -> dict[Partition, int]:
         try:
-            offsets = offsets_from_bytes(FILES.read_bytes(f"{path}/{name}"))
+            offsets = offsets_from_bytes(FILES.read_bytes(f"{path}/{name}"), name)
         except FileNotFoundError:
             if name == LOG_STARTS:
                 return {}

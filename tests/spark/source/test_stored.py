@@ -76,8 +76,10 @@ class Folder:
         (self.partition / file_name(base, ".timeindex")).write_bytes(times.to_bytes())
 
     def checkpoint(self, end: int, start: int = 0) -> None:
-        (self.path / HIGH_WATERMARKS).write_bytes(offsets_to_bytes({("t", 0): end}))
-        (self.path / LOG_STARTS).write_bytes(offsets_to_bytes({("t", 0): start}))
+        (self.path / HIGH_WATERMARKS).write_bytes(
+            offsets_to_bytes({("t", 0): end}, HIGH_WATERMARKS)
+        )
+        (self.path / LOG_STARTS).write_bytes(offsets_to_bytes({("t", 0): start}, LOG_STARTS))
 
     @property
     def log(self) -> StoredLog:
@@ -289,7 +291,7 @@ def test_several_folders_are_one_broker(folder: Folder, tmp_path: Path) -> None:
     other = Folder(tmp_path / "other")
     other.partition.rename(other.path / "u-3")
     (other.path / "u-3" / file_name(0, ".log")).write_bytes(batch(0))
-    (other.path / HIGH_WATERMARKS).write_bytes(offsets_to_bytes({("u", 3): 10}))
+    (other.path / HIGH_WATERMARKS).write_bytes(offsets_to_bytes({("u", 3): 10}, HIGH_WATERMARKS))
     both = SourceOptions.parse({"path": f"{folder.path}, {other.path}/"})
 
     ends = FilePartitions(both).resolve(Everywhere(LATEST), side="ending")

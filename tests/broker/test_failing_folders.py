@@ -1,0 +1,98 @@
+"""Folders and files that the disk refuses: what is offline is named, and the rest is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.client.cluster import open_cluster
+from kbroker.client.cluster_details import cluster_problems
+from kbroker.process.facts import _segment_bytes, banner_lines, facts_of_all
+from kbroker.protocol.errors import ErrorCode
+from kbroker.storage.crash_files import CrashFiles, Operation
+from kbroker.storage.errors import SyncFailedError
+
+from ..brokers import started, started_on
+from ..storage.test_lost_files import file_instead, link_to_itself
+from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
+from .test_foreign_folders import served, write
+
+
+@pytest.mark.parametrize("plant", [file_instead, link_to_itself])
+async def test_partition_whose_folder_cannot_be_listed_is_offline_and_others_serve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, plant: Callable[[Path], None]
+) -> None:
+    await write(tmp_path, {"a": 2})
+    plant(tmp_path / "a-0")
+    async with started(tmp_path) as broker:
+        lines = [*banner_lines(facts_of_all(broker, None), data_dirs=["data"], is_new=False)]
+        assert any("1 topic, " in line for line in lines)
+        assert await served(broker, "a", 0) is None
+        assert await served(broker, "a", 1) is not None
+        async with connected(broker.endpoint) as wire:
+            topic = Topic("a", broker.node.cluster.topics["a"].id)
+            row = await produce(wire, topic, batch([b"x"]))
+            assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert (await produce(wire, topic, batch([b"x"]), partition=1)).error_code == 0
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert line.getMessage().startswith("partition a-0: cannot ")
+    assert f"{tmp_path}/a-0" in line.getMessage()
+    assert "restore it from a copy" in line.getMessage()
+
+
+def test_banner_leaves_out_the_size_of_what_cannot_be_listed(tmp_path: Path) -> None:
+    for name in ("a-0", "a-1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(10))
+    link_to_itself(tmp_path / "a-1")
+    assert _segment_bytes(str(tmp_path)) == 20, "what was moved away still counts"
+    assert _segment_bytes(str(tmp_path / "missing")) == 0
+
+
+@pytest.mark.parametrize("ending", [".index", "leader-epoch-checkpoint.tmp", "/one/a-0", "/one"])
+async def test_failed_sync_of_any_file_takes_the_folder_offline_and_health_says_why(
+    ending: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = CrashFiles()
+    is_failing = False
+
+    def refuse(operation: Operation) -> None:
+        is_sync = operation.kind in ("sync", "syncdir")
+        is_there = operation.path.startswith("/one") and operation.path.endswith(ending)
+        if is_failing and is_sync and is_there:
+            raise SyncFailedError(f"cannot sync {operation.path}: I/O", operation.path)
+
+    files.hook = refuse
+    async with started_on(files, ["/one", "/two"]) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "a", 2)
+        for index in range(2):
+            records = batch([bytes(10_000)] * 3)
+            assert (await produce(wire, topic, records, partition=index)).error_code == 0
+        broker.node.partitions.named_hosted("a", 0).log.save()
+        broker.node.partitions.named_hosted("a", 0).log.epochs.changed = True
+        is_failing = True
+        if ending.endswith(("a-0", "one")):
+            log = broker.node.partitions.named_hosted("a", 0).log
+            log.segments.distrust_all_names()
+            await produce(wire, topic, batch([b"x"]))
+        await broker.node.upkeep.checkpoint()
+        row = await produce(wire, topic, batch([b"x"]))
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await fetch(wire, topic)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(wire, topic, batch([b"x"]), partition=1)).error_code == 0
+        assert len(values_of(await fetch(wire, topic, partitions=[1]))) == 4
+    lines = [each.getMessage() for each in caplog.records if "folder is offline" in each.message]
+    assert len(lines) == 1
+    assert "check the disk, then restart the server" in lines[0]
+
+
+async def test_health_advises_to_check_the_disk_after_a_failed_sync(tmp_path: Path) -> None:
+    async with started([tmp_path / "one", tmp_path / "two"]) as broker:
+        await broker.create_topic("a")
+        broker.node.partitions.logs.managers[0].fail("cannot sync a file")
+        async with open_cluster([broker.endpoint], "test") as cluster:
+            (problem,) = await cluster_problems(cluster)
+    assert "check or replace the disk" in problem["action"]
+    assert "room" not in problem["action"]

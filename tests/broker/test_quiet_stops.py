@@ -1,0 +1,28 @@
+"""A stop in order says nothing that would alarm an operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.cluster.local_store import LocalStore
+
+from ..brokers import started
+
+
+async def test_graceful_stop_of_several_nodes_does_not_say_that_nodes_were_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Heartbeats go on while a node says that it ends, which takes a while on a slow disk."""
+    write = LocalStore._write
+
+    async def slowly(store: LocalStore, line: bytes) -> None:
+        await write(store, line)
+        await trio.sleep(0.02)
+
+    async with started(tmp_path, nodes=3, broker_heartbeat_interval_ms=5) as broker:
+        await broker.create_topic("a")
+        monkeypatch.setattr(LocalStore, "_write", slowly)
+    assert [each.getMessage() for each in caplog.records if each.levelname != "INFO"] == []

@@ -1,0 +1,101 @@
+"""Random damage to data folders: a start serves what was acknowledged, or names what is wrong.
+
+`--damages` says how many cases are drawn. The cases of one run follow from `--seed`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.partitions.log_opening import LogOpening
+from kbroker.storage.manager import LogManager
+
+from .cases import Damage, other_cluster, run_case, swap
+from .folders import Templates, make_templates
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
+    return trio.run(make_templates, tmp_path_factory.mktemp("templates"))
+
+
+@pytest.mark.slow
+async def test_damaged_folder_is_served_exactly_or_named(
+    templates: Templates, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    cases, first = pytestconfig.getoption("--damages"), pytestconfig.getoption("--seed")
+    results: Counter[str] = Counter()
+    wrong = []
+    for seed in range(first, first + cases):
+        outcome = await run_case(templates, tmp_path, seed)
+        results[outcome.result] += 1
+        if outcome.faults:
+            wrong.append(f"{outcome.what}: {'; '.join(outcome.faults)}")
+            print(wrong[-1], flush=True)
+    print(
+        f"figures: {cases} damaged folders from seed {first}: {dict(results)}, {len(wrong)} wrong"
+    )
+    assert not wrong, "\n".join(wrong)
+    assert results.total() == cases
+
+
+def first_segment(data: Path, _: random.Random, __: Templates) -> str:
+    path = min((data / "many-1").glob("*.log"))
+    path.unlink()
+    return f"remove {path.name} of many-1"
+
+
+def swapped_partitions(data: Path, _: random.Random, __: Templates) -> str:
+    swap(data / "many-0", data / "many-1")
+    return "swap many-0 and many-1"
+
+
+async def test_undamaged_folders_are_served_exactly(templates: Templates, tmp_path: Path) -> None:
+    for seed in range(3):
+        outcome = await run_case(templates, tmp_path, seed, [lambda *_: "nothing"])
+        assert outcome[1:] == ("served", []), outcome
+
+
+def plant_unchecked_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.storage.recovery._check_first", lambda *_: None)
+
+
+def plant_silent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a folder of another topic id were deleted without a word."""
+    monkeypatch.setattr(
+        LogOpening,
+        "_set_aside",
+        lambda self, topic, index, error: self._logs.set_aside([(topic.name, index)]) and None,
+    )
+
+
+def plant_unchecked_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogManager, "_check_held", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "damage"),
+    [
+        (plant_unchecked_start, first_segment),
+        (plant_silent_deletion, other_cluster),
+        (plant_unchecked_identity, swapped_partitions),
+    ],
+)
+async def test_planted_silent_loss_is_reported(
+    templates: Templates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: object,
+    damage: Damage,
+) -> None:
+    assert callable(plant)
+    sound = await run_case(templates, tmp_path, 1, [damage])
+    assert (sound.result, sound.faults) == ("named", [])
+    plant(monkeypatch)
+    outcome = await run_case(templates, tmp_path, 1, [damage])
+    assert "differs, and no warning names it" in " ".join(outcome.faults), outcome

@@ -447,14 +447,21 @@ class RecordWalk:
             self._earliest, self._latest = 1, 0  # so that each record is judged
 
     def _judged(self, index: int, timestamp: int) -> int:
-        """Return a timestamp as a `long` of Java, and note that it is not between its limits."""
+        """Check a timestamp that may be outside its limits, or the largest so far.
+
+        Returns:
+            The timestamp as a `long` of Java. `TIMESTAMP_MIN` for one that is refused: as the largest
+            so far, it would hide later records with the same timestamp.
+        """
         if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
             timestamp = wrapped(timestamp)
         if self._wrong_time:
             self._report_time(index, self._wrong_time)
-        elif timestamp != NO_TIMESTAMP and not self._earliest <= timestamp <= self._latest:
+            return TIMESTAMP_MIN
+        if timestamp != NO_TIMESTAMP and not self._earliest <= timestamp <= self._latest:
             limits = f"{self._earliest} and {self._latest}"
             self._report_time(index, f"timestamp {timestamp} is not within {limits}")
+            return TIMESTAMP_MIN
         return timestamp
 
     def _report_time(self, index: int, message: str) -> None:

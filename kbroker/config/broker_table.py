@@ -1391,6 +1391,7 @@ _SECURITY = (
         "Everybody on the way can read their passwords: for trusted networks, such as that of a "
         "compose file.",
         dynamic=False,
+        own=True,
     ),
     *_TOKENS,
     *_DELEGATION_TOKENS,

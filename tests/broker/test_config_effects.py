@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.cluster import Partition, ResourceType
+from kbroker.cluster import ResourceType
 from kbroker.config import BROKER_PROPERTIES, TOPIC_PROPERTIES, Effect
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
@@ -210,10 +210,11 @@ async def records_get_the_time_of_the_broker(trial: Trial) -> None:
 async def too_few_replicas_refuse_a_write_for_all(trial: Trial) -> None:
     """Of two replicas one is in sync; that a partition has only one is never held against it."""
     replica = trial.broker.node.partitions.named_replica(T.name, 0)
-    replica.follow_cluster(Partition(0, replicas=[1, 2], isr=[1], leader=1, leader_epoch=0))
+    behind = replace(replica.partition, replicas=[1, 2], isr=[1])
+    replica.follow_cluster(behind)
     assert await trial.produce() == 0
     await trial.set("min.insync.replicas", "2")
-    replica.follow_cluster(Partition(0, replicas=[1, 2], isr=[1], leader=1, leader_epoch=0))
+    replica.follow_cluster(behind)
     assert await trial.produce() == ErrorCode.NOT_ENOUGH_REPLICAS
     assert await trial.produce(acks=1) == 0
 
@@ -296,6 +297,14 @@ async def batches_get_the_codec_of_the_topic(trial: Trial) -> None:
         assert await trial.produce(batch([b"x" * 1000] * 10, codec=Codec.LZ4)) == 0
         stored.append((await _last_batch(trial)).codec)
     assert stored == [Codec.LZ4, Codec.GZIP, Codec.NONE, Codec.ZSTD]
+
+
+@effect_of("max.decompressed.message.bytes")
+async def large_records_are_rejected_when_compressed(trial: Trial) -> None:
+    large = batch([b"x" * 1000], codec=Codec.LZ4)
+    for value, code in (("1100", ErrorCode.NONE), ("900", ErrorCode.INVALID_RECORD)):
+        await trial.set("max.decompressed.message.bytes", value)
+        assert await trial.produce(large) == code
 
 
 @effect_of("compression.gzip.level")

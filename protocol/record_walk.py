@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from .records import (
+    NO_LIMIT,
     NO_TIMESTAMP,
     RECORD_ERRORS_MAX,
     TIMESTAMP_MAX,
@@ -87,7 +88,8 @@ class RecordWalk:
         self._base_timestamp = header.base_timestamp
         self._longest = 2 * rules.max_record_bytes if header.codec else _UINT32_MAX  # as a varint
         self._needs_keys = rules.compacted
-        if rules.log_append_time:
+        limits = rules.timestamp_before_max_ms, rules.timestamp_after_max_ms
+        if rules.log_append_time or limits == (NO_LIMIT, NO_LIMIT):
             self._earliest, self._latest = TIMESTAMP_MIN, TIMESTAMP_MAX
         else:
             self._earliest = max(now_ms - rules.timestamp_before_max_ms, TIMESTAMP_MIN)

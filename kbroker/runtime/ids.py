@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from uuid import UUID
 
 
@@ -12,4 +12,4 @@ def random_uuid() -> UUID:
     The bytes come from the operating system and not from `uuid.uuid4`, which tests often patch. A
     broker in the same process would otherwise give the same id to two topics.
     """
-    return UUID(bytes=secrets.token_bytes(16), version=4)
+    return UUID(bytes=os.urandom(16), version=4)

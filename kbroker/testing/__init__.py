@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .patched_threads import check_threads
-
 if TYPE_CHECKING:
     from .async_broker import RunningBroker, open_test_broker
     from .external import ExternalKafka
@@ -54,5 +52,7 @@ def __getattr__(name: str) -> Any:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .patched_threads import check_threads
+
     check_threads()
     return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -147,7 +147,7 @@ def test_on_a_follower(manager: LogManager) -> None:
     """It takes over as leader, before and after a stop."""
     leader = open_log(manager)
     sent = send(leader)
-    names = ("at once", "after a stop")
+    names = ("at-once", "after-a-stop")
     for name in names:
         follower = open_log(manager, name)
         for part in parts_of(leader):

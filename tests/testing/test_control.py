@@ -514,7 +514,7 @@ def test_a_node_whose_port_is_taken_meanwhile(
     with socket.create_server(Endpoint.parse(address)):
         answer = order("start_node", node=2)
     assert not answer["ok"]
-    assert answer["error"].startswith(f"port {address.rpartition(':')[2]} on 127.0.0.1 is in use")
+    assert f"port {address.rpartition(':')[2]} is in use" in answer["error"]
     assert "Traceback" not in capfd.readouterr().err
     assert order("start_node", node=2)["ok"]
     assert order("close")["ok"]

@@ -10,7 +10,7 @@ of a topic id would make a partition look like a stranger's. So each file has on
 place where Kafka's own readers take no notice of it, with the CRC-32C of the others. In the offset
 files it covers the name of the file as well: they have one format, and a log start that is another
 file's recovery point would give up all records. Files without that line, as Kafka writes them, are
-taken as they are.
+taken as they are, and so are files of earlier versions, whose checksum leaves out the name.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def offsets_from_bytes(data: bytes, name: str) -> dict[Partition, int] | None:
     if checksum is not None:
         rows = [" ".join(entry) for entry in entries if entry[0] != _CHECKSUM_TOPIC]
         body = "".join(f"{row}\n" for row in rows).encode()
-        if checksum != crc32c(body, crc32c(name.encode())):
+        if checksum not in (crc32c(body, crc32c(name.encode())), crc32c(body)):
             return None
     return offsets
 

@@ -25,6 +25,8 @@ from kbroker.storage.naming import LOG_STARTS, RECOVERY_POINTS
 # Written by Apache Kafka 4.3.0.
 KAFKA_OFFSETS = b"0\n3\n__transaction_state 42 0\nref 0 30000\nreftx 0 153\n"
 KAFKA_PARTITION = b"version: 0\ntopic_id: bVyioQuERiybyO8A7mo8fQ"
+# Written by kbroker before checksums covered the name of the file.
+EARLIER_STARTS = b"0\n4\nplain 0 5\ntrim 0 37\ntrim 1 55\n__checksum 0 2701873829\n"
 KAFKA_META = (
     b"#\n#Sat Nov 21 09:24:22 UTC 2026\nnode.id=1\ndirectory.id=9zWOGwWPTcG2AgDWW_m4NQ\n"
     b"version=1\ncluster.id=GyFiz_PMSD627V0vW6A4Pg\n"
@@ -179,6 +181,12 @@ def _parse_log_starts(data: bytes) -> dict[tuple[str, int], int] | None:
 def test_checkpoint_under_the_name_of_another_one_is_damaged() -> None:
     data = offsets_to_bytes({("orders", 0): 30}, LOG_STARTS)
     assert offsets_from_bytes(data, RECOVERY_POINTS) is None
+
+
+def test_checkpoint_of_an_earlier_version_keeps_its_offsets() -> None:
+    offsets = {("plain", 0): 5, ("trim", 0): 37, ("trim", 1): 55}
+    assert offsets_from_bytes(EARLIER_STARTS, LOG_STARTS) == offsets
+    assert offsets_from_bytes(EARLIER_STARTS.replace(b" 37", b" 36"), LOG_STARTS) is None
 
 
 def test_clean_marker_is_kafkas_json_with_checksums_of_the_checkpoints() -> None:

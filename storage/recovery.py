@@ -174,7 +174,7 @@ def _take_over(
     cut: Cut | None,
 ) -> int:
     """Find out what the segments hold, and give it to the log; returns its end offset."""
-    _check_first(log, segments, known)
+    _check_first(files, log, segments, known)
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)
     recovered_bytes = 0
     if clean:
@@ -323,15 +323,20 @@ class _Folder:
             self._list()
 
 
+def _saved_epochs(files: Files, folder: str) -> LeaderEpochs | None:
+    """Return the leader epochs of their file; None if it is missing or damaged."""
+    with suppress(FileNotFoundError):
+        return LeaderEpochs.from_bytes(files.read_bytes(f"{folder}/{LEADER_EPOCHS}"))
+    return None
+
+
 def _read_epochs(
     files: Files, folder: str, segments: list[Segment], log_start: int, end: int
 ) -> LeaderEpochs:
     """The leader epochs between two offsets: from their file, and where it says nothing from the
     batches. The file may be missing or damaged, or know a later log start than the log itself."""
-    epochs, saved = LeaderEpochs(), None
-    with suppress(FileNotFoundError):
-        saved = LeaderEpochs.from_bytes(files.read_bytes(f"{folder}/{LEADER_EPOCHS}"))
-        epochs.has_file = True
+    epochs, saved = LeaderEpochs(), _saved_epochs(files, folder)
+    epochs.has_file = files.exists(f"{folder}/{LEADER_EPOCHS}")
     if saved is not None and saved.entries:
         _warn_of_earlier_start(folder, segments, log_start, saved.entries[0][1])
     entries = [entry for entry in saved.entries if entry[1] < end] if saved is not None else []
@@ -442,13 +447,17 @@ def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) 
             segment.load_latest()
 
 
-def _check_first(log: Log, segments: list[Segment], known: Offsets) -> None:
+def _check_first(files: Files, log: Log, segments: list[Segment], known: Offsets) -> None:
     """Raise CorruptLogError if records are missing before the first segment.
 
     They are if a sync had covered some from the log start on. Otherwise the log was begun at a later
-    offset, as a follower does that is too far behind, and a crash came before the checkpoint.
+    offset, as a follower does that is too far behind, and a crash came before the checkpoint. Apache
+    Kafka checkpoints no log start at which a segment begins, but its leader epochs begin there.
     """
-    if segments and segments[0].base_offset > known.log_start < known.recovery_point:
+    if not segments or not segments[0].base_offset > known.log_start < known.recovery_point:
+        return
+    saved = _saved_epochs(files, log.folder)
+    if saved is None or not saved.entries or saved.entries[0][1] < segments[0].base_offset:
         path = f"{log.folder}/{file_name(known.log_start, LOG)}"
         reason = (
             f"it is missing: the log starts at offset {known.log_start}, and the first segment that is "

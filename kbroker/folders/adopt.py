@@ -49,6 +49,7 @@ from kbroker.storage.batches import BEGINNING, Position, walk_headers
 from kbroker.storage.checkpoints import (
     MetaProperties,
     OffsetCheckpoints,
+    Offsets,
     PartitionMetadata,
     clean_marker,
 )
@@ -69,6 +70,7 @@ from kbroker.storage.naming import (
     folder_name,
     parse_file_name,
     parse_folder_name,
+    segments_from,
 )
 from kbroker.storage.producer_state import ProducerStates
 from kbroker.storage.sync import sync_file
@@ -541,10 +543,17 @@ def _write_checkpoints(what: Plan, data_dir: Path, files: OsFiles) -> None:
     checkpoints = OffsetCheckpoints(files, str(data_dir))
     known = {source.path: OffsetCheckpoints(files, str(source.path)) for source in what.sources}
     checkpoints.update(
-        (key, known[folder.parent].get(key))
+        (key, _offsets_of(known[folder.parent], key, folder))
         for key, folder in what.folders.items()
         if folder.parent in known
     )
+
+
+def _offsets_of(known: OffsetCheckpoints, key: Key, folder: Path) -> Offsets:
+    """Return what is known of a log. Kafka checkpoints no log start at which a segment begins."""
+    offsets = known.get(key)
+    segments = segments_from((path.name for path in folder.iterdir()), 0)
+    return offsets._replace(log_start=max([offsets.log_start, *segments[:1]]))
 
 
 def _transfer(folder: Path, target: Path, how: Transfer) -> None:

@@ -189,6 +189,27 @@ def test_links_are_for_segments_that_nobody_writes_to(kafka: Path, tmp_path: Pat
     assert not (target / "users-0" / active.name).samefile(active)
 
 
+@pytest.mark.parametrize("has_epochs", [True, False])
+async def test_log_whose_first_segment_kafka_has_deleted_begins_at_the_next_one(
+    cli: Cli, kafka: Path, tmp_path: Path, has_epochs: bool
+) -> None:
+    """Kafka checkpoints no log start at which a segment begins."""
+    folder, target = kafka / "users-0", tmp_path / "new"
+    for path in folder.glob("0*"):
+        path.unlink()
+    segment = encode_batch([Record(None, b"v", 0)], base_offset=1)
+    (folder / f"{1:020}.log").write_bytes(segment)
+    (folder / "leader-epoch-checkpoint").unlink()
+    if has_epochs:
+        (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 1\n")
+    (kafka / "recovery-point-offset-checkpoint").write_text("0\n1\nusers 0 2\n")
+    (kafka / ".kafka_cleanshutdown").unlink()
+    await cli("log", "adopt", str(kafka), "--data-dir", str(target))
+    async with started(target) as broker:
+        log = broker.node.partitions.named_replica("users", 0).log
+        assert (log.log_start_offset, log.log_end_offset) == (1, 2)
+
+
 async def test_a_kafka_that_was_killed(cli: Cli, kafka: Path, tmp_path: Path) -> None:
     """The first start looks through all logs; links would let it cut Kafka's own files."""
     (kafka / ".kafka_cleanshutdown").unlink()

@@ -13,7 +13,7 @@ from kbroker.storage.checkpoints import OffsetCheckpoints
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import Files, OsFiles
 from kbroker.storage.log import Log
-from kbroker.storage.naming import HIGH_WATERMARKS, RECOVERY_POINTS
+from kbroker.storage.naming import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 from .helpers import NOW, SMALL, TOPIC_ID, append, commit, open_log, open_manager, values
 
@@ -51,6 +51,23 @@ def test_log_without_one_of_its_segments_is_offline(
     place[0].remove(f"{place[1]}/orders-0/{names[number]}")
     with pytest.raises(CorruptLogError, match="kbroker log repair"):
         log_of(place)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_log_start_at_a_segment_without_checkpoint_is_served_as_kafka_leaves_it(
+    place: Place, clean: bool
+) -> None:
+    files, data_dir = place
+    names = written(place, clean=clean)
+    start = int(names[1].removesuffix(".log"))
+    manager = open_manager(files, data_dir)
+    open_log(manager).delete_records_before(start)
+    manager.checkpoint(NOW).run()
+    manager.close(clean=clean, now_ms=NOW)
+    files.remove(f"{data_dir}/{LOG_STARTS}")
+    log = log_of(place)
+    assert log.log_start_offset == start
+    assert values(log) == [b"value %d" % number for number in range(start, COUNT)]
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -31,7 +31,7 @@ from .checkpoints import (
     clean_marker,
     encode_id,
 )
-from .errors import ForeignLogError, StorageError, SyncFailedError
+from .errors import ForeignLogError, StorageError, SyncFailedError, WriteRefusedError
 from .files import Files, Lock
 from .log import NEVER_COMPACTED, Log
 from .log_config import LogConfig
@@ -531,11 +531,11 @@ class LogManager:
     def _check_held(self, key: Partition, topic_id: UUID) -> None:
         """Check that a folder holds the partition that it is opened for.
 
-        A folder that does not say what it holds gets a file that does.
+        A folder that does not say what it holds gets a file that does, if the disk takes it.
 
         Raises:
             ForeignLogError: The folder holds another partition.
-            StorageError: The folder cannot be read or written.
+            StorageError: The folder cannot be read, or written although the disk takes bytes.
         """
         folder, held = f"{self.data_dir}/{folder_name(*key)}", self._held(key)
         if held is not None and not held.is_of(topic_id, key[1]):
@@ -558,7 +558,8 @@ class LogManager:
                     key[1],
                 )
             data = PartitionMetadata(topic_id, key[1]).to_bytes()
-            self._files.write_atomic(f"{folder}/{PARTITION_METADATA}", data)
+            with suppress(WriteRefusedError):  # on a full disk the folder stays as it is
+                self._files.write_atomic(f"{folder}/{PARTITION_METADATA}", data)
 
     def _load(
         self,

@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.storage.checkpoints import PartitionMetadata, encode_id, offsets_from_bytes
 from kbroker.storage.crash_files import CrashFiles, Operation
-from kbroker.storage.errors import ForeignLogError, StorageError
+from kbroker.storage.errors import ForeignLogError, StorageError, WriteRefusedError
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
@@ -141,6 +141,26 @@ class TestOpen:
         files.write_atomic(path, b"version: 0\ntopic_id: " + encode_id(TOPIC_ID).encode())
         assert open_log(open_manager(files, data_dir)).log_end_offset == 5
         assert PartitionMetadata.from_bytes(files.read_bytes(path)) == (TOPIC_ID, 0)
+
+    def test_folder_without_its_partition_number_is_served_from_a_full_disk(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files, data_dir = place
+        manager = open_manager(files, data_dir)
+        fill(open_log(manager), 5)
+        manager.close()
+        path = f"{data_dir}/orders-0/partition.metadata"
+        kafkas = b"version: 0\ntopic_id: " + encode_id(TOPIC_ID).encode()
+        files.write_atomic(path, kafkas)
+        manager = open_manager(files, data_dir)
+
+        def refuse(path: str, data: bytes) -> None:
+            raise WriteRefusedError(f"cannot write {path}: No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write_atomic", refuse)
+            assert open_log(manager).log_end_offset == 5
+        assert files.read_bytes(path) == kafkas
 
     def test_an_id_that_was_lost_is_written_again(self, place: Place) -> None:
         files, data_dir = place

@@ -451,7 +451,7 @@ class _FileLock:
     def release(self) -> None:
         folder, self._folder = self._folder, None
         if folder is not None:
-            os.close(folder)
+            _unlock_folder(folder)
         self._lock.release()
 
 
@@ -474,6 +474,15 @@ def _locked_folder(path: str) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def _unlock_folder(fd: int) -> None:
+    """Unlock a folder, also if a forked child still has the descriptor."""
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 class OsFiles:

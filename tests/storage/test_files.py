@@ -6,6 +6,8 @@ import gc
 import os
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -401,3 +403,25 @@ def test_removed_lock_file_does_not_free_the_folder(tmp_path: Path) -> None:
     held.release()
     OsFiles().lock(path).release()
     OsFiles().lock(path).release()
+
+
+BESIDE_CHILD = """
+import os, sys
+from kbroker.storage.files import OsFiles
+
+held = OsFiles().lock(sys.argv[1])
+reader, writer = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(writer)
+    os.read(reader, 1)
+    os._exit(0)
+held.release()
+OsFiles().lock(sys.argv[1]).release()
+"""
+
+
+def test_released_folder_is_free_while_a_forked_child_lives(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BESIDE_CHILD, (tmp_path / ".lock").as_posix()]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -97,9 +97,10 @@ class SchemaWorkers:
             await self.close()
 
     async def _end_idle(self, pool: _Pool, since: float) -> None:
-        for each in [each for each in pool.idle if each.idle_since <= since]:
-            pool.idle.remove(each)
-            await self._end(each)
+        # A task may take one of them while another one ends.
+        while old := [each for each in pool.idle if each.idle_since <= since]:
+            pool.idle.remove(old[0])
+            await self._end(old[0])
 
     async def close(self) -> None:
         """End all processes."""

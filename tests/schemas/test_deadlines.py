@@ -136,6 +136,28 @@ async def test_idle_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
                 await trio.sleep(0.01)
 
 
+async def test_process_that_gets_a_task_while_another_idle_one_ends_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with schema_workers() as workers:
+        async with trio.open_nursery() as nursery:
+            for client in "ab":
+                nursery.start_soon(workers.check, GOOD, client)
+        assert len(workers.processes) == 2
+        end = workers_module._Worker.end
+        checked = []
+
+        async def end_while_busy(worker: workers_module._Worker, seconds: float) -> int:
+            monkeypatch.undo()
+            checked.append(await workers.check(GOOD, ""))
+            return await end(worker, seconds)
+
+        monkeypatch.setattr(workers_module._Worker, "end", end_while_busy)
+        await workers._end_idle(workers._small, trio.current_time())
+        assert isinstance(checked[0], Checked)
+        assert len(workers.processes) == 1
+
+
 async def test_cancelled_task_ends_its_process() -> None:
     async with schema_workers() as workers:
         with trio.move_on_after(0.05) as limit:

@@ -35,8 +35,8 @@ class LocalStore:
     Format: one line a transaction, `crc32-in-hex SP json LF`. A line is synced before the
     transaction answers. Crash policy: what a crash tears can only be the last line, that of a
     transaction that was never answered, so it is cut. A bad line that sound ones follow is damage:
-    StorageError, and the file is left as it is. So is a journal that does not end where the last
-    clean stop left it, which a file beside it tells (`.clean`, removed before the first write):
+    StorageError, and the file is left as it is. So is a journal that ends before the place where the
+    last clean stop left it, which a file beside it tells (`.clean`, removed before the first write):
     it was cut, or an older copy was put in its place. Entries that hang on a lease are in the journal
     with its id, and are dropped when it is opened: the process that held it is gone.
     A journal that is mostly history is rewritten without it (temporary file, rename): before the
@@ -151,6 +151,12 @@ class LocalStore:
         if end is None:
             logger.warning(
                 "%s is damaged: how the last stop left %s is not known", path, self._path
+            )
+        elif self._revision > end["revision"]:
+            logger.warning(
+                "%s was written after the last clean stop by a version that leaves no %s",
+                self._path,
+                path,
             )
         elif (end["bytes"], end["revision"]) != (self._read_bytes, self._revision):
             raise StorageError(

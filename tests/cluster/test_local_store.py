@@ -456,6 +456,19 @@ async def test_older_copy_of_a_journal_is_refused_until_the_operator_agrees(
     assert "next" in await keys(LocalStore(disk, PATH))
 
 
+async def test_journal_that_an_earlier_version_has_continued_is_read_with_a_warning(
+    disk: CrashFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stopped_store(disk)
+    note = disk.read_bytes(f"{PATH}.clean")
+    store = LocalStore(disk, PATH)
+    await put(store, "young", 1)
+    await store.aclose()
+    disk.write_atomic(f"{PATH}.clean", note)  # an earlier version neither removes nor writes it
+    assert "young" in await keys(LocalStore(disk, PATH))
+    assert "was written after the last clean stop" in caplog.text
+
+
 async def test_torn_line_after_a_crash_is_cut_although_the_stop_before_was_clean(
     disk: CrashFiles,
 ) -> None:

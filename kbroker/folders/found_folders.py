@@ -33,7 +33,15 @@ LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
 NODE_FOLDER = re.compile(r"node-(\d+)")
 LEFT_BY_NODES = frozenset({RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_SHUTDOWN})
 """Files that a folder has after a node ran on it, beside `meta.properties`."""
-NOTHING = frozenset({LOCK, f"{META_PROPERTIES}.tmp", "lost+found"})
+NOTHING = frozenset(
+    {
+        LOCK,
+        f"{META_PROPERTIES}.tmp",
+        SEEN_REVISION,
+        f"{SEEN_REVISION}.tmp",
+        "lost+found",
+    }
+)
 """What may lie in a folder that is new: of a start that a crash broke off, and of a file system."""
 
 

@@ -76,7 +76,8 @@ async def test_a_file_is_no_folder(tmp_path: Path) -> None:
 async def test_what_a_file_system_or_a_crash_leaves_is_nothing(tmp_path: Path) -> None:
     for name in ("lost+found", "node-1"):
         (tmp_path / name).mkdir()
-    for name in (".lock", "meta.properties.tmp", "node-1/.lock"):
+    revision = ("metadata.revision", "metadata.revision.tmp")
+    for name in (".lock", "meta.properties.tmp", "node-1/.lock", *revision):
         (tmp_path / name).touch()
     async with started(tmp_path, nodes=2):
         pass

@@ -311,6 +311,7 @@ class ProduceWork:
                 self.transaction.check(replica, batch)
             return self._append(topic, replica, batch, header)
         except KafkaError as error:
+            self.begun = None  # it may be this batch, and the next one must not be taken for it
             return self._refuse(topic, partition, error)
 
     async def _validated(

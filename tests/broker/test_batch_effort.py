@@ -1,0 +1,55 @@
+"""Batches that are too large to be checked at once, in one Produce request with others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from kbroker.cluster.topics import Topic
+from kbroker.handlers.produce_work import EFFORT_AT_ONCE, LIGHT_COMPRESSED_BYTES_MAX
+from kbroker.partitions.partitions import Partitions
+from kbroker.partitions.replica import Replica
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.produce import ProduceRequest
+
+from ..brokers import started
+from ..wire import Topic as CreatedTopic
+from ..wire import Wire, batch, connected, create_topic, fetch, produce_request, values_of
+
+
+async def produce_all(wire: Wire, topic: CreatedTopic, batches: list[bytes]) -> list[int]:
+    """Produce a batch to each partition of a topic in one request; returns the error codes."""
+    ask = produce_request(topic, None)
+    ask.topic_data[0].partition_data = [
+        ProduceRequest.Partition(index=index, records=each) for index, each in enumerate(batches)
+    ]
+    answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
+    return [row.error_code for row in answer.responses[0].partition_responses]
+
+
+async def test_batch_after_leadership_loss_is_stored_in_its_own_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Leadership of partition 0 is lost after the check of its batch has begun."""
+    value = Random(1).randbytes(2 * LIGHT_COMPRESSED_BYTES_MAX)
+    find, calls = Partitions.replica, Counter[int]()
+
+    def losing(partitions: Partitions, topic: Topic, index: int) -> Replica:
+        calls[index] += 1
+        if (index, calls[index]) == (0, 2):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return find(partitions, topic, index)
+
+    long = batch([b"long"] * 2 * EFFORT_AT_ONCE)
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(Partitions, "replica", losing)
+            codes = await produce_all(wire, topic, [long, batch([value], codec=Codec.GZIP)])
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
+        row = await fetch(wire, topic, partitions=[1])
+        assert values_of(row) == [value]

@@ -350,11 +350,13 @@ class ProduceWork:
             if self._is_heavy(records, rules):
                 return None
             validator = LogValidator(records, self.version, self.now_ms, rules)
-            while not validator.step():
-                if self.effort + validator.effort > EFFORT_AT_ONCE:
-                    self.begun = validator
-                    return None
-            self.effort += validator.effort
+            try:
+                while not validator.step():
+                    if self.effort + validator.effort > EFFORT_AT_ONCE:
+                        self.begun = validator
+                        return None
+            finally:
+                self.effort += validator.effort  # of a batch that is refused as well
             return self._append(topic, replica, *validator.result())
         except KafkaError as error:
             return self._refuse(topic, partition, error)

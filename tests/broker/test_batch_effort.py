@@ -6,15 +6,19 @@ from collections import Counter
 from random import Random
 
 import pytest
+import trio
 
 from kbroker.cluster.topics import Topic
+from kbroker.handlers import produce_work
 from kbroker.handlers.produce_work import EFFORT_AT_ONCE, LIGHT_COMPRESSED_BYTES_MAX
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.log_validator import LogValidator
 from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.records import HEADER_SIZE, read_header, with_payload
 
 from ..brokers import started
 from ..wire import Topic as CreatedTopic
@@ -53,3 +57,36 @@ async def test_batch_after_leadership_loss_is_stored_in_its_own_partition(
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
         row = await fetch(wire, topic, partitions=[1])
         assert values_of(row) == [value]
+
+
+async def test_refused_batches_count_as_work_of_an_event_loop_iteration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, records = 30, EFFORT_AT_ONCE * 3 // 4
+    now = 0
+    begun = Counter[int]()
+
+    async def count_iterations() -> None:
+        nonlocal now
+        while True:
+            now += 1
+            await trio.lowlevel.checkpoint()
+
+    class Counted(LogValidator):
+        def step(self) -> bool:
+            begun[now] += 1
+            return super().step()
+
+    monkeypatch.setattr(produce_work, "LogValidator", Counted)
+    good = batch([b"x"] * records)
+    cut = with_payload(read_header(good), good[HEADER_SIZE:-1])[0]
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        trio.open_nursery() as tasks,
+    ):
+        topic = await create_topic(wire, "t", count)
+        tasks.start_soon(count_iterations)
+        assert await produce_all(wire, topic, [cut] * count) == [ErrorCode.INVALID_RECORD] * count
+        tasks.cancel_scope.cancel()
+    assert begun[min(begun)] <= 2 * (1 + EFFORT_AT_ONCE // records), "two steps for each batch"

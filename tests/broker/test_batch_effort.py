@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import trio
 
-from kbroker.cluster.topics import Topic
+from kbroker.cluster import Topic
 from kbroker.handlers import produce_work
 from kbroker.handlers.produce_work import EFFORT_AT_ONCE, LIGHT_COMPRESSED_BYTES_MAX
 from kbroker.partitions.partitions import Partitions

@@ -89,4 +89,5 @@ async def test_refused_batches_count_as_work_of_an_event_loop_iteration(
         tasks.start_soon(count_iterations)
         assert await produce_all(wire, topic, [cut] * count) == [ErrorCode.INVALID_RECORD] * count
         tasks.cancel_scope.cancel()
-    assert begun[min(begun)] <= 2 * (1 + EFFORT_AT_ONCE // records), "two steps for each batch"
+    # Two steps for each batch. Tasks run in random order, so a count may span two iterations.
+    assert begun[min(begun)] <= 2 * 2 * (1 + EFFORT_AT_ONCE // records) < count

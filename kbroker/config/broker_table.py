@@ -669,7 +669,7 @@ _GROUPS = (
         Type.INT,
         "1048576",
         "Maximum size of the metadata that one member of a classic group may join with, over all its "
-        "protocols. A larger one is answered with INVALID_REQUEST.",
+        "protocols. The broker rejects a larger one with INVALID_REQUEST.",
         unit="bytes",
         minimum=1024,
         dynamic=False,
@@ -1387,9 +1387,9 @@ _SECURITY = (
         "sasl.plain.over.plaintext.enable",
         Type.BOOLEAN,
         "false",
-        "Whether clients may log in by PLAIN at a SASL_PLAINTEXT listener that other machines reach. "
-        "Everybody on the way can read their passwords: for trusted networks, such as that of a "
-        "compose file.",
+        "Allow PLAIN authentication on SASL_PLAINTEXT listeners that other machines can reach. "
+        "Passwords cross the network unencrypted, so use it only on trusted networks, such as that "
+        "of a compose file.",
         dynamic=False,
         own=True,
     ),

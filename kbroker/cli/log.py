@@ -133,8 +133,8 @@ def _partitions_in(folder: Path) -> list[Path]:
 def repair(folder: Path) -> None:
     """Keep what is readable before the damage in a partition's FOLDER (data-dir/topic-N).
 
-    The bytes from the damage on are put aside in .corrupt files; nothing is deleted. What the log
-    loses is said: its offsets, and how many of its records are sound in these files. A partition whose
+    The command moves the bytes from the damage on to .corrupt files and deletes nothing. It prints the
+    offsets that the log loses, and how many records in these files are sound. A partition whose
     folder is missing begins empty.
     """
     from kbroker.storage.checkpoints import MetaProperties

@@ -85,8 +85,8 @@ def add(
 ) -> None:
     """Make user NAME, or give it another password, for all SCRAM mechanisms that listeners take.
 
-    The password stays here: brokers get a hash of it. Who reads that on its way can log in with it, so
-    use a listener with TLS.
+    Brokers receive a hash of the password, never the password. Anybody who reads the hash on the
+    network can log in with it, so use a listener with TLS.
     """
     from kbroker.client.scram_users import served_scram_mechanisms, set_scram_password
     from kbroker.security.scram import ScramMechanism

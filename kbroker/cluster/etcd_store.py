@@ -339,7 +339,7 @@ class EtcdStore:
         revision = int(answer["header"]["revision"])
         is_newest = revision >= self._revision
         if is_newest and found and (known is None or not found[0].is_older_than(known)):
-            logger.warning("metadata: etcd holds again what this node knows; it goes on")
+            logger.warning("metadata: etcd holds the newer state again; this node resumes")
             self._rollback = None
             self._newest = revision  # the older state may have told a higher one
             self._is_wrong = True

@@ -373,7 +373,7 @@ class LocalStore:
                 await self._in_thread(write)
             self._journal = self._files.open(self._path)
         except WriteRefusedError as error:
-            logger.warning("%s stays as long as it is: %s", self._path, error.message)
+            logger.warning("cannot rewrite %s without its history: %s", self._path, error.message)
             return
         except StorageError as error:
             self._fail(error)
@@ -417,7 +417,9 @@ class LocalStore:
             try:
                 self._note_clean_end()
             except StorageError as error:
-                logger.warning("a cut journal cannot be told at the next start: %s", error.message)
+                logger.warning(
+                    "the next start cannot detect a truncated journal: %s", error.message
+                )
 
 
 class LocalLease:

@@ -14,9 +14,9 @@ JAVA_OPTIONS = "KAFKA_OPTS"
 CLIENT_USERS, CLIENT_PASSWORDS = "KAFKA_CLIENT_USERS", "KAFKA_CLIENT_PASSWORDS"
 NODE_USER, NODE_PASSWORD = "KAFKA_INTER_BROKER_USER", "KAFKA_INTER_BROKER_PASSWORD"
 VARIABLES = frozenset({JAVA_OPTIONS, CLIENT_USERS, CLIENT_PASSWORDS, NODE_USER, NODE_PASSWORD})
-"""What is read here, and no setting of that name."""
+"""Variables that define users; they are not settings of that name."""
 BITNAMI_MECHANISMS = "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
-"""Those of Bitnami's image, where nothing names others."""
+"""Default SASL mechanisms of Bitnami's image."""
 _LOGIN_FILE = re.compile(r"-Djava\.security\.auth\.login\.config=(?P<path>\S+)")
 _SECTION = "KafkaServer"
 _MECHANISMS = {
@@ -24,7 +24,7 @@ _MECHANISMS = {
     "ScramLoginModule": ("scram-sha-256", "scram-sha-512"),
     "OAuthBearerLoginModule": ("oauthbearer",),
 }
-"""By login module, the mechanisms that Kafka uses it for."""
+"""Mechanisms that Kafka uses each login module for."""
 
 
 def read_logins(environ: Mapping[str, str]) -> dict[str, str]:

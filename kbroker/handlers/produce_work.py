@@ -362,7 +362,7 @@ class ProduceWork:
             return self._refuse(topic, partition, error)
 
     def _is_heavy(self, records: memoryview | None, rules: ProduceRules) -> bool:
-        """Whether a batch takes so long that the event loop should not even begin with it."""
+        """Return True if a batch takes too long for the event loop to begin with it."""
         if records is None:
             return False
         if self.effort > EFFORT_AT_ONCE or self._is_old_format(records):
@@ -530,7 +530,8 @@ def _key(topic: ProduceRequest.Topic) -> str | UUID:
 def _unsure() -> KafkaError:
     """Followers of the next leader would truncate the batch; acks=all waits for them."""
     return KafkaError(
-        ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node may lead no more: it waits for acks=all"
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        "this node may have lost leadership: it accepts acks=all only",
     )
 
 

@@ -146,7 +146,7 @@ class Reader:
             await self.slices.pause()
 
     async def _may_be_in(self, batch: memoryview, header: BatchHeader) -> bool:
-        """Whether a wanted record can be among those of a batch."""
+        """Return True if a batch may contain a wanted record."""
         if not self.asked.needles:
             return True
         for found in may_contain(batch, header, self.asked.needles):

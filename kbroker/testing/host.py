@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import threading
 import weakref
 from collections import deque
@@ -19,12 +20,30 @@ import trio
 from kbroker.client.errors import first_error
 
 from .patched_threads import check_threads
-from .real_time import RealTrioClock
+from .real_time import steady_seconds
 
 T = TypeVar("T")
 
 STOP_SECONDS = 30
 PORTS_REMEMBERED = 1000
+_OFFSET_SECONDS_MAX = 200_000
+
+
+class RealTrioClock(trio.abc.Clock):
+    """The clock of an event loop whose timeouts no library can freeze."""
+
+    def __init__(self) -> None:
+        # As trio does: times of this clock must not be mistaken for those of another one.
+        self._offset = random.SystemRandom().uniform(0, _OFFSET_SECONDS_MAX)
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        return self._offset + steady_seconds()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return deadline - self.current_time()
 
 
 @dataclass(slots=True, eq=False)

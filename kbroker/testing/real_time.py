@@ -6,17 +6,13 @@ time-machine replaces that one for the wall clock, and keeps the original in `es
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from contextlib import suppress
 from typing import Protocol
 
-import trio
-
 _NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
-_OFFSET_SECONDS_MAX = 200_000
 
 
 class _OriginalTime(Protocol):
@@ -72,20 +68,3 @@ class RealClock:
 
     def coordinator_ms(self) -> int:
         return steady_ns() // _NS_PER_MS
-
-
-class RealTrioClock(trio.abc.Clock):
-    """The clock of an event loop whose timeouts no library can freeze."""
-
-    def __init__(self) -> None:
-        # As trio does: times of this clock must not be mistaken for those of another one.
-        self._offset = random.SystemRandom().uniform(0, _OFFSET_SECONDS_MAX)
-
-    def start_clock(self) -> None:
-        pass
-
-    def current_time(self) -> float:
-        return self._offset + steady_seconds()
-
-    def deadline_to_sleep_time(self, deadline: float) -> float:
-        return deadline - self.current_time()

@@ -242,8 +242,10 @@ class Sharing:
         if group is None:
             return
         group.is_resolving = True
-        found = yield from _matches(patterns, names)
-        group.is_resolving = False
+        try:
+            found = yield from _matches(patterns, names)
+        finally:
+            group.is_resolving = False
         if self._state.consumer_groups.get(group_id) is not group:
             return
         result: Result[None] = Result()
@@ -289,18 +291,23 @@ class Sharing:
         return age_ms >= (REFRESH_PAUSE_MS if is_new else REFRESH_INTERVAL_MS) or age_ms < 0
 
     def _take_described(self, step: Step, viewer: Hashable, described: Resolved, now: Now) -> bool:
-        """Keep what a client may describe; returns True if the member reads other topics."""
+        """Keep what a client may describe.
+
+        Returns:
+            True if the member reads other topics, or if its pattern has other topics than before.
+            Apache Kafka raises the group epoch for both.
+        """
         group, member = step.group, step.member
         assert member.pattern
         key = member.pattern, viewer
-        before = group.read_by(member, step.resolved)
+        before = group.read_by(member, step.resolved), _topics_of(step, member.pattern)
         had_viewer, had_described = group.viewers.get(member.id), group.described.get(key)
         group.viewers[member.id], group.described[key] = viewer, described
         step.is_described = True
         step.restore = partial(_restore, group, member.id, had_viewer, key, had_described)
         if described is not had_described:
             self._take_union(step, member.pattern, now)
-        return group.read_by(member, step.resolved) != before
+        return (group.read_by(member, step.resolved), _topics_of(step, member.pattern)) != before
 
     def _take_union(self, step: Step, pattern: str, now: Now) -> None:
         """Store what any member with a pattern may describe: a later coordinator begins with it."""
@@ -332,8 +339,10 @@ class Sharing:
         if group is None or not pattern:
             return
         group.is_resolving = True
-        found = yield from _matches([pattern], names, rights.may_describe)
-        group.is_resolving = False
+        try:
+            found = yield from _matches([pattern], names, rights.may_describe)
+        finally:
+            group.is_resolving = False
         known = group.members.get(member.id)
         if (
             self._state.consumer_groups.get(group_id) is not group
@@ -524,6 +533,12 @@ def _give_up(group: Assigning) -> Callable[..., Result[None]]:
         return Result()
 
     return stop
+
+
+def _topics_of(step: Step, pattern: str) -> frozenset[str]:
+    """Return the topics that a pattern is resolved to, none if it is not resolved yet."""
+    found = step.resolved.get(pattern)
+    return frozenset() if found is None else found.topics
 
 
 def take_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> bool:

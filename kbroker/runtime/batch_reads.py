@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from .fair_places import FairPlaces
+from .fair_slots import FairSlots
 from .slices import Wanted
 from .threads import InThread
 
@@ -38,8 +38,8 @@ class BatchReads:
 
     def __init__(self, in_thread: InThread = trio.to_thread.run_sync) -> None:
         self._in_thread = in_thread
-        self._thread = FairPlaces(1)
-        self._open = FairPlaces(OPEN_MAX)
+        self._thread = FairSlots(1)
+        self._open = FairSlots(OPEN_MAX)
 
     def in_pieces(
         self,
@@ -106,7 +106,7 @@ class BatchReads:
         if reading.is_done:
             return reading.result
         del reading
-        async with self._open.place(client):
+        async with self._open.taken(client):
             reading = _Reading(begin())
             while not reading.is_done:
                 await self._slice(reading, client, charge)
@@ -115,7 +115,7 @@ class BatchReads:
     async def _slice(
         self, reading: _Reading[Result], client: Hashable, charge: Callable[[float], None]
     ) -> None:
-        async with self._thread.place(client):
+        async with self._thread.taken(client):
             charge(await self._in_thread(partial(reading.go_on, SLICE_SECONDS)))
 
 

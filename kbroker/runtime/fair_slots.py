@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 import trio
 
 
 class FairSlots:
-    """Slots for work. If several clients wait, each gets one in turn, whatever others have queued."""
+    """Slots for work. Waiting clients get one in turn, whatever others have queued.
+
+    The requests of one client get their slots in order.
+    """
+
+    __slots__ = ("_free", "_waiters")
 
     def __init__(self, total: int) -> None:
         self._free = total
-        self._waiters: OrderedDict[str, deque[trio.Event]] = OrderedDict()
+        self._waiters: dict[Hashable, deque[trio.Event]] = {}
 
     @asynccontextmanager
-    async def taken(self, client: str) -> AsyncIterator[None]:
-        """Hold a slot within the block."""
+    async def taken(self, client: Hashable) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it within the block."""
         await self._take(client)
         try:
             yield
         finally:
             self._release()
 
-    async def _take(self, client: str) -> None:
+    async def _take(self, client: Hashable) -> None:
         if self._free:
             self._free -= 1
             return
@@ -41,17 +46,17 @@ class FairSlots:
             raise
 
     def _release(self) -> None:
-        if not self._waiters:
+        """Pass the slot on to the client that got one the longest time ago."""
+        client = next(iter(self._waiters), None)
+        if client is None:
             self._free += 1
             return
-        client, waiters = next(iter(self._waiters.items()))
-        given = waiters[0]
-        self._forget(client, given)
-        if client in self._waiters:
-            self._waiters.move_to_end(client)
-        given.set()
+        waiters = self._waiters.pop(client)
+        waiters.popleft().set()
+        if waiters:
+            self._waiters[client] = waiters  # behind all other clients
 
-    def _forget(self, client: str, given: trio.Event) -> None:
+    def _forget(self, client: Hashable, given: trio.Event) -> None:
         waiters = self._waiters[client]
         waiters.remove(given)
         if not waiters:

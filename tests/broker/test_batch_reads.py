@@ -13,7 +13,7 @@ import trio.testing
 
 from kbroker.runtime import batch_reads
 from kbroker.runtime.batch_reads import BatchReads, free_of_charge
-from kbroker.runtime.fair_places import FairPlaces
+from kbroker.runtime.fair_slots import FairSlots
 
 
 def work(seconds: float) -> None:
@@ -106,16 +106,16 @@ async def test_cancelled_read_gives_its_place_back() -> None:
             assert await reads.read(lambda: steps(30, 0.002, "x"), "c", free_of_charge) == "x"
 
 
-async def test_places_go_round_between_clients() -> None:
-    places = FairPlaces(1)
+async def test_clients_take_slots_in_turn() -> None:
+    slots = FairSlots(1)
     order: list[str] = []
 
     async def take(client: str) -> None:
-        async with places.place(client):
+        async with slots.taken(client):
             order.append(client)
             await trio.lowlevel.checkpoint()
 
-    async with trio.open_nursery() as nursery, places.place("first"):
+    async with trio.open_nursery() as nursery, slots.taken("first"):
         for client in ("a", "a", "a", "a", "b", "c", "b"):
             nursery.start_soon(take, client)
             await trio.testing.wait_all_tasks_blocked()

@@ -27,7 +27,7 @@ from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import Record
 
 from .core.errors import STORE_FAILED, RegistryError, schema_too_large
-from .core.records import LAST_ID, Entry, noop, read_entry, tombstone
+from .core.records import LAST_ID, Entry, noop, read_entry
 from .core.registry import Planned
 from .core.store import SchemaStore
 
@@ -149,10 +149,8 @@ class SchemaTopic:
         identity = await self._only_writer()
         planned = plan(self.store)
         if planned.entries:
-            # Another registry deletes under its own form of a key alone.
-            repairs = [tombstone(each) for each in self.store.orphaned_keys()]
             try:
-                await self._append(identity, [*repairs, *planned.entries])
+                await self._append(identity, [*self.store.repairs(), *planned.entries])
             except BaseException:
                 # What became of it is not known: with the next epoch nothing of it comes later.
                 self._identity = None

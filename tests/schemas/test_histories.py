@@ -116,8 +116,7 @@ class Topic:
     def plan(self, planned: Planned) -> Any:
         """Write as `SchemaTopic` does."""
         if planned.entries:
-            repairs = [tombstone(each) for each in self.store.orphaned_keys()]
-            for each in (*repairs, *planned.entries):
+            for each in (*self.store.repairs(), *planned.entries):
                 self.write(each.key_bytes(), each.value, each.last_id)
         return planned.answer
 
@@ -393,7 +392,7 @@ class History:
     # -- the topic
 
     def compact_and_restart(self) -> str:
-        if self.topic.store.orphaned_keys():  # they are deleted with the next write
+        if self.topic.store.repairs():  # they are written with the next change
             self.topic.plan(Planned([noop(self.topic.store.last_id)], None))
         tombstones = self.random.random() < 0.7
         self.topic.compact(tombstones=tombstones)
@@ -450,6 +449,16 @@ def test_version_deleted_for_good_stays_deleted_for_every_key_form(
     assert topic.store.last_id == 1
     with pytest.raises(RegistryError):
         topic.store.content_of_id(1)
+
+
+def test_id_of_version_that_another_registry_deleted_is_not_assigned_again() -> None:
+    topic = Topic()
+    topic.write(karapace(schema_key("s", 1)), {"subject": "s", "id": 7, "schema": '"int"'})
+    topic.write(karapace(schema_key("s", 1)), None)
+    topic.plan(Planned([tombstone(_compact(setting_key("CONFIG", "s")))], None))
+    topic.compact(tombstones=True)
+    topic.restart()
+    assert topic.store.last_id == 7
 
 
 def test_highest_id_survives_noop_of_another_registry() -> None:

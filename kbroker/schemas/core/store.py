@@ -8,7 +8,16 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from .errors import no_such_schema, no_such_subject, no_such_version
-from .records import CLEAR_SUBJECT, CONFIG, DELETE_SUBJECT, MODE, SCHEMA, Entry
+from .records import (
+    CLEAR_SUBJECT,
+    CONFIG,
+    DELETE_SUBJECT,
+    MODE,
+    SCHEMA,
+    Entry,
+    noop,
+    tombstone,
+)
 from .values import Content, Level, Malformed, Mode, Reference, content_of
 
 ID_MAX = 2**31 - 1
@@ -50,6 +59,8 @@ class SchemaStore:
 
     def __init__(self) -> None:
         self.last_id = 0
+        self._recorded_id = 0
+        """The highest ID that a NOOP record keeps, also when no version has it any more."""
         self._subjects: dict[str, dict[int, Registered]] = {}
         self._places: dict[int, dict[tuple[str, int], Registered]] = {}
         """By id; those that are gone for good leave none behind."""
@@ -72,6 +83,7 @@ class SchemaStore:
             raise Malformed("a subject is a text")
         if entry.last_id is not None:
             self.last_id = max(self.last_id, entry.last_id)
+            self._recorded_id = max(self._recorded_id, entry.last_id)
         match kind:
             case "NOOP":
                 return
@@ -111,9 +123,18 @@ class SchemaStore:
         """Return the bytes of all keys under which the topic holds a version or a setting."""
         return self._keys.get((kind, subject, version), ())
 
-    def orphaned_keys(self) -> list[bytes]:
-        """Return the keys whose values come back if compaction drops the tombstone of another form."""
-        return [key for each in self._orphans for key in self._keys[each]]
+    def repairs(self) -> list[Entry]:
+        """Make the records that the topic lacks because another registry deleted something.
+
+        Returns:
+            Tombstones for values that another form of their key still holds, and a NOOP with the
+            highest ID if no version has that ID any more. Without them, compaction would bring
+            deleted versions back, and the ID would be assigned again.
+        """
+        lost = [tombstone(key) for each in self._orphans for key in self._keys[each]]
+        if self.last_id > self._recorded_id and self.last_id not in self._places:
+            lost.append(noop(self.last_id))
+        return lost
 
     def _replay_schema(self, entry: Entry) -> None:
         place = _place_of(entry.key)

@@ -47,11 +47,17 @@ With `--env-config`: `KAFKA_NUM_PARTITIONS` and Bitnami's `KAFKA_CFG_NUM_PARTITI
 flag nothing is read, because on many machines `KAFKA_*` describes clients. `CLUSTER_ID` is the id
 of a new cluster, `KAFKA_LOG4J_ROOT_LOGLEVEL` stands for `--log-level`,
 `KAFKA_CREATE_TOPICS=t1:3:1,t2:1:1:compact` for `--topic` (name, partitions, replicas, cleanup
-policy). Where only `KAFKA_ADVERTISED_LISTENERS` is given, the broker listens on every interface at
-the advertised ports, and so it does with wurstmeister's `KAFKA_ADVERTISED_HOST_NAME` and
-`KAFKA_ADVERTISED_PORT`. Users come from the `KafkaServer` section of the file that
-`KAFKA_OPTS=-Djava.security.auth.login.config=FILE` names, or from Bitnami's `KAFKA_CLIENT_USERS` and
-`KAFKA_CLIENT_PASSWORDS`, `KAFKA_INTER_BROKER_USER` and `KAFKA_INTER_BROKER_PASSWORD`. Variables about the Java program (`KAFKA_HEAP_OPTS` and its like) mean nothing.
+policy).
+
+If `listeners` is unset, the broker listens on every interface at the ports of
+`KAFKA_ADVERTISED_LISTENERS`, or at wurstmeister's `KAFKA_ADVERTISED_PORT` (with
+`KAFKA_ADVERTISED_HOST_NAME`). Users can be defined in two ways:
+
+* the `KafkaServer` section of the JAAS file of `KAFKA_OPTS=-Djava.security.auth.login.config=FILE`;
+* Bitnami's variables: `KAFKA_CLIENT_USERS` and `KAFKA_CLIENT_PASSWORDS`, `KAFKA_INTER_BROKER_USER`
+  and `KAFKA_INTER_BROKER_PASSWORD`.
+
+Other variables of the Java process, such as `KAFKA_HEAP_OPTS`, are ignored.
 
 ### Settings of a broker that runs
 

@@ -27,6 +27,10 @@ logger = logging.getLogger(__name__)
 
 CLEAN_END = ".clean"
 NO_LEASE = 0
+RETRY_ACTION = (
+    "free space on the disk (`kbroker topic delete`, a larger disk) or make it writable: kbroker tries "
+    "again every few seconds"
+)
 
 
 class LocalStore:
@@ -47,12 +51,17 @@ class LocalStore:
 
     Parameters: `in_thread` is where lines are synced, so that only who changes metadata waits for
     a slow disk; without it that is done in the event loop. Changes go one after the other.
+
+    A write that fails sets `trouble`. Then `run` writes a line without entries every `PROBE_SECONDS`, so
+    that `trouble` ends although nobody changes the metadata.
     """
 
     REWRITE_BYTES = 1 << 20
     HISTORY_ENTRIES = 10_000
     """Of the newest changes, kept for `watch`."""
     TICK_SECONDS = 0.05
+    PROBE_SECONDS = 5.0
+    """Between two attempts to write while the last one failed."""
 
     def __init__(self, files: Files, path: str, *, in_thread: InThread | None = None) -> None:
         self._files = files
@@ -66,7 +75,11 @@ class LocalStore:
         self._lease_of: dict[str, LocalLease] = {}
         self._last_lease = 0
         self._expiring = trio.Event()
-        self._failed: str | None = None
+        self._trouble: StoreTrouble | None = None
+        self._is_failed = False
+        """A sync failed: nothing more is written."""
+        self._refused = trio.Event()
+        """Set, and replaced, when a write fails."""
         self._reserve = Reserve(files, path + RESERVE)
         self._keeps_room = not files.durable
         self._journal: File | None = None
@@ -115,6 +128,7 @@ class LocalStore:
             rewrite = partial(self._files.write_atomic, self._path, b"".join(self._snapshot()))
             self._with_reserve(rewrite)
             self._written_entries = len(self._entries)
+            self._read_bytes, self._torn_bytes = self._files.size(self._path), 0
         journal = self._files.open(self._path, create=True)
         if created:
             self._files.sync_dir(_parent(self._path))
@@ -126,8 +140,10 @@ class LocalStore:
         try:
             write()
         except WriteRefusedError:
-            self._keeps_room = False
-            if not self._reserve.release():
+            self._keeps_room = is_released = False
+            with suppress(StorageError):  # the first error is the one to report
+                is_released = self._reserve.release()
+            if not is_released:
                 raise
             write()
 
@@ -215,7 +231,7 @@ class LocalStore:
 
     @property
     def trouble(self) -> StoreTrouble | None:
-        return None
+        return self._trouble
 
     async def range(self, prefix: str) -> Snapshot:
         found = {k: e for k, e in self._entries.items() if k.startswith(prefix)}
@@ -279,13 +295,13 @@ class LocalStore:
         After a sync that failed nothing is known of the end of the file, so nothing more is written
         to it.
         """
-        if self._failed is not None:
-            raise StorageError(self._failed)
+        if self._is_failed:
+            raise StorageError(str(self._trouble))
         try:
             journal = self._journal = self._journal or self._open_journal()
             self._with_reserve(lambda: journal.append([line]))
         except StorageError as error:
-            logger.error("metadata could not be written: %s", error.message)
+            self._refuse(error)
             raise
         try:
             if self._in_thread is None:
@@ -296,12 +312,49 @@ class LocalStore:
         except StorageError as error:
             self._fail(error)
             raise
+        self._accept()
         self._keep_room()
+
+    def _refuse(self, error: StorageError) -> None:
+        """Report that the metadata cannot change, and let `run` try again."""
+        problem, _, action = str(error.message).partition("; ")
+        problem = f"the metadata cannot be written: {problem}"
+        if self._trouble is None:
+            self._refused.set()
+        if self._trouble is None or self._trouble.problem != problem:
+            self._trouble = StoreTrouble(problem, action or RETRY_ACTION)
+            logger.error("%s", self._trouble)
+
+    def _accept(self) -> None:
+        """Report that the metadata can change."""
+        if self._trouble is not None:
+            self._trouble = None
+            logger.warning("the metadata can be written again: %s", self._path)
 
     def _fail(self, error: StorageError) -> None:
         """Write nothing more: it is not known what of the journal is on the disk."""
-        self._failed = f"{self._path} cannot be written ({error.message}); restart the server"
-        logger.error("%s", self._failed)
+        problem = f"{self._path} cannot be written ({error.message})"
+        self._trouble, self._is_failed = StoreTrouble(problem, "restart the server"), True
+        logger.error("%s", self._trouble)
+
+    async def _probe_regularly(self) -> None:
+        while True:
+            await self._refused.wait()
+            self._refused = trio.Event()
+            while self._is_refused:
+                await trio.sleep(self.PROBE_SECONDS)
+                async with self._alone():
+                    if self._is_refused:
+                        await self._probe()
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._trouble is not None and not self._is_failed
+
+    async def _probe(self) -> None:
+        """Write a line that changes nothing; a journal without history ends with such a line too."""
+        with suppress(StorageError):
+            await self._write(_format_line(_to_json({"revision": self._revision, "entries": {}})))
 
     # -- watchers
 
@@ -342,8 +395,10 @@ class LocalStore:
                 self._lease_of[key] = lease
 
     async def run(self) -> None:
-        """End the leases that nobody keeps alive, and keep the journal short, until cancelled."""
+        """End the leases that nobody keeps alive, keep the journal short, and try again after writes
+        that failed, until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probe_regularly)
             nursery.start_soon(self._end_leases)
             nursery.start_soon(self._rewrite_regularly)
 
@@ -413,7 +468,7 @@ class LocalStore:
         if journal is None:
             return
         journal.close()
-        if self._failed is None and self._files.durable:
+        if not self._is_failed and self._files.durable:
             try:
                 self._note_clean_end()
             except StorageError as error:

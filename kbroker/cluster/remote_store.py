@@ -65,6 +65,8 @@ class RemoteStore:
         self._asked: dict[int, _Asked] = {}
         self._numbers = count()
         self._is_gone = False
+        self._trouble: StoreTrouble | None = None
+        """As the newest answer told it: leases are kept alive, so that answers come regularly."""
 
     @classmethod
     async def open(cls, path: str) -> RemoteStore:
@@ -80,7 +82,7 @@ class RemoteStore:
 
     @property
     def trouble(self) -> StoreTrouble | None:
-        return None
+        return self._trouble
 
     async def run(self) -> None:
         """Hear what is told, until cancelled. Raises StorageError: nothing more will come."""
@@ -100,6 +102,8 @@ class RemoteStore:
             self._watchers.forget(self._revision)
             return
         if "change" not in message:
+            trouble = message["trouble"]
+            self._trouble = None if trouble is None else StoreTrouble(*trouble)
             asked = self._asked.get(message["id"])
             if asked is not None:
                 asked.answer = message

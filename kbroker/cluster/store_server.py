@@ -87,7 +87,7 @@ class _Client:
             answer = await self._VERBS[asked["do"]](self, asked)
         except StorageError as error:
             answer = {"error": error.message}
-        self._tell({"id": asked["id"], **answer})
+        self._tell({"id": asked["id"], "trouble": self._store.trouble, **answer})
 
     async def _range(self, asked: Message) -> Message:
         revision, entries = await self._store.range(asked["prefix"])

@@ -70,6 +70,22 @@ async def test_health_names_metadata_that_cannot_change(
     }
 
 
+async def test_health_names_a_metadata_journal_that_cannot_be_written(cli: Cli) -> None:
+    files = RefusingFiles()
+    async with started_on(files, DATA, nodes=2) as broker:
+        address = ("-b", broker.bootstrap_servers)
+        files.refuse(DATA)
+        await cli("topic", "create", "t", *address, status=1)
+        rows = json.loads((await cli("cluster", "health", *address, "-o", "json", status=1)).stdout)
+        (row, _) = [each for each in rows if each["what"] == "metadata"]
+        assert "cluster.journal: Read-only file system" in row["problem"]
+        assert "make it writable" in row["action"]
+        files.heal()
+        await cli("topic", "create", "t", *address)
+        await until(lambda: not broker.node.partitions.logs.refuses)
+        assert (await cli("cluster", "health", *address)).stdout == "healthy\n"
+
+
 async def test_logdirs(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         address = ("-b", broker.bootstrap_servers)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from random import Random
 from typing import TypeVar
 
 import pytest
@@ -14,6 +15,8 @@ from kbroker.runtime.disk_work import DiskWork
 from kbroker.storage.crash_files import NO_LIMIT, CrashFiles, Operation
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
+
+from ..refusing_files import RefusingFiles
 
 PATH = "data/cluster.journal"
 Result = TypeVar("Result")
@@ -202,6 +205,8 @@ async def test_after_a_failed_sync_nothing_more_is_written(
         await put(store, "c", 3)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "the disk is gone); restart the server" in caplog.text
+    assert store.trouble is not None
+    assert store.trouble.action == "restart the server"
     assert await keys(store) == {"a"}
 
 
@@ -212,9 +217,52 @@ async def test_a_disk_that_was_full_takes_metadata_again(caplog: pytest.LogCaptu
     await put(store, "a", 1)
     with pytest.raises(StorageError):
         await put(store, "b" * 300, 2)
-    assert "metadata could not be written: memory storage is full" in caplog.text
+    assert "the metadata cannot be written: memory storage is full" in caplog.text
+    assert store.trouble is not None
     await put(store, "c", 3)
+    assert store.trouble is None
     assert await keys(store) == await keys(LocalStore(files, PATH)) == {"a", "c"}
+
+
+async def test_trouble_lasts_until_a_write_succeeds(
+    autojump_clock: MockClock, nursery: trio.Nursery, pytestconfig: pytest.Config
+) -> None:
+    """The store itself tries again, and what it writes then changes nothing."""
+    random = Random(pytestconfig.getoption("--seed"))
+    files = RefusingFiles()
+    files.mkdir("data")
+    store = LocalStore(files, PATH)
+    nursery.start_soon(store.run)
+    stored = {}
+    for number in range(50):
+        refuses = random.random() < 0.5
+        full, files.capacity = random.random() < 0.5, NO_LIMIT
+        if refuses and full:
+            files.capacity = 0  # the reserve is of no use
+        elif refuses:
+            files.refuse("data")
+        if random.random() < 0.7:
+            try:
+                await put(store, str(number), number)
+                stored[str(number)] = number
+            except StorageError:
+                assert refuses
+                assert store.trouble is not None
+                assert "cannot be written" in store.trouble.problem
+        files.heal()
+        files.capacity = NO_LIMIT
+        if random.random() < 0.7:
+            await trio.sleep(2 * LocalStore.PROBE_SECONDS)
+            assert store.trouble is None
+            assert await next_timer() == math.inf
+        if random.random() < 0.2:
+            files.capacity = files.used()
+            assert await values(LocalStore(files, PATH)) == await values(store) == stored
+    assert len(stored) > 5
+
+
+async def values(store: LocalStore) -> dict[str, int]:
+    return {key: entry.value["n"] for key, entry in (await store.range("")).entries.items()}
 
 
 # Leases
@@ -311,7 +359,7 @@ async def test_a_lease_whose_end_cannot_be_stored_goes_on(
         patch.setattr(store, "_journal", FullDisk())
         await trio.sleep(5.5)
         assert await keys(store) == {"live"}
-        assert len(caplog.records) == 5  # not one in each tick
+        assert len(caplog.records) == 1  # not one in each tick
     await trio.sleep(1)
     assert await keys(store) == set()
 

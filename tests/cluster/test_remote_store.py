@@ -19,6 +19,7 @@ from kbroker.cluster.store_server import serve_client
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
+from ..refusing_files import RefusingFiles
 from .contract import must_put, put
 
 
@@ -117,6 +118,24 @@ async def test_errors_of_the_store_come_back(monkeypatch: pytest.MonkeyPatch) ->
             await put(process.store, "a", 1)
         with pytest.raises(StorageError, match="without an end"):
             await process.store.grant(math.inf, holder="node 1")
+
+
+async def test_trouble_of_the_store_comes_with_the_next_response() -> None:
+    files = RefusingFiles()
+    files.mkdir("data")
+    store = LocalStore(files, "data/journal")
+    async with process_of(store) as process, process_of(store) as other:
+        lease = await other.store.grant(60, holder="node 2")
+        files.refuse("data")
+        with pytest.raises(StorageError, match="Read-only"):
+            await put(process.store, "a", 1)
+        assert process.store.trouble == store.trouble is not None
+        await lease.keep_alive()
+        assert other.store.trouble == store.trouble
+        files.heal()
+        await must_put(process.store, "a", 1)
+        await lease.keep_alive()
+        assert process.store.trouble is other.store.trouble is None
 
 
 async def test_a_process_that_stands_still_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

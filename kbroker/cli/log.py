@@ -156,7 +156,7 @@ def repair(folder: Path) -> None:
         if named not in manager:
             lost = manager.give_up_missing(named)
             manager.close(clean=manager.clean, now_ms=now_ms)
-            say(*_given_up(folder.resolve().name, lost))
+            say(*_loss_lines(folder.resolve().name, lost))
             return
         ids = {(topic, index): topic_id for topic, index, topic_id in manager.partitions()}
         topic_id = ids[named]
@@ -170,7 +170,7 @@ def repair(folder: Path) -> None:
     say(*_repaired(folder.resolve().name, repaired))
 
 
-def _given_up(name: str, known: Offsets) -> list[str]:
+def _loss_lines(name: str, known: Offsets) -> list[str]:
     end = max(known.recovery_point, known.high_watermark)
     if end <= known.log_start:
         return [f"{name} has no folder, and no records of it are known"]

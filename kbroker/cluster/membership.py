@@ -72,8 +72,8 @@ class Membership:
         self._unheard = False
         """The last attempt to keep the lease alive failed."""
         self._news = Changes()
-        self._given_up = trio.Event()
-        """Set when the registration is lost: clients wait until this node has another one."""
+        self._registration_lost = trio.Event()
+        """Set when the registration is lost, so that this node registers again at once."""
         self._cordoned = False
         self._cordons = Changes()
 
@@ -155,8 +155,8 @@ class Membership:
     async def _beat_until_cancelled(self) -> None:
         while True:
             with trio.move_on_after(self._config.broker_heartbeat_interval_ms / 1000):
-                await self._given_up.wait()
-            self._given_up = trio.Event()
+                await self._registration_lost.wait()
+            self._registration_lost = trio.Event()
             try:
                 await self._beat()
                 self._unheard = False
@@ -202,7 +202,7 @@ class Membership:
     def _lose(self) -> None:
         logger.warning("node %d was given up by the others: it begins anew", self.node_id)
         self._set_epoch(NO_EPOCH)
-        self._given_up.set()
+        self._registration_lost.set()
 
     async def _return(self) -> None:
         """Register anew. The process went on, so its logs have everything that they had."""

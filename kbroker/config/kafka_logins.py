@@ -1,4 +1,4 @@
-"""Users among the variables of Kafka's container images: a login file of Java, and Bitnami's lists."""
+"""Users from the variables of Kafka's container images: JAAS files, and Bitnami's lists of users."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _MECHANISMS = {
     "ScramLoginModule": ("scram-sha-256", "scram-sha-512"),
     "OAuthBearerLoginModule": ("oauthbearer",),
 }
-"""Mechanisms that Kafka uses each login module for."""
+"""SASL mechanisms of each login module."""
 
 
 def read_logins(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that stand for the users of the environment.
+    """Return the settings that define the users of the environment.
 
     Raises:
         ConfigError: The login file cannot be read, or there is not one password for each user.
     """
-    return _of_lists(environ) | _of_login_file(environ.get(JAVA_OPTIONS, ""))
+    return _bitnami_settings(environ) | _login_file_settings(environ.get(JAVA_OPTIONS, ""))
 
 
 def login_sections(options: str) -> dict[str, list[LoginModule]]:
-    """Read the login file that Java's options name: its login modules by section, or nothing.
+    """Return the login modules by section of the JAAS file in Java's options; empty without a file.
 
     Raises:
         ConfigError: The file cannot be read.
@@ -56,7 +56,7 @@ def login_sections(options: str) -> dict[str, list[LoginModule]]:
 
 
 def client_login(options: str) -> str:
-    """Return the `sasl.jaas.config` of clients in the login file of Java's options; else "".
+    """Return `sasl.jaas.config` for clients from the JAAS file in Java's options; "" if there is none.
 
     Raises:
         ConfigError: The file cannot be read.
@@ -64,8 +64,8 @@ def client_login(options: str) -> str:
     return _text(login_sections(options).get("KafkaClient", []))
 
 
-def _of_login_file(options: str) -> dict[str, str]:
-    """The `KafkaServer` sections of the login file, of all listeners and of one."""
+def _login_file_settings(options: str) -> dict[str, str]:
+    """Return the settings for the `KafkaServer` sections, of all listeners and of one."""
     sections = login_sections(options)
     values = {}
     if _SECTION in sections:
@@ -80,8 +80,8 @@ def _of_login_file(options: str) -> dict[str, str]:
     return values
 
 
-def _of_lists(environ: Mapping[str, str]) -> dict[str, str]:
-    """The users that Bitnami's image takes from lists of names and passwords."""
+def _bitnami_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings for the users in the variables of Bitnami's image."""
     names = _items(environ.get(CLIENT_USERS, ""))
     passwords = _items(environ.get(CLIENT_PASSWORDS, ""))
     if len(names) != len(passwords):

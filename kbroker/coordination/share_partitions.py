@@ -43,7 +43,7 @@ from kbroker.protocol.messages.share_state import (
 )
 from kbroker.protocol.records import FoundRecord
 from kbroker.protocol.share_state_log import SharePartition
-from kbroker.runtime.batch_reads import free_of_charge
+from kbroker.runtime.batch_reads import charge_nobody
 from kbroker.runtime.slices import Slices
 
 from .share_persister import SharePersister
@@ -456,7 +456,7 @@ class SharePartitions:
 
         partitions, log = self._partitions, replica.log
         lookup = TimeLookup(
-            partitions.disk_reads, partitions.batch_reads, led.share, free_of_charge, check
+            partitions.disk_reads, partitions.batch_reads, led.share, charge_nobody, check
         )
         search = lookup.record_since(log, since_ms, log.high_watermark)
         return await Slices().finish(search)

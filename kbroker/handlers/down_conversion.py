@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from kbroker.protocol.message_sets import MessageSet, from_batches
-from kbroker.runtime.batch_reads import free_of_charge
+from kbroker.runtime.batch_reads import charge_nobody
 from kbroker.storage.cached import Reading
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
@@ -30,7 +30,7 @@ class DownConversion:
     def __init__(self, ctx: Context, magic: int, max_bytes: int) -> None:
         self._partitions = ctx.node.partitions
         self._client = ctx.peer
-        self._charge = free_of_charge if ctx.toll is None else ctx.toll.worked_in_thread
+        self._charge = charge_nobody if ctx.toll is None else ctx.toll.worked_in_thread
         self._magic = magic
         self._bytes_left = max(max_bytes, 1)
         self._content_left = CONTENT_BYTES_MAX

@@ -15,7 +15,7 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kbroker.runtime.batch_reads import free_of_charge
+from kbroker.runtime.batch_reads import charge_nobody
 from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
 from kbroker.storage.errors import StorageError
@@ -158,7 +158,7 @@ def _lookup(ctx: Context, replica: Replica) -> TimeLookup:
             raise KafkaError(replica.failure())
 
     partitions = ctx.node.partitions
-    charge = free_of_charge if ctx.toll is None else ctx.toll.worked_in_thread
+    charge = charge_nobody if ctx.toll is None else ctx.toll.worked_in_thread
     return TimeLookup(partitions.disk_reads, partitions.batch_reads, ctx.peer, charge, check)
 
 

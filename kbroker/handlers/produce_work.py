@@ -388,7 +388,7 @@ class ProduceWork:
             producers = replica.log.producers
             refused.check(_key(topic), index, header, producers, trio.current_time())
         all_in_sync = self.acks == ALL_IN_SYNC
-        if not all_in_sync and not self._leads_surely(replica):
+        if not all_in_sync and not self._may_acknowledge_alone(replica):
             raise _unsure()
         try:
             appended = replica.append_produced(batch, header, self.now_ms, all_in_sync=all_in_sync)
@@ -408,9 +408,11 @@ class ProduceWork:
             self.waiting.append((replica, appended.last_offset + 1, row))
         return row
 
-    def _leads_surely(self, replica: Replica) -> bool:
+    def _may_acknowledge_alone(self, replica: Replica) -> bool:
         node = self.node
-        return node.partitions.leads_surely(replica) or node.config.unsure_leader_acks_enable
+        return (
+            node.partitions.is_registered_leader(replica) or node.config.unsure_leader_acks_enable
+        )
 
     def _reached(self, replica: Replica) -> int:
         """The offset below which batches are acknowledged."""

@@ -245,8 +245,8 @@ class Partitions:
     def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, begin to lead nothing.
 
-        What this node led under its former registration it leads until it hears of another leader
-        epoch: see `_still_leads`.
+        This node keeps leading the partitions that it led under its former registration until the
+        metadata has another leader epoch: see `_still_leads`.
         """
         self.epoch = epoch
         for replica in self.opened():
@@ -259,7 +259,7 @@ class Partitions:
         if is_same_term and leads == replica.is_leader:
             replica.follow_cluster(partition)
         elif is_same_term and self._still_leads(replica, partition):
-            replica.lead_unsurely(partition)
+            replica.keep_leading_unregistered(partition)
         elif leads:
             self._lead(replica, partition)
         else:
@@ -267,17 +267,17 @@ class Partitions:
         self._tell_if_unusable(replica)
 
     def _still_leads(self, replica: Replica, partition: Partition) -> bool:
-        """Return True if this node lost the registration under which it leads, and no one leads yet.
+        """Return True if this node lost its registration and the partition has no new leader yet.
 
         Batches that wait for followers stay in the log and may still be committed, by this node in its
-        next leader epoch or by another leader. An error now would tell their producers that they are
-        not stored. New batches are appended behind them for acks=all only, as on a leader whose lease
-        may be over (see `leads_surely`).
+        next leader epoch or by another leader. An error now would tell their producers that the batches
+        are not stored. The leader appends new batches with acks=all only, like a leader whose lease may
+        have expired (see `is_registered_leader`).
         """
         return replica.is_leader and self.is_to_hear(partition)
 
-    def leads_surely(self, replica: Replica) -> bool:
-        """Return True unless the registration under which this node leads a partition is over."""
+    def is_registered_leader(self, replica: Replica) -> bool:
+        """Return True if this node still has the registration under which it leads a partition."""
         return replica.partition.leader_registration == self.epoch
 
     def _lead(self, replica: Replica, partition: Partition) -> None:

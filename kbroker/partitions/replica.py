@@ -156,8 +156,8 @@ class Replica:
         self._take_role(leading.partition)
         self.commit()
 
-    def lead_unsurely(self, partition: Partition) -> None:
-        """Go on as the leader whose registration is over: fail the waiters that ask no follower."""
+    def keep_leading_unregistered(self, partition: Partition) -> None:
+        """Stay leader after this node's registration ended: fail waiters with acks=1 only."""
         self.follow_cluster(partition)
         self.writes.fail()
 

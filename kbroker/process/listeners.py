@@ -35,7 +35,9 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
     listeners = []
     for name, (host, port) in bound.items():
         gate = _gate(config, name, host)
-        listeners.append(Listener(name, host, port, _told(advertised.get(name)), gate))
+        listeners.append(
+            Listener(name, host, port, _advertised_endpoint(advertised.get(name)), gate)
+        )
     _check_names(config, bound.keys(), advertised.keys())
     for one, other in combinations(listeners, 2):
         _check_apart(one, other)
@@ -67,18 +69,18 @@ def _by_name(texts: Sequence[str], setting: str) -> dict[str, Endpoint]:
     return found
 
 
-def _told(advertised: Endpoint | None) -> Endpoint | None:
-    """Return the address that clients are told; an empty host is this machine's own name.
+def _advertised_endpoint(advertised: Endpoint | None) -> Endpoint | None:
+    """Return the endpoint to advertise; an empty host becomes this machine's canonical host name.
 
     Raises:
-        ConfigError: No client could connect to it.
+        ConfigError: The host is 0.0.0.0, or the host name of this machine does not resolve.
     """
     if advertised is None or advertised.host not in ("", _UNROUTABLE):
         return advertised
     if advertised.host == _UNROUTABLE:
         raise ConfigError(
-            f"advertised.listeners: clients cannot connect to {advertised}; name an address that they "
-            "reach, or leave the listener out, so that each client is told the address that it dialled"
+            f"advertised.listeners: clients cannot connect to {advertised}; name an address that they can "
+            "reach, or leave the listener out to advertise to each client the address that it connected to"
         )
     return advertised._replace(host=canonical_host_name())
 

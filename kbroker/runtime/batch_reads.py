@@ -142,5 +142,5 @@ class _Reading(Generic[Result]):
         return time.thread_time() - began
 
 
-def free_of_charge(seconds: float) -> None:
-    """Charge nobody: for work of the node itself."""
+def charge_nobody(seconds: float) -> None:
+    """Do not charge a client: the node itself does the work."""

@@ -15,19 +15,19 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 
-class Look(Protocol):
-    """A record, as the terms of an expression see it."""
+class RecordFields(Protocol):
+    """The fields of a record, by path."""
 
     def __call__(self, path: list[str], /) -> Any:
-        """Return what a path leads to; None where it leads nowhere."""
+        """Return the value at a path, None if there is none."""
         ...
 
     def text(self, path: list[str], /) -> str:
-        """Return what a path leads to as a text, within a limit of work for one record."""
+        """Return the value at a path as a string, empty beyond the search limit of the record."""
         ...
 
 
-Test: TypeAlias = Callable[[Look], bool]
+Test: TypeAlias = Callable[[RecordFields], bool]
 
 LENGTH_MAX = 1_000
 DEPTH_MAX = 20
@@ -89,20 +89,20 @@ class _Parser:
         tests = [self._all(depth)]
         while self._next("or"):
             tests.append(self._all(depth))
-        return tests[0] if len(tests) == 1 else lambda look: any(test(look) for test in tests)
+        return tests[0] if len(tests) == 1 else lambda fields: any(test(fields) for test in tests)
 
     def _all(self, depth: int) -> Test:
         tests = [self._one(depth)]
         while self._next("and"):
             tests.append(self._one(depth))
-        return tests[0] if len(tests) == 1 else lambda look: all(test(look) for test in tests)
+        return tests[0] if len(tests) == 1 else lambda fields: all(test(fields) for test in tests)
 
     def _one(self, depth: int) -> Test:
         if self._next("not"):
             if depth > DEPTH_MAX:
                 raise BadExpression("there are too many words `not`")
             inner = self._one(depth + 1)
-            return lambda look: not inner(look)
+            return lambda fields: not inner(fields)
         if self._next("("):
             test = self.either(depth + 1)
             if not self._next(")"):
@@ -117,7 +117,7 @@ class _Parser:
             raise BadExpression(f"{word!r} is no path; there are {', '.join(_PATHS)}")
         sign = self._next("==", "!=", "~", *_COMPARE)
         if sign is None:
-            return lambda look: look(path) not in (None, False)
+            return lambda fields: fields(path) not in (None, False)
         return _test(path, sign, self._literal())
 
     def _literal(self) -> Any:
@@ -137,14 +137,14 @@ class _Parser:
 def _test(path: list[str], sign: str, literal: Any) -> Test:
     if sign == "~":
         wanted = literal if isinstance(literal, str) else json.dumps(literal)
-        return lambda look: wanted in look.text(path)
+        return lambda fields: wanted in fields.text(path)
     if sign in ("==", "!="):
         is_equal = sign == "=="
-        return lambda look: _same(look(path), literal) is is_equal
+        return lambda fields: _same(fields(path), literal) is is_equal
     compare = _COMPARE[sign]
 
-    def ordered(look: Look) -> bool:
-        found = look(path)
+    def ordered(fields: RecordFields) -> bool:
+        found = fields(path)
         if isinstance(literal, int | float) and isinstance(found, str):
             found = _number(found)
         try:

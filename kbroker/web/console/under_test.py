@@ -49,7 +49,7 @@ class Tests:
     def routes(self) -> list[Route]:
         """Where it is told."""
         return [
-            self._api.look("/tests", self._told, DESCRIBE_CLUSTER),
+            self._api.look("/tests", self._state, DESCRIBE_CLUSTER),
             self._api.change("/tests/disarm", self._disarm, ALTER_CLUSTER),
             self._api.change("/tests/advance", self._advance, ALTER_CLUSTER),
         ]
@@ -60,11 +60,11 @@ class Tests:
             raise Refusal(404, "this broker takes no orders of tests: --control-port lets it")
         return found
 
-    async def _told(self, _: Request, __: Viewer) -> Response:
+    async def _state(self, _: Request, __: Viewer) -> Response:
         broker = self._broker()
         faults = broker.faults()
-        told = {"faults": faults[-FAULTS_MAX:], "fault_count": len(faults)}
-        return answer(told | broker.clocks())
+        state = {"faults": faults[-FAULTS_MAX:], "fault_count": len(faults)}
+        return answer(state | broker.clocks())
 
     async def _disarm(self, request: Request, _: Viewer) -> Response:
         """One fault by its number, or all."""

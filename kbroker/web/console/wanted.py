@@ -17,14 +17,12 @@ from .schemas import Both, Decoded
 TEXT_MAX = 1_000
 JSON_BYTES_MAX = 256 * 1024
 """What is larger is not looked into: that would take longer than a turn."""
-
-
 HEADERS_MAX = 10_000
-"""Headers of a record that are looked at."""
+"""Maximum number of headers of a record that are searched."""
 TEXT_WORK_MAX = 8 * 1024 * 1024
-"""Characters that the terms of an expression may search in one record, all of them together."""
+"""Maximum number of characters of one record that all terms of an expression search together."""
 MADE_TEXT_COST = 4
-"""How many times as much it costs to write a part of a document as a text."""
+"""Cost of serializing a part of a JSON document, relative to searching a string of that length."""
 
 
 class Wanted:
@@ -80,14 +78,14 @@ class Wanted:
         """Whether that is one, of those that may be."""
         if self._test is None:
             return True
-        look = _Look(self._topic, partition, record, decoded)
-        found = self._test(look)
-        self.too_large += look.is_too_large
+        fields = _DecodedFields(self._topic, partition, record, decoded)
+        found = self._test(fields)
+        self.too_large += fields.is_too_large
         return found
 
 
-class _Look:
-    """Follows paths in a record."""
+class _DecodedFields:
+    """The fields of a record whose key and value were decoded by their schemas."""
 
     def __init__(self, topic: str, partition: int, record: Record, decoded: Both) -> None:
         self._topic = topic
@@ -101,7 +99,10 @@ class _Look:
         self.is_too_large = False
 
     def text(self, path: list[str]) -> str:
-        """What a path leads to as a text to search; empty, and too large, if that were too much work."""
+        """Return the value at a path as a string.
+
+        Beyond `TEXT_WORK_MAX` it returns "", and `is_too_large` is set.
+        """
         name = ".".join(path)
         if name not in self._texts:
             if self._text_work_left <= 0:

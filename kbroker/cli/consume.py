@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from .record_format import Printer
 
 NOT_DECODED = (
-    "records of {topic} begin with the ID of a schema, and are printed as they are stored: topic consume "
-    f"does not use {REGISTRY}. The console of the broker decodes them, `kbroker lake archive --format "
-    "avro` does, and so does kafka-avro-console-consumer of Confluent"
+    "records of {topic} begin with a schema ID, and are printed without decoding: topic consume does not "
+    f"use {REGISTRY}. To decode them, use the broker's console, `kbroker lake archive --format avro` or "
+    "Confluent's kafka-avro-console-consumer"
 )
 
 

@@ -134,8 +134,8 @@ def repair(folder: Path) -> None:
     """Keep what is readable before the damage in a partition's FOLDER (data-dir/topic-N).
 
     The command moves the bytes from the damage on to .corrupt files and deletes nothing. It prints the
-    offsets that the log loses, and how many records in these files are sound. A partition whose
-    folder is missing begins empty.
+    offsets that the log loses, and how many records in these files are sound. If the folder is
+    missing, the next start of the broker creates an empty log.
     """
     from kbroker.storage.checkpoints import MetaProperties
     from kbroker.storage.errors import StorageError
@@ -173,9 +173,9 @@ def repair(folder: Path) -> None:
 def _loss_lines(name: str, known: Offsets) -> list[str]:
     end = max(known.recovery_point, known.high_watermark)
     if end <= known.log_start:
-        return [f"{name} has no folder, and no records of it are known"]
+        return [f"{name}: the folder is missing, and the checkpoints list no records of it"]
     return [
-        f"{name} has no folder, and begins empty; `kbroker serve` can open it again",
+        f"{name}: the folder is missing; the next `kbroker serve` creates an empty log",
         f"  lost: offsets {known.log_start} to {end - 1}",
     ]
 

@@ -261,8 +261,8 @@ def _cannot_listen(listener: Listener, port: int, error: OSError) -> CannotListe
         )
     if error.errno == errno.EACCES:
         return CannotListen(
-            f"{listener.address}: port {port} is not for everybody ({error.strerror}); name one above "
-            "1023 with --port, or start with the right to it"
+            f"{listener.address}: no permission to listen on port {port} ({error.strerror}); choose a "
+            "port above 1023 with --port, or run as a user that may bind this port"
         )
     return CannotListen(
         f"{listener.address}: cannot listen there ({error.strerror}); name an address of this machine "

@@ -1,4 +1,4 @@
-"""Opening of logs whose folders hold what the metadata does not expect: nothing of it is lost."""
+"""Opens the logs of a node, and moves folders aside that do not match the metadata."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 class LogOpening:
-    """Opens the logs of one node, and sets folders aside that hold another topic.
+    """Opens the logs of one node. A folder that holds another topic is moved aside, never deleted.
 
     Args:
         cluster: The metadata.
         logs: The data folders of the node.
         node_id: Id of the node.
-        note: Remembers what happened to a partition: topic name, partition number, text.
+        note: Records an event of a partition: topic name, partition number, text.
     """
 
     def __init__(
@@ -38,22 +38,27 @@ class LogOpening:
         self._logs = logs
         self._node_id = node_id
         self._note = note
-        # Partitions whose folders were set aside in this run, by topic id and number.
+        # Partitions whose folders this process moved aside, by topic ID and number.
         self._began_empty: set[tuple[UUID, int]] = set()
 
     def open(self, topic: Topic, index: int, config: LogConfig, *, now_ms: int) -> Log:
-        """Open the log of a partition. A folder of a topic that the metadata does not know is set
-        aside, as Kafka does with stray replicas, and the log begins empty.
+        """Open the log of a partition.
+
+        If the folder holds a topic that is not in the metadata, move it aside, as Kafka does with
+        stray replicas, and create an empty log.
 
         Args:
-            topic: The topic, as the metadata has it.
-            index: Number of the partition.
+            topic: The topic in the metadata.
+            index: Partition number.
             config: Settings of the log.
             now_ms: Log clock, in milliseconds.
 
+        Returns:
+            The open log.
+
         Raises:
             StorageError: The log cannot be opened, the folder belongs to another partition of this
-                cluster, or the log would begin empty while it counts as in sync.
+                cluster, or the new log would be empty although this node is in the ISR.
         """
         if (topic.id, index) in self._began_empty:
             self._check_may_begin_empty(topic, index)
@@ -66,8 +71,10 @@ class LogOpening:
             return self._logs.open_log(topic.name, topic.id, index, config, now_ms=now_ms)
 
     def set_strays_aside(self) -> None:
-        """Set folders aside whose partitions the metadata does not place on this node: the topic does
-        not exist, has fewer partitions, or has its replicas elsewhere."""
+        """Move folders aside whose partitions the metadata does not assign to this node.
+
+        The topic does not exist, has fewer partitions, or has no replica on this node.
+        """
         strays = [
             key
             for key in self._logs.folders()
@@ -75,11 +82,11 @@ class LogOpening:
         ]
         try:
             kept = self._logs.set_aside(strays)
-        except StorageError:  # of one that cannot be renamed the others must not suffer
+        except StorageError:  # one folder cannot be renamed: move the others nevertheless
             kept = [folder for key in strays for folder in self._set_one_aside(key)]
         if kept:
             logger.warning(
-                "folders of partitions that the cluster's metadata does not place on node %d are kept "
+                "folders of partitions that the cluster's metadata does not assign to node %d are kept "
                 "and not served: %s. If the metadata is an older copy, stop the server and restore "
                 "the newest one; otherwise remove the folders when their records are not needed",
                 self._node_id,
@@ -118,7 +125,7 @@ class LogOpening:
         self._note(topic.name, index, f"begins empty: {error.message}")
 
     def _check_misplaced(self, error: ForeignLogError) -> None:
-        """Raise StorageError for the folder of a partition of this cluster under another name."""
+        """Raise StorageError if the folder belongs to another partition of this cluster."""
         held = self._cluster.topics_by_id.get(error.topic_id)
         if held is None:
             return
@@ -130,9 +137,9 @@ class LogOpening:
         ) from error
 
     def _check_may_begin_empty(self, topic: Topic, index: int) -> None:
-        """Raise StorageError while other replicas count on this one.
+        """Raise StorageError if this node is in the ISR of a partition with other replicas.
 
-        A leader whose log is empty would make its followers truncate theirs.
+        A leader with an empty log would make its followers truncate theirs.
         """
         partition = topic.partitions[index]
         if len(partition.replicas) > 1 and self._node_id in partition.isr:

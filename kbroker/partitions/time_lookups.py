@@ -1,4 +1,4 @@
-"""Look-ups of records by timestamp, which open stored batches within bounded steps."""
+"""Look-ups of records by timestamp, which read stored batches in bounded steps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kbroker.storage.lookups import StoredBatch, batch_since, latest_batch
 
 
 class TimeLookup(NamedTuple):
-    """How records are looked up for one client.
+    """Look-ups of records by timestamp for one client.
 
     Attributes:
-        disk_reads: loads what is not in memory.
-        batch_reads: opens batches.
-        client: for whom it is done.
-        charge: is told the seconds that a thread worked for it.
-        check: raises KafkaError if the log is served no longer; called after each wait.
+        disk_reads: Loads file pages that are not in memory.
+        batch_reads: Decompresses and parses batches.
+        client: The client, for the round-robin order of work.
+        charge: Called with the CPU time in seconds that a thread used for the client.
+        check: Called after each wait; raises KafkaError if the log is no longer served.
     """
 
     disk_reads: DiskReads
@@ -41,12 +41,15 @@ class TimeLookup(NamedTuple):
         Control records count, as in Kafka.
 
         Args:
-            log: the log to search.
-            timestamp_ms: in ms since the epoch.
-            limit: a record at this offset or behind it is not found.
+            log: The log to search.
+            timestamp_ms: Milliseconds since the epoch.
+            limit: Offset after the last record that may be found.
+
+        Returns:
+            The record, None if there is none below `limit`.
 
         Raises:
-            StorageError: as `Log.read`.
+            StorageError: See `Log.read`.
             KafkaError: CORRUPT_MESSAGE if a batch cannot be read.
         """
         offset = log.log_start_offset
@@ -72,10 +75,16 @@ class TimeLookup(NamedTuple):
         return None
 
     def latest_record(self, log: Log) -> Generator[Wanted, None, FoundRecord | None]:
-        """Find the first record with the greatest timestamp; None without records or timestamps.
+        """Find the first record with the largest timestamp.
+
+        Args:
+            log: The log to search.
+
+        Returns:
+            The record, None if the log has no records or no timestamps.
 
         Raises:
-            StorageError: as `Log.read`.
+            StorageError: See `Log.read`.
             KafkaError: CORRUPT_MESSAGE if a batch cannot be read.
         """
         latest: FoundRecord | None = None

@@ -1,8 +1,8 @@
-"""Reading of stored batches, whose cost is assumed to be the worst that their size allows.
+"""Reads stored batches in bounded steps, because a small batch may hold millions of records.
 
-Work on a batch comes as an iterator of bounded steps (see `kbroker.protocol.record_stream`): None
-after each step, the result as its last item. A batch that takes longer than a moment is read in a
-worker thread, fairly between clients.
+Work on a batch is an iterator (see `kbroker.protocol.record_stream`) that yields None after each step
+and the result last. If a batch takes longer than `MOMENT_SECONDS`, a worker thread reads it, in
+round-robin order between clients.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .threads import InThread
 Result = TypeVar("Result")
 
 MOMENT_SECONDS = 0.001
-"""How long a batch may keep the event loop before it goes to a thread."""
+"""Time for which a batch is read in the event loop before it moves to a thread."""
 SLICE_SECONDS = 0.02
-"""Processor time for which one client keeps the thread while others wait."""
+"""CPU time of one client in the thread while other clients wait."""
 OPEN_MAX = 2
-"""Batches that are open at the same time between two slices; it bounds what their decoders hold."""
+"""Maximum number of batches that are open between two slices, to bound the memory of decoders."""
 
 
 class BatchReads:
-    """Reads stored batches for clients, next to the event loop where that takes long.
+    """Reads stored batches for clients, long ones in a worker thread.
 
-    One slice goes on at a time, because all threads share the interpreter with the event loop.
+    One slice runs at a time, because all threads share the interpreter with the event loop.
     """
 
     __slots__ = ("_in_thread", "_open", "_thread")
@@ -47,13 +47,13 @@ class BatchReads:
         client: Hashable,
         charge: Callable[[float], None],
     ) -> Generator[Wanted, None, Result | None]:
-        """Return what the work comes to, as a generator for `Turn.run`.
+        """Do the work as a generator for `Turn.run`.
 
         Args:
-            begin: begins the work; it is called again if the work moves to a thread, where it must
+            begin: Starts the work. It is called again if the work moves to a thread, where it must
                 not touch a node's state.
-            client: for whom it is done.
-            charge: is told the seconds of processor time that a thread took.
+            client: The client, for the round-robin order of work.
+            charge: Called with the CPU time in seconds that a thread used.
 
         Returns:
             The first item that is not None; None if there is none.
@@ -80,7 +80,7 @@ class BatchReads:
         client: Hashable,
         charge: Callable[[float], None],
     ) -> Result | None:
-        """Return what the work comes to; as `in_pieces`, for callers that may wait."""
+        """Do the work like `in_pieces`, for callers that may wait."""
         work = self.in_pieces(begin, client, charge)
         try:
             wanted = next(work)
@@ -100,7 +100,7 @@ class BatchReads:
         client: Hashable,
         charge: Callable[[float], None],
     ) -> Result | None:
-        # Most batches take one slice. What takes longer begins again once few others are open.
+        # Most batches take one slice. A longer one starts again once fewer than `OPEN_MAX` are open.
         reading = _Reading(begin())
         await self._slice(reading, client, charge)
         if reading.is_done:
@@ -120,7 +120,7 @@ class BatchReads:
 
 
 class _Reading(Generic[Result]):
-    """Work on one batch, and what came of it."""
+    """Work on one batch, and its result."""
 
     __slots__ = ("_work", "is_done", "result")
 
@@ -130,7 +130,7 @@ class _Reading(Generic[Result]):
         self.result: Result | None = None
 
     def go_on(self, seconds: float) -> float:
-        """Work for so much processor time, in any thread; returns how much it was."""
+        """Work for some seconds of CPU time, in any thread; returns the CPU time used."""
         began = time.thread_time()
         for item in self._work:
             if item is not None:

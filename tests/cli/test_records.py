@@ -282,6 +282,6 @@ async def test_consume_names_what_decodes_records_with_a_schema(
     line = json.dumps({"topic": "t", "value_base64": base64.b64encode(value).decode()})
     await cli("topic", "produce", "t", "--json", stdin=f"{line}\n{line}\n")
     read = await cli(*settings, "topic", "consume", "t", "-o", "start:end")
-    assert read.stderr.count("records of t begin with the ID of a schema") == is_explained
+    assert read.stderr.count("records of t begin with a schema ID") == is_explained
     assert ("schema.registry.url" in read.stderr) is is_explained
     assert len(read.stdout.splitlines()) == 2

@@ -25,7 +25,7 @@ from .folders import SETTINGS, Key, Templates, keys
 
 NOT_DAMAGED = {".lock"}
 START_SECONDS_MAX = 60
-PLACED_ELSEWHERE = "metadata does not place on node"
+PLACED_ELSEWHERE = "metadata does not assign to node"
 """Of a warning about many folders, which names some of them."""
 
 Damage = Callable[[Path, random.Random, Templates], str]

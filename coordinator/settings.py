@@ -16,9 +16,10 @@ class GroupSettings:
       initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for more
         members (`group.initial.rebalance.delay.ms`).
       group_size_max: Most members of a group (`group.max.size`).
-      member_metadata_bytes_max: Most bytes of metadata, over all its protocols, that one member may
-        join with (`group.member.metadata.max.bytes`).
-      group_metadata_bytes_max: The same of all members of a group (`group.metadata.max.bytes`).
+      member_metadata_bytes_max: Maximum size in bytes of the metadata of one member, over all its
+        protocols (`group.member.metadata.max.bytes`).
+      group_metadata_bytes_max: Maximum size in bytes of the metadata of all members of a group
+        (`group.metadata.max.bytes`).
       new_member_join_timeout_ms: How long a member that has not been told its id may stay parked
         in a join. It cannot send heartbeats, and after a lost connection nobody else knows it.
       offset_metadata_length_max: Longest metadata string of a commit, in characters

@@ -47,7 +47,7 @@ RECORDS_AT_ONCE = 50
 MEMBERS_AT_ONCE = 100
 TOPICS_AT_ONCE = 200
 REFRESH_INTERVAL_MS = 600_000
-"""After which patterns are held against the topics though none has changed: ACLs may have."""
+"""Interval at which patterns are resolved again without a change of topics: ACLs may have changed."""
 REFRESH_PAUSE_MS = 1_000
 """Between two looks that changes of topics ask for: those come in bursts."""
 NO_VERSION = 0
@@ -57,11 +57,11 @@ R = TypeVar("R")
 
 
 class TopicRights(NamedTuple):
-    """Topics that the client of a member may describe, where ACLs are enforced.
+    """Permissions of a member's client to describe topics, if ACLs are enforced.
 
     Attributes:
-        viewer: The client: for equal viewers `may_describe` returns the same.
-        may_describe: Returns True for a topic that the client may know of.
+        viewer: Identity of the client. `may_describe` returns the same for equal viewers.
+        may_describe: Returns True if the client may describe the topic of that name.
     """
 
     viewer: Hashable
@@ -78,8 +78,8 @@ class Step:
       replaced: The static member whose place it takes, under another id.
       epoch, assignment_epoch, hash, resolved: The group's, as they will be.
       work: What is to be done beside clients, once the records are stored.
-      is_described: False while it is not known which topics of its pattern the member may describe.
-      restore: Undoes what the step changed of the group without a record.
+      is_described: False until the topics of the pattern that the member may describe are known.
+      restore: Undoes the changes of the group that the step made without a record.
     """
 
     __slots__ = (
@@ -156,7 +156,7 @@ class Sharing:
     ) -> None:
         """Raise the epoch of the group where the step, or a change of the topics, asks for it.
 
-        Parameters: `rights` are those of the member's client; None: it may describe all topics.
+        Parameters: `rights` are those of the member's client; None if it may describe all topics.
         Without `resolves` patterns are left to other members.
 
         Raises KafkaError INVALID_REGULAR_EXPRESSION.
@@ -266,7 +266,7 @@ class Sharing:
         heartbeat asks for it, and so assigns topics to members that may not describe them.
 
         Returns:
-            True if the member reads other topics than before.
+            True if the topics of the member have changed.
         """
         group, member = step.group, step.member
         if not member.pattern:
@@ -291,11 +291,11 @@ class Sharing:
         return age_ms >= (REFRESH_PAUSE_MS if is_new else REFRESH_INTERVAL_MS) or age_ms < 0
 
     def _take_described(self, step: Step, viewer: Hashable, described: Resolved, now: Now) -> bool:
-        """Keep what a client may describe.
+        """Store the topics that a client may describe.
 
         Returns:
-            True if the member reads other topics, or if its pattern has other topics than before.
-            Apache Kafka raises the group epoch for both.
+            True if the topics of the member, or those of its pattern, have changed. Apache Kafka
+            raises the group epoch for both.
         """
         group, member = step.group, step.member
         assert member.pattern
@@ -310,7 +310,7 @@ class Sharing:
         return (group.read_by(member, step.resolved), _topics_of(step, member.pattern)) != before
 
     def _take_union(self, step: Step, pattern: str, now: Now) -> None:
-        """Store what any member with a pattern may describe: a later coordinator begins with it."""
+        """Store the topics that at least one member with the pattern may describe, for failover."""
         group, members = step.group, step.members()
         sharers = [each for each in members if each.pattern == pattern]
         used = {(each.pattern, group.viewers.get(each.id)) for each in members}
@@ -334,7 +334,7 @@ class Sharing:
         is_other: bool,
         now: Now,
     ) -> Pieces:
-        """As `_describe`, in pieces; at the end the epoch rises if the member reads other topics."""
+        """Do the work of `_describe` in pieces; raise the epoch if the topics of the member changed."""
         group, pattern = self._state.consumer_groups.get(group_id), member.pattern
         if group is None or not pattern:
             return
@@ -355,7 +355,7 @@ class Sharing:
         step.member = known
         is_first = (pattern, rights.viewer) not in group.described
         described = Resolved(found[pattern], self._topics.version, now.log_ms)
-        # A member that was not described yet may have left out partitions of its target.
+        # Before the first result, the member may have left out partitions of its target.
         if self._take_described(step, rights.viewer, described, now) or is_other or is_first:
             names_read = group.topics_after(None, None, step.resolved)
             step.raise_epoch(self._topics.hash_of(names_read))
@@ -518,7 +518,7 @@ def _restore(
     key: tuple[str, Hashable],
     described: Resolved | None,
 ) -> None:
-    """Put back which client a member had, and what that client could describe."""
+    """Restore the viewer of a member, and the topics that this viewer may describe."""
     group.viewers.pop(member_id, None)
     if viewer is not None:
         group.viewers[member_id] = viewer
@@ -536,7 +536,7 @@ def _give_up(group: Assigning) -> Callable[..., Result[None]]:
 
 
 def _topics_of(step: Step, pattern: str) -> frozenset[str]:
-    """Return the topics that a pattern is resolved to, none if it is not resolved yet."""
+    """Return the topics of a resolved pattern; an empty set if it is not resolved yet."""
     found = step.resolved.get(pattern)
     return frozenset() if found is None else found.topics
 
@@ -559,7 +559,7 @@ def _matches(
     names: Collection[str],
     may_describe: Callable[[str], bool] = lambda name: True,
 ) -> Generator[None, None, dict[str, frozenset[str]]]:
-    """The topics that fit each pattern and that a client may describe, in pieces."""
+    """Find the topics that match each pattern and that a client may describe, in pieces."""
     found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
     tests = [(compile_pattern(pattern), found[pattern]) for pattern in patterns]
     for count, name in enumerate(names, 1):

@@ -1,4 +1,4 @@
-"""Which LZ4 frames Kafka's clients read, and the byte in which those of message format 0 differ.
+"""Checks of LZ4 frames, and the header checksum that differs in message format 0.
 
 A frame begins with its magic, a descriptor and one byte of a checksum of the descriptor. Kafka before
 0.10 counted the magic in, so no LZ4 library accepts what it wrote, and its clients do not accept what
@@ -16,43 +16,43 @@ _MAGIC = b"\x04\x22\x4d\x18"
 _VERSION, _VERSION_MASK = 0x40, 0xC0
 _HAS_INDEPENDENT_BLOCKS, _HAS_BLOCK_CHECKSUMS, _HAS_CONTENT_CHECKSUM = 0x20, 0x10, 0x04
 _HAS_CONTENT_SIZE, _HAS_DICTIONARY_ID = 0x08, 0x01
-_SUM_BYTES = 4  # of a checksum of a block or of the content
+_SUM_BYTES = 4  # size of the checksum of a block or of the content
 _BLOCK_SIZE = struct.Struct("<I")
 _IS_STORED = 0x80000000
-"""In the size of a block: its content is not compressed."""
+"""Flag in the size of a block: the block is not compressed."""
 _PRIME_1, _PRIME_2, _PRIME_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
 _PRIME_4, _PRIME_5 = 0x27D4EB2F, 0x165667B1
 _MASK = 0xFFFFFFFF
 
 
 def check_frame(stream: Buffer) -> None:
-    """Check that a stream is one frame of a kind that the Java client reads (KIP-57).
+    """Check that a stream is one LZ4 frame that the Java client can read (KIP-57).
 
-    The Java client knows neither blocks that depend on earlier ones nor dictionaries. It reads the
-    first frame only, and that to the first block of no bytes.
+    The Java client supports neither dependent blocks nor dictionaries. It reads only the first frame,
+    up to the first block with a size of 0.
 
     Args:
-        stream: What a client sent. Its blocks are not decompressed.
+        stream: The compressed records. Blocks are not decompressed.
 
     Raises:
-        DecompressionError: The stream is anything else.
+        DecompressionError: The Java client cannot read the stream, or not all of it.
     """
     end = _descriptor_end(stream)
     if end is None:
-        raise DecompressionError("the stream does not begin with an LZ4 frame")
+        raise DecompressionError("not an LZ4 frame")
     flags = stream[4]
     if flags & _VERSION_MASK != _VERSION:
-        raise DecompressionError("the LZ4 frame is of another version than 1")
+        raise DecompressionError("unsupported version of the LZ4 frame: only version 1 is valid")
     if not flags & _HAS_INDEPENDENT_BLOCKS:
-        raise DecompressionError("the blocks of the LZ4 frame depend on each other")
+        raise DecompressionError("the LZ4 frame has dependent blocks; use independent blocks")
     if flags & _HAS_DICTIONARY_ID:
-        raise DecompressionError("the LZ4 frame needs a dictionary")
+        raise DecompressionError("the LZ4 frame needs a dictionary; compress without one")
     position = end + 1
     sum_bytes = _SUM_BYTES if flags & _HAS_BLOCK_CHECKSUMS else 0
     try:
         while size := _BLOCK_SIZE.unpack_from(stream, position)[0]:
             if size == _IS_STORED:
-                raise DecompressionError("the LZ4 frame has a block of no bytes")
+                raise DecompressionError("the LZ4 frame has an empty block")
             position += _BLOCK_SIZE.size + (size & ~_IS_STORED) + sum_bytes
     except struct.error:
         raise DecompressionError("the LZ4 frame is truncated") from None

@@ -8,9 +8,9 @@ A client knows all entries. It reads them once, and then follows a watch. Watche
 silent while members are stopped, and older ones had lost events, so it is looked regularly whether the
 watch has come as far as a read, and now and then all entries are compared.
 
-An etcd that holds less than it has told before was restored from an older snapshot, or is another one. What
-it says would delete topics and elect leaders that lack records, so a client of it keeps what it knows,
-and neither reads nor writes until etcd holds all of that again.
+If etcd returns an older revision than before, it was restored from an older snapshot, or another etcd has its
+address. Its state would delete topics and elect leaders that lack records. So a client keeps its entries,
+and neither reads nor writes until etcd holds the newer state again.
 Sources: https://etcd.io/docs/v3.5/learning/api/, .../api_guarantees/ (events of one revision come
 together, in order).
 """
@@ -71,15 +71,15 @@ ALARMS = {
         "replace the member that etcd's log names, then run 'etcdctl alarm disarm'",
     ),
 }
-"""By the name of etcd's alarm."""
+"""Problems by the name of etcd's alarm."""
 LOOK_SECONDS = 2.0
 ALARM_SECONDS = 10.0
 COMPARE_SECONDS = 60.0
 
 
 class Held(NamedTuple):
-    """A key as etcd has it. `created` is the revision of the put before which it did not exist, and
-    `version` counts the puts since then."""
+    """A key in etcd. `created` is the revision of the put that created it, and `version` counts the
+    puts since then."""
 
     key: str
     value: Document
@@ -88,7 +88,7 @@ class Held(NamedTuple):
     version: int
 
     def is_older_than(self, known: Held) -> bool:
-        """Return True if etcd has gone back: both numbers rise with each put of a key."""
+        """Return True if etcd holds an older state: both numbers increase with each put of a key."""
         is_same = self.created == known.created
         return self.revision < known.revision or (is_same and self.version < known.version)
 
@@ -148,9 +148,9 @@ class EtcdStore:
         self._is_wrong = False
         """What is held is not what there is, or not known to be."""
         self._newest = 0
-        """The highest revision that etcd has told."""
+        """The highest revision in a response of etcd."""
         self._rollback: StoreTrouble | None = None
-        """Set while etcd holds an older state than this client knows."""
+        """Set while etcd holds an older state than this client."""
         self._alarm: StoreTrouble | None = None
         self._trouble: str | None = None
         self._is_beating = False
@@ -297,10 +297,13 @@ class EtcdStore:
     # -- an older state
 
     async def _ask(self, path: str, message: Message, *, changes: bool = False) -> Message:
-        """Read or write keys, and notice whether etcd holds less than it has told before.
+        """Read or write keys, and detect an etcd that holds an older state.
 
-        Such reads and writes are linearizable: no member answers with an older revision than one
-        that was told before the request.
+        Such reads and writes are linearizable: the revision in the response is never lower than
+        a revision that was returned before the request.
+
+        Raises:
+            StorageError: etcd holds an older state than this client.
         """
         self._check_rollback()
         known = self._newest
@@ -321,7 +324,7 @@ class EtcdStore:
             raise StorageError(self._rollback.problem)
 
     def _rolled_back(self, revision: int, known: int) -> StorageError:
-        """Keep what is known, and believe nothing that etcd says."""
+        """Keep the entries, and stop reading and writing; returns the error to raise."""
         self._rollback = StoreTrouble(
             f"etcd holds an older state of the metadata (revision {revision}) than this node knows "
             f"(revision {known})",
@@ -332,7 +335,7 @@ class EtcdStore:
         return StorageError(self._rollback.problem)
 
     async def _look_for_return(self) -> None:
-        """Go on if etcd holds again what this client knows."""
+        """Resume if etcd holds the newer state again."""
         answer = await self._gateway.ask("kv/range", {"key": self._key(CAUSE)})
         found = [self._held_in(pair) for pair in answer.get("kvs", ())]
         known = self._held.get(CAUSE)
@@ -341,7 +344,7 @@ class EtcdStore:
         if is_newest and found and (known is None or not found[0].is_older_than(known)):
             logger.warning("metadata: etcd holds the newer state again; this node resumes")
             self._rollback = None
-            self._newest = revision  # the older state may have told a higher one
+            self._newest = revision  # the older state may have had a higher revision
             self._is_wrong = True
 
     @property
@@ -396,7 +399,7 @@ class EtcdStore:
             try:
                 if not self.is_read:
                     await self._read_first()
-                await self._is_behind()  # before the watch: it would tell of an older state
+                await self._is_behind()  # before the watch, which would deliver an older state
                 if not self._is_wrong:
                     with trio.CancelScope() as self._following:
                         await self._follow_watch()
@@ -457,7 +460,7 @@ class EtcdStore:
 
     async def _catch_up(self) -> None:
         """Take over what is there now, in place of changes that nobody can tell any more."""
-        await self._is_behind()  # before the beats, after which an older state would look newer
+        await self._is_behind()  # before the heartbeats, which raise the revision of an older state
         for _ in range(2):  # a revision for what is gone, and one for what is new
             await self._beat()
         revision, found = await self._read("")
@@ -483,7 +486,7 @@ class EtcdStore:
         self._is_wrong = False
 
     def _check_newer(self, found: Iterable[Held]) -> None:
-        """Raise StorageError if a key has an older revision than the one that is held."""
+        """Raise StorageError if a key is older in etcd than in this client."""
         for each in found:
             known = self._held.get(each.key)
             if known is not None and each.is_older_than(known):
@@ -514,7 +517,7 @@ class EtcdStore:
         self._trouble = trouble
 
     async def _look_for_alarms(self) -> None:
-        """Learn whether etcd takes no writes. A user without the right to ask learns it by a write."""
+        """Check etcd's alarms. Without permission to read alarms, a failing write reports them."""
         try:
             answer = await self._gateway.ask("maintenance/alarm", {"action": "GET"})
         except Refusal as error:
@@ -541,7 +544,7 @@ class EtcdStore:
                 self._following.cancel()
 
     async def _is_behind(self) -> bool:
-        """Return True if etcd holds more than the watch has told. Raises StorageError if less."""
+        """Return True if the watch lags behind etcd. Raises StorageError if etcd holds an older state."""
         known = self._held.get(CAUSE)
         counting = {"request_range": {**self._all_of(""), "count_only": True}}
         reading = {"request_range": {"key": self._key(CAUSE)}}

@@ -39,12 +39,13 @@ class LocalStore:
     Format: one line a transaction, `crc32-in-hex SP json LF`. A line is synced before the
     transaction answers. Crash policy: what a crash tears can only be the last line, that of a
     transaction that was never answered, so it is cut. A bad line that sound ones follow is damage:
-    StorageError, and the file is left as it is. So is a journal that ends before the place where the
-    last clean stop left it, which a file beside it tells (`.clean`, removed before the first write):
-    it was cut, or an older copy was put in its place. Entries that hang on a lease are in the journal
+    StorageError, and the file is left as it is. A clean stop stores the size and the revision of the
+    journal in a second file (`.clean`, removed before the first write). A journal that does not match
+    that file was truncated or replaced by another copy, and raises StorageError. Entries that hang on a lease are in the journal
     with its id, and are dropped when it is opened: the process that held it is gone.
-    A journal that is mostly history is rewritten without it (temporary file, rename): before the
-    first write, where one that was torn is rewritten too, and by `run` while it grows.
+    A journal that is mostly history is rewritten without its history (temporary file, rename): before
+    the first write, and by `run` when the journal has grown. A torn journal is rewritten before the
+    first write.
     A reserve beside the journal lets metadata change on a full disk: topics can be deleted there.
 
     Watchers are called within `transact`: when it returns, all nodes have heard of the change.
@@ -85,7 +86,7 @@ class LocalStore:
         self._journal: File | None = None
         """Opened by the first write: who only looks leaves no trace."""
         self._written_entries = 0
-        """How many entries stand in the journal, most of them perhaps replaced since."""
+        """Number of entries in the journal, including entries that were replaced later."""
         self._grew = trio.Event()
         self._read_bytes = self._torn_bytes = 0
         self._load()
@@ -155,22 +156,22 @@ class LocalStore:
                 self._keeps_room = True
 
     def _is_history(self, size: int) -> bool:
-        """Return True if a journal of `size` bytes is worth a rewrite."""
+        """Return True if a journal of `size` bytes is mostly history, so that a rewrite is worthwhile."""
         return size > self.REWRITE_BYTES and self._written_entries > 2 * len(self._entries)
 
     def _check_clean_end(self) -> None:
-        """Raise StorageError unless the journal ends where the last clean stop left it."""
+        """Raise StorageError if the journal differs from its state at the last clean stop."""
         path = clean_end_path(self._path)
         if not self._files.exists(path):
             return
         end = _parse_line(self._files.read_bytes(path))
         if end is None:
             logger.warning(
-                "%s is damaged: how the last stop left %s is not known", path, self._path
+                "%s is damaged: a truncated or replaced %s cannot be detected", path, self._path
             )
         elif self._revision > end["revision"]:
             logger.warning(
-                "%s was written after the last clean stop by a version that leaves no %s",
+                "%s was written after the last clean stop by a version that does not update %s",
                 self._path,
                 path,
             )
@@ -178,13 +179,13 @@ class LocalStore:
             raise StorageError(
                 f"{self._path} ends at byte {self._read_bytes - self._torn_bytes:,}, revision "
                 f"{self._revision}; the last clean stop left it at byte {end['bytes']:,}, revision "
-                f"{end['revision']}. It was cut, or another copy was put in its place: restore the "
-                f"newest copy, or remove {path} to go on with the topics, settings and users that it "
-                "holds (records of other topics are kept in folders that end in -stray)"
+                f"{end['revision']}. It was truncated or replaced by another copy: restore the newest "
+                f"copy, or remove {path} to start with the topics, settings and users of this copy "
+                "(records of other topics are kept in folders that end in -stray)"
             )
 
     def _note_clean_end(self) -> None:
-        """Write down where the journal ends. Raises StorageError."""
+        """Store the size and the revision of the journal. Raises StorageError."""
         end = {"bytes": self._files.size(self._path), "revision": self._revision}
         self._files.write_atomic(clean_end_path(self._path), _format_line(_to_json(end)))
 
@@ -198,8 +199,7 @@ class LocalStore:
             )
 
     def _snapshot(self) -> Iterator[bytes]:
-        """Yield all entries as lines: one for each revision that is still the newest of some key,
-        and for each lease that some of its keys hang on."""
+        """Yield all entries as lines, one for each pair of revision and lease."""
         groups: dict[tuple[int, int], dict[str, Document | None]] = {}
         for key, entry in self._entries.items():
             lease = self._lease_of.get(key)
@@ -332,7 +332,7 @@ class LocalStore:
             logger.warning("the metadata can be written again: %s", self._path)
 
     def _fail(self, error: StorageError) -> None:
-        """Write nothing more: it is not known what of the journal is on the disk."""
+        """Stop writing: the contents of the journal on the disk are unknown."""
         problem = f"{self._path} cannot be written ({error.message})"
         self._trouble, self._is_failed = StoreTrouble(problem, "restart the server"), True
         logger.error("%s", self._trouble)
@@ -395,8 +395,7 @@ class LocalStore:
                 self._lease_of[key] = lease
 
     async def run(self) -> None:
-        """End the leases that nobody keeps alive, keep the journal short, and try again after writes
-        that failed, until cancelled."""
+        """Expire leases, rewrite a long journal, and retry after failed writes, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe_regularly)
             nursery.start_soon(self._end_leases)
@@ -411,10 +410,10 @@ class LocalStore:
                     await self._rewrite(self._journal)
 
     async def _rewrite(self, journal: File) -> None:
-        """Replace the journal by one without history. Nothing else changes it at the same time.
+        """Replace the journal by one without history. The caller must prevent other changes.
 
-        A crash leaves the old or the new one, which hold the same entries. Where the disk refuses
-        before the new one is in place, the old one goes on.
+        A crash leaves either the old or the new journal, which hold the same entries. If the disk has
+        no space for the new journal, the old one stays in use.
         """
         slices, lines = Slices(), []
         for line in self._snapshot():
@@ -434,7 +433,7 @@ class LocalStore:
             self._fail(error)
             return
         finally:
-            self._written_entries = len(self._entries)  # or each change would try again
+            self._written_entries = len(self._entries)  # otherwise each change would try again
         journal.close()
 
     async def _end_leases(self) -> None:
@@ -501,7 +500,7 @@ class LocalLease:
 
 
 def clean_end_path(path: str) -> str:
-    """Return the path of the file that says how a clean stop left the journal at `path`."""
+    """Return the path of the file with the clean-stop state of the journal at `path`."""
     return path + CLEAN_END
 
 

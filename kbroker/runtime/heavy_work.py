@@ -13,36 +13,36 @@ Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 STEPS_AT_ONCE = 16
-"""Steps of one client's work before others have the thread: some milliseconds."""
+"""Steps of one client's work before other clients get the thread: some milliseconds."""
 HEAVY_SECONDS = 0.1
-"""Processor time that a client may be ahead of its share before its work counts as heavy."""
+"""CPU time that a client may use beyond its share before its work counts as heavy."""
 SHARE = 0.5
-"""Part of the thread's time that a client may use without its work counting as heavy."""
+"""Fraction of the thread's time that a client may use before its work counts as heavy."""
 
 
 class Steps(Protocol[Result_co]):
-    """Work that is done in steps of about a millisecond."""
+    """Work in steps of about a millisecond each."""
 
     def step(self) -> bool:
-        """Do one step; True once all is done."""
+        """Do one step. Return True if it was the last one."""
 
     def result(self) -> Result_co:
-        """Return what comes of it, after the last step."""
+        """Return the result, after the last step."""
 
 
 class HeavyClient:
-    """A client, normally a connection, and the heavy work that was done for it."""
+    """CPU time that was used for one client, normally a connection."""
 
     __slots__ = ("busy_until", "seconds")
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Time that the thread has worked for the client."""
+        """Seconds that the thread has worked for the client."""
         self.busy_until = 0.0
-        """Time of trio's clock at which the client has had no more than its share."""
+        """Time of trio's clock from which on the client is within its share."""
 
     def charge(self, seconds: float, now: float) -> None:
-        """Count time that the thread has worked for the client."""
+        """Count seconds that the thread has worked for the client."""
         self.seconds += seconds
         self.busy_until = max(self.busy_until, now) + seconds / SHARE
 
@@ -53,20 +53,20 @@ class HeavyClient:
 class HeavyWork:
     """Runs functions in a worker thread, one at a time.
 
-    One at a time, because they share the interpreter with the event loop: a second thread would
-    take time away from clients and finish nothing earlier.
+    Functions share the interpreter with the event loop, so a second thread would slow down clients
+    and finish nothing earlier.
 
-    Light work takes turns in the order in which it comes. Work that does not end within
-    `STEPS_AT_ONCE` steps, or of a client that has just used more than its share, is heavy: only one
-    piece of heavy work is begun at a time, which bounds the memory that all of them take, and
-    light work runs between its steps. The client that has used the least goes first.
+    Light work runs in the order in which it was submitted. Work is heavy if it takes more than
+    `STEPS_AT_ONCE` steps, or if its client has used more than its share. Only one piece of heavy work
+    is in progress at a time, which bounds its memory, and light work runs between its steps. The heavy
+    work of the client with the least CPU time runs first.
     """
 
     __slots__ = ("_heavy", "_in_thread", "_thread")
 
     def __init__(self, in_thread: InThread = trio.to_thread.run_sync) -> None:
         self._in_thread = in_thread
-        self._thread = trio.Lock()  # who waits for it goes on in order
+        self._thread = trio.Lock()  # first in, first out
         self._heavy = _LeastFirst()
 
     async def run(self, work: Callable[[], Result], client: HeavyClient | None = None) -> Result:
@@ -74,10 +74,10 @@ class HeavyWork:
 
         Args:
             work: The function. It must not touch a node's state.
-            client: The client that the time is counted for, None for the node itself.
+            client: The client to which the CPU time is charged, None for the node itself.
 
         Returns:
-            What `work` returns. Raises what it raises.
+            The result of `work`. Exceptions of `work` are passed on.
         """
         client = client or HeavyClient()
         if not client.is_heavy(trio.current_time()):
@@ -86,15 +86,16 @@ class HeavyWork:
             return await self._run(work, client)
 
     async def run_in_steps(self, begin: Callable[[], Steps[Result]], client: HeavyClient) -> Result:
-        """Run work in turns with that of other clients.
+        """Run work in steps, so that light work of other clients can run in between.
 
         Args:
-            begin: Begins the work, perhaps twice: work that turns out to be heavy is dropped, and
-                begun again once no other heavy work is in progress. It must not touch a node's state.
-            client: The client that the time is counted for.
+            begin: Starts the work. It is called a second time if the work is heavy: the first attempt
+                is dropped, and the work starts again when no other heavy work is in progress. It must
+                not touch a node's state.
+            client: The client to which the CPU time is charged.
 
         Returns:
-            The result of the steps. Raises what they raise.
+            The result of the last step. Exceptions of the steps are passed on.
         """
         if not client.is_heavy(trio.current_time()):
             done = await self._run(_Progress(begin).go_on, client)
@@ -117,14 +118,14 @@ class HeavyWork:
 
 
 class _Progress(Generic[Result]):
-    """Work that is begun by its first steps."""
+    """Work that starts with its first step."""
 
     def __init__(self, begin: Callable[[], Steps[Result]]) -> None:
         self._begin = begin
         self._work: Steps[Result] | None = None
 
     def go_on(self) -> tuple[Result] | None:
-        """Do some steps; returns the result in a tuple once all are done."""
+        """Do up to `STEPS_AT_ONCE` steps; return the result in a tuple after the last step, else None."""
         if self._work is None:
             self._work = self._begin()
         for _ in range(STEPS_AT_ONCE):
@@ -134,7 +135,7 @@ class _Progress(Generic[Result]):
 
 
 class _LeastFirst:
-    """A lock that goes to the waiter whose client has used the least."""
+    """A lock that the waiting client with the least CPU time gets next."""
 
     def __init__(self) -> None:
         self._holder: trio.Event | None = None
@@ -168,7 +169,7 @@ class _LeastFirst:
 
 
 class _Turn:
-    """The lock while it is held."""
+    """Context manager that holds the lock for one client."""
 
     def __init__(self, lock: _LeastFirst, client: HeavyClient) -> None:
         self._lock = lock

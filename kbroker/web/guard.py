@@ -39,12 +39,12 @@ SAFETY = (
 )
 """What browsers are told with every answer."""
 LENGTH_DIGITS_MAX = 18
-"""Digits of a Content-Length header that are read: Python refuses thousands of them."""
+"""Maximum number of digits of a Content-Length header: Python raises ValueError for thousands."""
 FORBIDDEN, TOO_LARGE, MISDIRECTED, TOO_LATE = 403, 413, 421, 503
 
 
 def error_body(_status: int, reason: str) -> bytes:
-    """Return the JSON of a refusal as the console reads it."""
+    """Return the JSON body of an error response, in the form that the console reads."""
     return json.dumps({"error": reason}).encode() + b"\n"
 
 
@@ -53,7 +53,7 @@ class Rules:
     """What holds for all requests to one server.
 
     `names` are those by which it may be asked, beside addresses, localhost and names without dots.
-    `error_body` makes the JSON of a refusal of its status and its reason.
+    `error_body` returns the JSON body of an error response for a status and a reason.
     """
 
     names: frozenset[str]

@@ -494,7 +494,7 @@ async def test_older_copy_of_a_journal_is_refused_until_the_operator_agrees(
     await put(store, "young", 1)
     await store.aclose()
     disk.write_atomic(PATH, older)
-    with pytest.raises(StorageError, match=f"remove {PATH}.clean to go on"):
+    with pytest.raises(StorageError, match=f"remove {PATH}.clean to start"):
         LocalStore(disk, PATH)
     disk.remove(f"{PATH}.clean")
     again = LocalStore(disk, PATH)

@@ -61,6 +61,9 @@ COMMANDS = {
 }
 
 
+_EXTRA = "Got unexpected extra argument"
+
+
 class Kbroker(LazyGroup):
     """The whole command line."""
 
@@ -82,7 +85,10 @@ class Kbroker(LazyGroup):
             said = f"{error.filename}: {error.strerror}"
             raise click.ClickException(printable(said)) from None
         except click.ClickException as error:
-            error.message = printable(error.message, keep="\n\t")  # type: ignore[misc]
+            message = printable(error.message, keep="\n\t")
+            if message.startswith(_EXTRA):  # such as a password with a space in it
+                message = "unexpected extra arguments (not shown: they may be secrets)"
+            error.message = message  # type: ignore[misc]
             raise
 
 

@@ -51,10 +51,10 @@ def set_(
     """Set settings of brokers while they run. They stay set after a restart."""
     from kbroker.client.configs import Operation
 
-    from .topic_files import BadTopic, parse_pairs
+    from .topic_files import BadTopic, parse_configs
 
     try:
-        asked = {name: (Operation.SET, value) for name, value in parse_pairs(pairs).items()}
+        asked = {name: (Operation.SET, value) for name, value in parse_configs(pairs).items()}
     except BadTopic as error:
         raise click.UsageError(str(error)) from None
     _change(target, named(node, default), asked, dry_run=dry_run)

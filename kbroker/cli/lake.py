@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.text.pairs import parse_pairs
+
 from .output import say
 from .target import (
     BROKERS,
@@ -282,10 +284,10 @@ def _topics_of(folder: Path, topics: tuple[str, ...]) -> list[str]:
 
 
 def _parsed_options(texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    if wrong := [key for key, separator, _ in pairs if not separator]:
-        raise click.BadParameter(f"{wrong[0]!r} is not KEY=VALUE", param_hint="--option")
-    return {key: value for key, _, value in pairs}
+    try:
+        return parse_pairs(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--option") from None
 
 
 def _security_options(settings: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from kbroker.text.pairs import parse_pairs
+
 from .output import say
 
 if TYPE_CHECKING:
@@ -129,11 +131,12 @@ def target_options(command: Command) -> Command:
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
     """Read KEY=VALUE texts. Raises BadParameter."""
     settings = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="-X")
-        name = BROKERS if key.strip() == KAFKA_BROKERS else key.strip()
+    try:
+        given = parse_pairs(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="-X") from None
+    for key, value in given.items():
+        name = BROKERS if key == KAFKA_BROKERS else key
         check_setting(name)
         settings[name] = value.strip()
     return settings

@@ -90,10 +90,10 @@ def _asked_topics(
     file: IO[str] | None,
 ) -> list[Any]:
     """The topics that names, flags and a file ask for; flags are stronger than the file."""
-    from .topic_files import DEFAULT, BadTopic, DeclaredTopic, parse_pairs, parse_topics
+    from .topic_files import DEFAULT, BadTopic, DeclaredTopic, parse_configs, parse_topics
 
     try:
-        given = parse_pairs(configs)
+        given = parse_configs(configs)
         declared = [DeclaredTopic(name) for name in names]
         if file is not None:
             declared += parse_topics(file.read(), toml=file.name.endswith(".toml"))
@@ -218,7 +218,7 @@ def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str,
     """Change settings of topic NAME; the others stay as they are."""
     from kbroker.client.configs import Operation, Resource, alter_configs
 
-    from .topic_files import BadTopic, parse_pairs
+    from .topic_files import BadTopic, parse_configs
 
     asked: dict[str, tuple[Operation, str | None]] = {}
     try:
@@ -227,7 +227,7 @@ def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str,
             (Operation.APPEND, "appends"),
             (Operation.SUBTRACT, "subtracts"),
         ):
-            pairs = parse_pairs(changes[option])
+            pairs = parse_configs(changes[option])
             asked |= {key: (operation, value) for key, value in pairs.items()}
     except BadTopic as error:
         raise click.UsageError(str(error)) from None

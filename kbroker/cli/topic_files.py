@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.text.documents import read_json, read_toml
+from kbroker.text.pairs import parse_pairs
 
 DEFAULT = -1
 
@@ -30,19 +31,16 @@ def parse_topic(text: str) -> DeclaredTopic:
     count, _, configs = rest.partition(":")
     if count and not count.isdecimal():
         raise BadTopic(f"{count!r} is no number of partitions; write NAME:PARTITIONS:KEY=VALUE,...")
-    pairs = parse_pairs(configs.split(",") if configs else [])
+    pairs = parse_configs(configs.split(",") if configs else [])
     return DeclaredTopic(name, int(count or DEFAULT), configs=pairs)
 
 
-def parse_pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Read KEY=VALUE texts. Raises BadTopic."""
-    pairs = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise BadTopic(f"{text!r} is not KEY=VALUE")
-        pairs[key.strip()] = value.strip()
-    return pairs
+def parse_configs(texts: Iterable[str]) -> dict[str, str]:
+    """Read settings as KEY=VALUE texts. Raises BadTopic."""
+    try:
+        return {name: value.strip() for name, value in parse_pairs(texts).items()}
+    except ValueError as error:
+        raise BadTopic(str(error)) from None
 
 
 def read_topics(path: Path) -> list[DeclaredTopic]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.text.documents import read_toml
+from kbroker.text.pairs import parse_pairs
 
 from .property import ConfigError, Source
 
@@ -25,17 +26,15 @@ class Layer(NamedTuple):
 
 
 def read_options(options: Iterable[str]) -> dict[str, str]:
-    """``key=value`` options of a command line; the last one of a name holds.
+    """Read ``key=value`` options of a command line; the last one of a name holds.
 
-    Raises ConfigError for an option without ``=`` or without a name.
+    Raises:
+        ConfigError: An option has no ``=``, or no name before it.
     """
-    values = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError(f"{option!r} is not KEY=VALUE")
-        values[name.strip()] = value.strip()
-    return values
+    try:
+        return {name: value.strip() for name, value in parse_pairs(options).items()}
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def read_environment(

@@ -24,12 +24,14 @@ from kbroker.cli.target import (
     parse_addresses,
     security_of,
 )
+from kbroker.text.pairs import parse_pairs
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.protocol.errors import ErrorCode
 
 Result = TypeVar("Result")
+_OPTION = re.compile(r"(--[a-z-]+)(=.*)?")
 FAILED = 1
 INTERRUPTED = SIGNALLED + 2
 VERSION = "4.3.0"
@@ -86,8 +88,13 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(name, action="append", default=[])
 
     def error(self, message: str) -> NoReturn:
-        """Say what cannot be understood. Raises SystemExit."""
-        message = message.replace("unrecognized arguments: ", "not known here: ")
+        """Say what cannot be understood, without values: they may be secrets. Raises SystemExit."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            message = f"not known here: {_option_names(unknown)}"
+        message = re.sub(r"ambiguous option: ([^\s=]*).*? could match", r"\1 could be", message)
+        message = re.sub(r"invalid choice: .*? \(choose", r"not known here (choose", message)
+        message = re.sub(r"ignored explicit argument .*", "takes no value", message)
         self.refuse(message)
 
     def refuse(self, message: str) -> NoReturn:
@@ -96,6 +103,14 @@ class Parser(argparse.ArgumentParser):
             f"{self.prog}: {message}; `{self.instead}` may do it, or {self.prog} of Apache Kafka, "
             "which works on kbroker too"
         )
+
+
+def _option_names(text: str) -> str:
+    """Return the names of options in unknown words, and the number of the other words."""
+    matches = [_OPTION.fullmatch(word) for word in text.split()]
+    names = [match[1] for match in matches if match]
+    count = matches.count(None)
+    return ", ".join([*names, *([f"{count} words that may hold secrets"] if count else [])])
 
 
 def _version() -> str:
@@ -112,13 +127,10 @@ def refuse(message: str) -> NoReturn:
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
     """Read NAME=VALUE texts; the last one of a name holds. Ends the process for what is none."""
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            refuse(f"{text!r} is not NAME=VALUE")
-        found[name.strip()] = value
-    return found
+    try:
+        return parse_pairs(texts)
+    except ValueError as error:
+        refuse(str(error))
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, str]:

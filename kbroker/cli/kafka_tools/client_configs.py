@@ -121,7 +121,7 @@ async def alter(
     entities: Sequence[Named],
     added: Mapping[str, str],
     deleted: Sequence[str],
-    words: Sequence[str],
+    shown: str,
 ) -> None:
     """Change quotas, or SCRAM credentials of one user. Ends the process when that fails."""
     from kbroker.client.errors import NoSuchUser
@@ -139,16 +139,16 @@ async def alter(
             await alter_quotas(cluster, entity, values | dict.fromkeys(deleted))
     except NoSuchUser:
         message = "Attempt to delete a user credential that does not exist"
-        _fail(words, ErrorCode.RESOURCE_NOT_FOUND, message)
+        _fail(shown, ErrorCode.RESOURCE_NOT_FOUND, message)
     except KafkaError as error:
-        _fail(words, error.code, error.message)
+        _fail(shown, error.code, error.message)
     say(f"Completed updating {entities[0].text}.")
 
 
-def _fail(words: Sequence[str], code: ErrorCode, message: str | None) -> None:
+def _fail(shown: str, code: ErrorCode, message: str | None) -> None:
     why = thrown(code, message)
     say(
-        f"Error while executing config command with args '{' '.join(words)}'",
+        f"Error while executing config command with args '{shown}'",
         f"java.util.concurrent.ExecutionException: {why}",
         f"Caused by: {why}",
         err=True,
@@ -214,7 +214,9 @@ def _credential(mechanism: str, text: str) -> tuple[str, int]:
     """Read iterations=NUMBER,password=TEXT, of which the first may be missing."""
     match = re.fullmatch(r"(?:iterations=(?P<count>-?\d+),)?password=(?P<password>.*)", text)
     if match is None:
-        refuse(f"Invalid credential property {mechanism}={text}")
+        refuse(
+            f"Invalid credential property of {mechanism}: expected [iterations=NUMBER,password=TEXT]"
+        )
     count = int(match["count"] or -1)
     if count == -1:
         count = ITERATIONS_MIN

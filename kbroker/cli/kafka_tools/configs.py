@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import sys
 from argparse import Namespace
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
+from kbroker.text.pairs import parse_pairs
 
 from . import client_configs
 from .base import FAILED, Parser, refuse, run, thrown, topic_names
@@ -18,8 +20,11 @@ from .base import FAILED, Parser, refuse, run, thrown, topic_names
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.configs import Operation, Resource, Setting
+    from kbroker.config.property import Property
 
 NOTHING_TO_ALTER = "kafka-configs: --alter needs --add-config, --add-config-file or --delete-config"
+_BRACKETS = "put values with commas in [brackets]"
+_ADD, HIDDEN = "--add-config", "[hidden]"
 KINDS = ("topics", "brokers", "groups")
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
@@ -73,15 +78,16 @@ def main(words: Sequence[str]) -> None:
     options = parser.parse_args(words)
     if options.describe == options.alter:
         parser.error("give either --describe or --alter")
-    run(parser, options, _work(parser, options, words), functools.partial(_failed, words))
+    shown = without_secrets(words)
+    run(parser, options, _work(parser, options, shown), functools.partial(_failed, shown))
 
 
-def _failed(words: Sequence[str], text: str) -> None:
-    say(f"Error while executing config command with args '{' '.join(words)}'", text, err=True)
+def _failed(shown: str, text: str) -> None:
+    say(f"Error while executing config command with args '{shown}'", text, err=True)
 
 
 def _work(
-    parser: Parser, options: Namespace, words: Sequence[str]
+    parser: Parser, options: Namespace, shown: str
 ) -> Callable[[ClusterClient], Awaitable[None]]:
     """What is to be done at the cluster."""
     clients = client_configs.entities_of(parser, options)
@@ -94,10 +100,10 @@ def _work(
         ]
         if not added and not deleted:
             refuse(NOTHING_TO_ALTER)
-        return lambda cluster: client_configs.alter(cluster, clients, added, deleted, words)
+        return lambda cluster: client_configs.alter(cluster, clients, added, deleted, shown)
     entity = _entity(parser, options)
     work = _describe if options.describe else _alter
-    return lambda cluster: work(cluster, entity, options, words)
+    return lambda cluster: work(cluster, entity, options, shown)
 
 
 def _entity(parser: Parser, options: Namespace) -> _Entity | None:
@@ -121,7 +127,7 @@ def _entity(parser: Parser, options: Namespace) -> _Entity | None:
 
 
 async def _describe(
-    cluster: ClusterClient, entity: _Entity | None, options: Namespace, words: Sequence[str]
+    cluster: ClusterClient, entity: _Entity | None, options: Namespace, shown: str
 ) -> None:
     if entity is None:
         for name in await topic_names(cluster):
@@ -173,7 +179,7 @@ def _value(value: str | None) -> str:
 
 
 async def _alter(
-    cluster: ClusterClient, entity: _Entity | None, options: Namespace, words: Sequence[str]
+    cluster: ClusterClient, entity: _Entity | None, options: Namespace, shown: str
 ) -> None:
     from kbroker.client.configs import alter_configs
     from kbroker.protocol.errors import KafkaError
@@ -187,7 +193,7 @@ async def _alter(
     except KafkaError as error:
         why = thrown(error.code, error.message)
         say(
-            f"Error while executing config command with args '{' '.join(words)}'",
+            f"Error while executing config command with args '{shown}'",
             f"java.util.concurrent.ExecutionException: {why}",
             f"Caused by: {why}",
             err=True,
@@ -224,12 +230,62 @@ def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
 
 def _added(text: str) -> dict[str, str]:
     """Read k1=v1,k2=[a,b],k3=v3; brackets hold commas together."""
-    found = {}
-    for part in re.split(r",(?![^\[\]]*\])", text):
-        if not part.strip():
-            continue
-        name, equals, value = part.partition("=")
-        if not equals:
-            refuse(f"kafka-configs: {part!r} is not NAME=VALUE")
-        found[name.strip()] = re.sub(r"[\[\]]", "", value)
-    return found
+    try:
+        items = _items(text)
+    except ValueError as error:
+        refuse(f"kafka-configs: --add-config: {error}; {_BRACKETS}")
+    behind = itertools.dropwhile(_is_public, items)  # from the first that may be a secret on
+    if not all(map(_is_setting, itertools.islice(behind, 1, None))):
+        refuse(f"kafka-configs: --add-config: an item after a secret is not a setting; {_BRACKETS}")
+    return {name: re.sub(r"[\[\]]", "", value) for name, value in items.items()}
+
+
+def _items(text: str) -> dict[str, str]:
+    """Split the text of --add-config. Raises ValueError."""
+    return parse_pairs(part for part in re.split(r",(?![^\[\]]*\])", text) if part.strip())
+
+
+def without_secrets(words: Sequence[str]) -> str:
+    """Return a command line for messages: values of --add-config are hidden unless all are public."""
+    shown, is_value = [], False
+    for word in words:
+        option, equals, value = word.partition("=")
+        is_option = len(option) > 2 and _ADD.startswith(option)  # as in Kafka it may be cut short
+        if is_value:
+            shown.append(_shown(word))
+        elif is_option and equals:
+            shown.append(f"{option}={_shown(value)}")
+        else:
+            shown.append(word)
+        is_value = is_option and not equals and not is_value
+    return " ".join(shown)
+
+
+def _shown(added: str) -> str:
+    try:
+        return added if all(map(_is_public, _items(added))) else HIDDEN
+    except ValueError:
+        return HIDDEN
+
+
+def _is_public(name: str) -> bool:
+    """Return True if the values of a setting are no secrets."""
+    from kbroker.security.quotas import QuotaKey
+
+    found = _property(name)
+    return name in set(QuotaKey) if found is None else not found.sensitive
+
+
+def _is_setting(name: str) -> bool:
+    """Return True if Kafka's entities have a setting of this name."""
+    from kbroker.security.scram import ScramMechanism
+
+    is_known = _is_public(name) or _property(name) is not None or name in set(ScramMechanism)
+    return is_known or name.startswith("listener.name.")
+
+
+def _property(name: str) -> Property | None:
+    from kbroker.config import BROKER_PROPERTIES, GROUP_PROPERTIES, TOPIC_PROPERTIES
+
+    tables = (BROKER_PROPERTIES, TOPIC_PROPERTIES, GROUP_PROPERTIES)
+    return next((table[name] for table in tables if name in table), None)

@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> None:
             "environment names the cluster"
         )
     else:
-        parser.refuse(f"{options.verb} is not known here")
+        parser.refuse("the command is not known here (valid: random-uuid, format)")
 
 
 def _random_id() -> str:

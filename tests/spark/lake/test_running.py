@@ -51,6 +51,6 @@ def test_wrong_words_end_with_a_message(tmp_path: Path) -> None:
     )
     done = CliRunner().invoke(lake, ["archive", str(tmp_path), "t", "--option", "x"])
     assert done.exit_code == 2
-    assert "'x' is not KEY=VALUE" in done.stderr
+    assert "item 1 is not KEY=VALUE" in done.stderr
     done = CliRunner().invoke(lake, ["set-aside", str(tmp_path), "t"])
     assert (done.exit_code, done.stderr) == (1, f"kbroker: {tmp_path} has nothing of a topic t\n")

@@ -13,13 +13,12 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import struct
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
+from kbroker.runtime.task_frames import program_of, read_tasks, write_result
 from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import OsFiles
@@ -29,7 +28,6 @@ REST = 1
 """How many times as long as it worked the process leaves processor and disk to others."""
 NICENESS = 10
 """By how much its priority is lower than the broker's (POSIX): a tenth of the weight, in Linux."""
-LENGTH = struct.Struct(">I")
 
 
 class Failure(NamedTuple):
@@ -40,14 +38,8 @@ class Failure(NamedTuple):
 
 
 def program() -> str:
-    """What the process runs, with modules from where this process has them: it may be embedded.
-
-    Not `-m`, because pickles name the module where a class is from.
-    """
-    yields = f"os.nice({NICENESS}); " if hasattr(os, "nice") else ""  # to start it is work, too
-    return (
-        f"import os, sys; {yields}sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
-    )
+    """Return the program of the process."""
+    return program_of(__name__, NICENESS)
 
 
 def main() -> None:
@@ -59,15 +51,8 @@ def main() -> None:
         if os.getppid() != parent:
             os._exit(1)  # nobody waits for the result any more
 
-    tasks, answers = sys.stdin.buffer, sys.stdout.buffer
-    while head := tasks.read(LENGTH.size):
-        task = pickle.loads(tasks.read(LENGTH.unpack(head)[0]))
-        data = pickle.dumps(_run(task, look))
-        try:
-            answers.write(LENGTH.pack(len(data)) + data)
-            answers.flush()
-        except BrokenPipeError:
-            os._exit(1)  # nobody waits for it
+    for task in read_tasks():
+        write_result(pickle.dumps(_run(cast(CompactionTask, task), look)))
 
 
 def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | Failure:

@@ -9,20 +9,18 @@ there is no other process to ask; then it takes thin slices of the event loop.
 from __future__ import annotations
 
 import math
-import pickle
-import sys
-from subprocess import PIPE
-from typing import Protocol
+from typing import Protocol, cast
 
 import trio
 
+from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
 from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import Files
 
-from .compaction_process import LENGTH, Failure, program
+from .compaction_process import Failure, program
 
 KEPT_SECONDS = 60
 """How long the process stays without work."""
@@ -83,7 +81,7 @@ class ProcessCompactor:
     to start it takes a tenth of a second of a processor, at the expense of others."""
 
     def __init__(self) -> None:
-        self._process: trio.Process | None = None
+        self._process: ChildProcess | None = None
         self._worked = -math.inf
 
     async def compact(self, task: CompactionTask) -> Compacted:
@@ -102,22 +100,8 @@ class ProcessCompactor:
 
     async def _ask(self, task: CompactionTask) -> Compacted | Failure:
         if self._process is None:
-            self._process = await trio.lowlevel.open_process(
-                [sys.executable, "-c", program()],
-                stdin=PIPE,
-                stdout=PIPE,
-                # A Ctrl-C in the terminal is for the broker alone. In a session of its own it would have as
-                # much of the processors as the broker, whatever its priority (Linux, sched_autogroup).
-                process_group=0,
-            )
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        data = pickle.dumps(task)
-        await process.stdin.send_all(LENGTH.pack(len(data)) + data)
-        (size,) = LENGTH.unpack(await _receive(process.stdout, LENGTH.size))
-        reply: Compacted | Failure = pickle.loads(await _receive(process.stdout, size))
-        return reply
+            self._process = await ChildProcess.start(program())
+        return cast(Compacted | Failure, await self._process.ask(task))
 
     async def rest(self, seconds: float) -> None:
         if trio.current_time() + seconds - self._worked > KEPT_SECONDS:
@@ -126,19 +110,4 @@ class ProcessCompactor:
     async def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            with trio.CancelScope(shield=True):
-                process.kill()
-                await process.wait()
-                for stream in (process.stdin, process.stdout):
-                    if stream is not None:
-                        await stream.aclose()
-
-
-async def _receive(stream: trio.abc.ReceiveStream, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = await stream.receive_some(size - len(data))
-        if not chunk:
-            raise EOFError("no answer")
-        data += chunk
-    return bytes(data)
+            await process.end()

@@ -1,63 +1,54 @@
-"""The process in which schemas are read and compared: `workers` starts it and kills it.
+"""Program of the worker processes that parse and compare schemas; `workers` starts and kills them.
 
-It reads tasks from its standard input and writes results to its standard output, both as pickles behind
-their length. The kernel ends it when a task has used up its processor time, whatever holds the interpreter
-then; a task that needs too much memory ends it too.
+The kernel kills a worker when a task has used up its CPU time, even if no Python code can run at that
+moment. A worker exits if a task needs too much memory.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import struct
-import sys
 from contextlib import suppress
+from typing import cast
 
-from .core.work import characters_of, run
+from kbroker.runtime.task_frames import program_of, read_tasks, write_result
 
-LENGTH = struct.Struct(">I")
+from .core.work import Task, characters_of, run
+
 SMALL_CHARACTERS = 32 * 1024
-"""Up to so much text a task is small."""
+"""Maximum number of characters of a small task."""
 SMALL_CPU_SECONDS, CPU_SECONDS = 1.0, 5.0
-"""Processor time of a small task, and of any other one."""
+"""CPU time limits of small tasks and of larger ones."""
 MEMORY_BYTES = 1 << 30
-"""Address space of the process (Linux)."""
+"""Maximum size of the address space (Linux)."""
 OUT_OF_MEMORY = 3
-"""The exit status of a process whose task needed more memory."""
+"""Exit status of a worker whose task needed more than `MEMORY_BYTES`."""
 NICENESS = 10
-"""By how much the priority of a process for large schemas is lower than the broker's (POSIX)."""
+"""By how much the priority of workers for larger tasks is lower than the broker's (POSIX)."""
 
 
 def program(niceness: int) -> str:
-    """Return what a process runs, with modules from where this process has them."""
-    yields = f"os.nice({niceness}); " if niceness and hasattr(os, "nice") else ""
-    return (
-        f"import os, sys; {yields}sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
-    )
+    """Return the program of a worker; `niceness` lowers its priority."""
+    return program_of(__name__, niceness)
 
 
 def cpu_seconds(characters: int) -> float:
-    """Return the processor time that a task on so much text may take."""
+    """Return the CPU time limit in seconds for a task of this size."""
     return SMALL_CPU_SECONDS if characters <= SMALL_CHARACTERS else CPU_SECONDS
 
 
 def main() -> None:
     """Do tasks until standard input ends."""
     _limit_memory()
-    tasks, results = sys.stdin.buffer, sys.stdout.buffer
-    while head := tasks.read(LENGTH.size):
-        task = pickle.loads(tasks.read(LENGTH.unpack(head)[0]))
+    for each in read_tasks():
+        task = cast(Task, each)
         _set_timer(cpu_seconds(characters_of(task)))
         try:
             data = pickle.dumps(run(task))
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         _set_timer(0)
-        try:
-            results.write(LENGTH.pack(len(data)) + data)
-            results.flush()
-        except BrokenPipeError:
-            os._exit(1)  # nobody waits for it
+        write_result(data)
 
 
 def _limit_memory() -> None:
@@ -65,12 +56,12 @@ def _limit_memory() -> None:
         import resource  # POSIX
     except ModuleNotFoundError:
         return
-    with suppress(ValueError, OSError):  # of macOS, which does not bound the address space
+    with suppress(ValueError, OSError):  # macOS cannot limit the address space
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
 def _set_timer(seconds: float) -> None:
-    """Let the kernel send SIGPROF after so much processor time: nothing catches that here."""
+    """Make the kernel send SIGPROF, which kills the process, after some seconds of CPU time."""
     try:
         from signal import ITIMER_PROF, setitimer  # POSIX
     except ImportError:

@@ -1,28 +1,25 @@
-"""Processes that read and compare schemas, off the event loop and on a deadline.
+"""Worker processes that parse and compare schemas, with limits on time and memory.
 
-A schema can be made to need any amount of time. So it is read in a process that can be killed, and several
-of them, so that one schema does not hold up the others. None is started before the first schema that
-needs one, and each ends when it has had nothing to do for `KEPT_SECONDS`.
+A client can write a schema that takes any amount of time. So schemas are parsed in processes that can be
+killed, and in several of them, so that one schema does not block the others. A process starts when a task
+needs it, and ends after `KEPT_SECONDS` without work.
 """
 
 from __future__ import annotations
 
 import logging
-import pickle
 import signal
-import sys
-from subprocess import PIPE
 from typing import cast
 
 import trio
 
+from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.fair_slots import FairSlots
 
 from .core.errors import STORE_FAILED, RegistryError, invalid_schema, schema_too_large
 from .core.registry import Checked, Compared
 from .core.work import Failed, Refused, Result, Serialize, Task, Vet, batches, characters_of
 from .worker_process import (
-    LENGTH,
     MEMORY_BYTES,
     NICENESS,
     OUT_OF_MEMORY,
@@ -34,39 +31,42 @@ from .worker_process import (
 logger = logging.getLogger(__name__)
 
 SMALL_WORKERS_MAX, LARGE_WORKERS_MAX = 2, 2
-"""Processes for small schemas, and those for larger ones, which have a lower priority."""
+"""Maximum number of processes for small tasks, and for larger ones with a lower priority."""
 WALL_SECONDS = 25.0
-"""How long a task may take where other processes want the processors too."""
+"""Maximum duration of a task, for machines on which other processes use the CPU."""
 KEPT_SECONDS = 60.0
 END_SECONDS = 2.0
-"""How long a process that has closed its output may take to end by itself."""
+"""Time for which a process that has closed its output may end by itself."""
 _STOPPED = frozenset({-getattr(signal, "SIGPROF", 27), -9})
-"""Exit statuses of a process that used up its processor time, or that somebody killed."""
+"""Exit statuses of a process that was killed: by its CPU timer, or with SIGKILL."""
 
 
 class SchemaWorkers:
-    """Does work on schemas. `run` ends processes that are idle."""
+    """Pools of worker processes for schemas. `run` ends processes that are idle."""
 
     def __init__(self) -> None:
         self._small = _Pool(SMALL_WORKERS_MAX, 0)
         self._large = _Pool(LARGE_WORKERS_MAX, NICENESS)
-        self._workers: set[_Worker] = set()
+        self._workers: set[ChildProcess] = set()
         self._used = trio.Event()
 
     @property
     def processes(self) -> list[int]:
-        """The ids of the processes that there are now."""
+        """IDs of the running processes."""
         return [each.pid for each in self._workers]
 
     async def check(self, compared: Compared, client: str) -> Checked:
         """Check a schema against earlier versions.
 
         Args:
-            compared: The schema, and the versions that it has to go with.
-            client: For whom: the tasks of clients take turns.
+            compared: The schema, and the versions that it must be compatible with.
+            client: The client, for the round-robin order of tasks.
+
+        Returns:
+            The result, with the reasons of the first batch of versions that has any.
 
         Raises:
-            RegistryError: The schema is malformed, or takes too much time.
+            RegistryError: The schema is malformed, or exceeds a limit on time or memory.
         """
         for batch in batches(compared):
             checked = cast(Checked, await self._done(batch, client))
@@ -75,21 +75,21 @@ class SchemaWorkers:
         return checked
 
     async def serialized(self, task: Serialize, client: str) -> str:
-        """Return the descriptor of a file of Protobuf, in base64. Raises RegistryError."""
+        """Return the descriptor of a Protobuf file in base64. Raises RegistryError."""
         return cast(str, await self._done(task, client))
 
     async def vet(self, task: Vet, client: str) -> None:
-        """Raise RegistryError for a schema that cannot be read, or not in bounded time."""
+        """Raise RegistryError if a schema is malformed or exceeds a limit on time or memory."""
         await self._done(task, client)
 
     async def run(self) -> None:
-        """End processes that have had nothing to do; all of them when cancelled."""
+        """End processes that are idle for `KEPT_SECONDS`; end all of them when cancelled."""
         try:
             while True:
                 await self._used.wait()
                 self._used = trio.Event()
                 while idle := [*self._small.idle, *self._large.idle]:
-                    oldest = min(each.idle_since for each in idle)
+                    oldest = min(since for _, since in idle)
                     await trio.sleep_until(oldest + KEPT_SECONDS)
                     for pool in (self._small, self._large):
                         await self._end_idle(pool, trio.current_time() - KEPT_SECONDS)
@@ -97,10 +97,10 @@ class SchemaWorkers:
             await self.close()
 
     async def _end_idle(self, pool: _Pool, since: float) -> None:
-        # A task may take one of them while another one ends.
-        while old := [each for each in pool.idle if each.idle_since <= since]:
+        # While one process ends, a task may take another one from the pool.
+        while old := [each for each in pool.idle if each[1] <= since]:
             pool.idle.remove(old[0])
-            await self._end(old[0])
+            await self._end(old[0][0])
 
     async def close(self) -> None:
         """End all processes."""
@@ -115,21 +115,20 @@ class SchemaWorkers:
             return await self._ask(task, pool)
 
     async def _ask(self, task: Task, pool: _Pool) -> Result:
-        worker = pool.idle.pop() if pool.idle else await self._start(pool)
+        worker = pool.idle.pop()[0] if pool.idle else await self._start(pool)
         try:
             with trio.fail_after(WALL_SECONDS):
-                reply = await worker.ask(task)
+                reply = cast(Result, await worker.ask(task))
         except trio.TooSlowError:
             await self._end(worker)
             raise _too_slow(task) from None
         except (OSError, trio.BrokenResourceError, EOFError):
-            status = await self._end(worker, is_ending=True)
+            status = await self._end(worker, END_SECONDS)
             raise _failure(status, task) from None
         except BaseException:
             await self._end(worker)
             raise
-        worker.idle_since = trio.current_time()
-        pool.idle.append(worker)
+        pool.idle.append((worker, trio.current_time()))
         self._used.set()
         if isinstance(reply, Refused):
             raise RegistryError(reply.code, reply.message)
@@ -140,80 +139,31 @@ class SchemaWorkers:
             raise invalid_schema("it cannot be read; see the broker's log")
         return reply
 
-    async def _start(self, pool: _Pool) -> _Worker:
+    async def _start(self, pool: _Pool) -> ChildProcess:
         try:
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-c", program(pool.niceness)],
-                stdin=PIPE,
-                stdout=PIPE,
-                process_group=0,  # a Ctrl-C in the terminal is for the broker alone
-            )
+            worker = await ChildProcess.start(program(pool.niceness))
         except OSError as error:
-            raise RegistryError(STORE_FAILED, f"no process reads schemas: {error}") from None
-        worker = _Worker(process)
+            raise RegistryError(
+                STORE_FAILED, f"cannot start a process that parses schemas: {error}"
+            ) from None
         self._workers.add(worker)
         return worker
 
-    async def _end(self, worker: _Worker, *, is_ending: bool = False) -> int:
-        """Kill a process, unless it ends by itself; returns its exit status."""
-        with trio.CancelScope(shield=True):
-            status = await worker.end(END_SECONDS if is_ending else 0)
-            self._workers.discard(worker)
+    async def _end(self, worker: ChildProcess, seconds: float = 0) -> int:
+        """Kill a process that does not end within some seconds; returns its exit status."""
+        status = await worker.end(seconds)
+        self._workers.discard(worker)
         return status
 
 
 class _Pool:
-    """Processes for tasks of one kind, at most as many as there are slots."""
+    """Processes for small or for larger tasks, at most as many as there are slots."""
 
     def __init__(self, workers_max: int, niceness: int) -> None:
         self.slots = FairSlots(workers_max)
         self.niceness = niceness
-        self.idle: list[_Worker] = []
-
-
-class _Worker:
-    """One process."""
-
-    def __init__(self, process: trio.Process) -> None:
-        self._process = process
-        self.idle_since = 0.0
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def ask(self, task: Task) -> Result:
-        """Have a task done. Raises OSError, BrokenResourceError or EOFError if the process ends."""
-        tasks, results = self._process.stdin, self._process.stdout
-        assert tasks is not None
-        assert results is not None
-        data = pickle.dumps(task)
-        await tasks.send_all(LENGTH.pack(len(data)) + data)
-        (size,) = LENGTH.unpack(await _receive(results, LENGTH.size))
-        reply: Result = pickle.loads(await _receive(results, size))
-        return reply
-
-    async def end(self, seconds: float) -> int:
-        """Kill the process if it does not end within some seconds; returns its exit status."""
-        process = self._process
-        with trio.move_on_after(seconds):
-            await process.wait()
-        process.kill()
-        status = await process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                await stream.aclose()
-        return status
-
-
-async def _receive(stream: trio.abc.ReceiveStream, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = await stream.receive_some(size - len(data))
-        if not chunk:
-            raise EOFError("no answer")
-        data += chunk
-    return bytes(data)
+        self.idle: list[tuple[ChildProcess, float]] = []
+        """Processes without work, and since when (trio's clock)."""
 
 
 def _too_slow(task: Task) -> RegistryError:

@@ -14,12 +14,13 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.partitions.compaction_process import LENGTH, NICENESS, program
+from kbroker.partitions.compaction_process import NICENESS, program
 from kbroker.partitions.compactor import KEPT_SECONDS, CompactionFailed, ProcessCompactor
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.protocol.records import Record, read_records
+from kbroker.runtime.task_frames import LENGTH
 from kbroker.storage.batches import Position
 from kbroker.storage.compaction import CompactionTask, Source
 from kbroker.storage.log import Log

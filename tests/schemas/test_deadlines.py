@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.fair_slots import FairSlots
 from kbroker.schemas import workers as workers_module
 from kbroker.schemas.core.avro import AvroSchema
@@ -144,15 +145,15 @@ async def test_process_that_gets_a_task_while_another_idle_one_ends_is_kept(
             for client in "ab":
                 nursery.start_soon(workers.check, GOOD, client)
         assert len(workers.processes) == 2
-        end = workers_module._Worker.end
+        end = ChildProcess.end
         checked = []
 
-        async def end_while_busy(worker: workers_module._Worker, seconds: float) -> int:
+        async def end_while_busy(worker: ChildProcess, seconds: float) -> int:
             monkeypatch.undo()
             checked.append(await workers.check(GOOD, ""))
             return await end(worker, seconds)
 
-        monkeypatch.setattr(workers_module._Worker, "end", end_while_busy)
+        monkeypatch.setattr(ChildProcess, "end", end_while_busy)
         await workers._end_idle(workers._small, trio.current_time())
         assert isinstance(checked[0], Checked)
         assert len(workers.processes) == 1

@@ -1,4 +1,4 @@
-"""New leader epochs for partitions whose records are newer than the metadata."""
+"""Raises leader epochs of partitions whose records have later epochs than the metadata."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from kbroker.protocol.errors import KafkaError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.1
+"""Pause before the partitions whose epoch could not be raised are tried again."""
 
 
 class EpochRenewal:
     """Raises leader epochs in the metadata above those of the records that this node leads.
 
-    Leader epochs never fall, so a lower one means that the metadata was put back to an earlier state.
-    A leader that appended under it would write epochs out of order, and followers would truncate by
-    the wrong ones.
+    Leader epochs never decrease, so a lower one means that an earlier state of the metadata was
+    restored. A leader that appended with it would write epochs out of order, and followers would
+    truncate at wrong offsets.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -29,7 +30,7 @@ class EpochRenewal:
         self._is_reported = False
 
     def request(self, topic: Topic, index: int, epoch: int) -> None:
-        """Let the leader of a partition have an epoch above `epoch`, which its records have."""
+        """Raise the leader epoch of a partition above `epoch`, the latest epoch of its records."""
         if not self._is_reported:
             self._is_reported = True
             logger.warning(
@@ -51,18 +52,21 @@ class EpochRenewal:
             await self._more.wait()
             self._more = trio.Event()
             due, self._due = self._due, {}
-            for (name, index), epoch in due.items():
-                await self._renew(name, index, epoch)
+            failed = {key: due[key] for key in due if not await self._renew(*key, due[key])}
+            if failed:
+                await trio.sleep(RETRY_SECONDS)
+                self._due = failed | self._due
+                self._more.set()
 
-    async def _renew(self, name: str, index: int, epoch: int) -> None:
+    async def _renew(self, name: str, index: int, epoch: int) -> bool:
+        """Raise the leader epoch of a partition; returns False if it has to be tried again."""
         partition = self._cluster.partition(name, index)
         if partition is None or partition.leader_epoch > epoch:
-            return
+            return True
         try:
             await self._cluster.renew_leader(
                 name, index, after_epoch=epoch, cause="the records have a later leader epoch"
             )
-        except KafkaError:  # the store refuses, or somebody changed the partition at the same time
-            await trio.sleep(RETRY_SECONDS)
-            self._due.setdefault((name, index), epoch)
-            self._more.set()
+        except KafkaError:  # the store failed, or the partition changed concurrently
+            return False
+        return True

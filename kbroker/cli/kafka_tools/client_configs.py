@@ -1,4 +1,4 @@
-"""kafka-configs: quotas of users, client ids and addresses, and passwords of SCRAM users."""
+"""kafka-configs: quotas of users, client IDs and IP addresses, and SCRAM credentials of users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from kbroker.cli.output import say
 from kbroker.config.property import java_double
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kbroker.protocol.errors import ErrorCode
 
 TYPES = {"users": USER, "clients": CLIENT_ID, "ips": IP}
-"""The entity types that are handled here, and as they travel."""
+"""Entity types of the tool, and their names in the protocol."""
 _SHOWN = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
 _IP_KEYS = {QuotaKey.CONNECTION_CREATION_RATE}
 _CLIENT_KEYS = set(QuotaKey) - _IP_KEYS
@@ -31,7 +31,7 @@ _CLIENT_KEYS = set(QuotaKey) - _IP_KEYS
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """An entity type with a name, its default (None), or all names (`is_any`)."""
+    """An entity type with a name, with the default entity (None), or with all names (`is_any`)."""
 
     kind: str
     name: str | None
@@ -39,7 +39,7 @@ class Named:
 
     @property
     def text(self) -> str:
-        """The entity in messages, as in "Completed updating config for ..."."""
+        """The entity in messages such as "Completed updating config for ..."."""
         singular = self.kind.removesuffix("s")
         return (
             f"default config for {self.kind} in the cluster"
@@ -49,7 +49,7 @@ class Named:
 
 
 def entities_of(parser: Parser, options: Namespace) -> list[Named]:
-    """Read which users, clients or addresses the options name; none of them gives an empty list."""
+    """Return the users, clients or IP addresses in the options; an empty list if there are none."""
     found = list(_long(options))
     for kind, option in (("clients", "client"), ("users", "user"), ("ips", "ip")):
         name = getattr(options, option)
@@ -66,7 +66,7 @@ def entities_of(parser: Parser, options: Namespace) -> list[Named]:
 
 
 def _long(options: Namespace) -> Iterator[Named]:
-    """Those of `--entity-type`, each with the next `--entity-name`, or the default."""
+    """Pair each `--entity-type` with the next `--entity-name`, or with the default entity."""
     names = list(options.entity_name)
     for kind in options.entity_type:
         if kind not in TYPES:
@@ -78,7 +78,7 @@ def _long(options: Namespace) -> Iterator[Named]:
 
 
 async def describe(cluster: ClusterClient, entities: Sequence[Named]) -> None:
-    """Print quotas, and of users alone their SCRAM credentials too."""
+    """Print quotas, and SCRAM credentials if the only entity is a user."""
     from kbroker.client.quotas import describe_quotas
 
     named = {TYPES[each.kind]: each.name for each in entities if not each.is_any}
@@ -123,7 +123,7 @@ async def alter(
     deleted: Sequence[str],
     shown: str,
 ) -> None:
-    """Change quotas, or SCRAM credentials of one user. Ends the process when that fails."""
+    """Change quotas, or SCRAM credentials of one user. Exits with an error message if that fails."""
     from kbroker.client.errors import NoSuchUser
     from kbroker.client.quotas import alter_quotas
     from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -139,13 +139,20 @@ async def alter(
             await alter_quotas(cluster, entity, values | dict.fromkeys(deleted))
     except NoSuchUser:
         message = "Attempt to delete a user credential that does not exist"
-        _fail(shown, ErrorCode.RESOURCE_NOT_FOUND, message)
+        fail(shown, ErrorCode.RESOURCE_NOT_FOUND, message)
     except KafkaError as error:
-        _fail(shown, error.code, error.message)
+        fail(shown, error.code, error.message)
     say(f"Completed updating {entities[0].text}.")
 
 
-def _fail(shown: str, code: ErrorCode, message: str | None) -> None:
+def fail(shown: str, code: ErrorCode, message: str | None) -> NoReturn:
+    """Print why kafka-configs could not change a setting, as Kafka's tool does, and exit.
+
+    Args:
+        shown: The arguments of the command, without secrets.
+        code: Error code of the response.
+        message: Error message of the response.
+    """
     why = thrown(code, message)
     say(
         f"Error while executing config command with args '{shown}'",
@@ -157,7 +164,7 @@ def _fail(shown: str, code: ErrorCode, message: str | None) -> None:
 
 
 def _check_names(kinds: set[str], added: Mapping[str, str], deleted: Sequence[str]) -> None:
-    """End the process for settings that these entities do not have."""
+    """Exit with an error message for settings that these entities do not have."""
     given = [*added, *deleted]
     verb = "added" if added else "deleted"
     if kinds == {IP}:
@@ -211,7 +218,7 @@ async def _alter_user(
 
 
 def _credential(mechanism: str, text: str) -> tuple[str, int]:
-    """Read iterations=NUMBER,password=TEXT, of which the first may be missing."""
+    """Read iterations=NUMBER,password=TEXT; iterations may be missing."""
     match = re.fullmatch(r"(?:iterations=(?P<count>-?\d+),)?password=(?P<password>.*)", text)
     if match is None:
         refuse(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from kbroker.cli.output import say
 from kbroker.text.pairs import parse_pairs
 
 from . import client_configs
-from .base import FAILED, Parser, refuse, run, thrown, topic_names
+from .base import Parser, refuse, run, topic_names
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -191,14 +190,7 @@ async def _alter(
     try:
         await alter_configs(cluster, entity.resource, entity.name, changes)
     except KafkaError as error:
-        why = thrown(error.code, error.message)
-        say(
-            f"Error while executing config command with args '{shown}'",
-            f"java.util.concurrent.ExecutionException: {why}",
-            f"Caused by: {why}",
-            err=True,
-        )
-        sys.exit(FAILED)
+        client_configs.fail(shown, error.code, error.message)
     if not entity.name:
         say("Completed updating default config for brokers in the cluster.")
     else:

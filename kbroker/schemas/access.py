@@ -26,7 +26,7 @@ API = "SchemaRegistry"
 _CLIENT = "kbroker.client"
 """Who asks: in the scope of a request."""
 ALL_SCHEMAS = Resource(AclResourceType.TOPIC, TOPIC)
-"""A client that may READ this topic may see all schemas."""
+"""Topic of the schemas: a client that may READ it may see all schemas."""
 
 
 class Access:

@@ -45,7 +45,7 @@ ROWS_IN_PLACE = 100
 """Longer answers are made in a thread."""
 SLICE_BYTES = 64 * 1024
 PIECE_CHARACTERS, ROW_CHARACTERS = 64 * 1024, 300
-"""Text of schemas that a piece of a longer answer has, and what each row has besides."""
+"""Characters of schemas in one piece of a long response, and characters added for each row."""
 
 Call = Callable[[Request], Awaitable[Any]]
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class _Stale(Exception):
 
 
 class SchemaApi:
-    """Serves what one node knows. `threads` bounds how many long answers are made at a time."""
+    """Serves what one node knows. `threads` limits how many long responses are created concurrently."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class SchemaApi:
         return _InPieces(self._pieces(found))
 
     async def _pieces(self, found: list[Registered]) -> AsyncIterator[bytes]:
-        """A long list in JSON, made piece by piece beside the event loop."""
+        """Return a long list as JSON, serialized piece by piece outside the event loop."""
         before, at = b"[", 0
         while at < len(found):
             rows = _piece(found, at)
@@ -510,7 +510,7 @@ def _route(path: str, **calls: Call) -> Route:
 
 
 def _piece(found: list[Registered], at: int) -> list[Registered]:
-    """The next rows of a list, up to a size."""
+    """Return the next rows of a list, up to a size."""
     rows: list[Registered] = []
     size = 0
     while at < len(found) and size < PIECE_CHARACTERS:
@@ -521,7 +521,7 @@ def _piece(found: list[Registered], at: int) -> list[Registered]:
 
 
 def _rows_json(rows: list[Registered]) -> bytes:
-    """Rows without the brackets of their list."""
+    """Return rows as JSON, without the brackets of the list."""
     return b",".join(_json(each.document()) for each in rows)
 
 
@@ -541,7 +541,7 @@ def _id(request: Request) -> int:
 
 
 def _client(request: Request) -> str:
-    """Whose work a request asks for: the tasks of clients take turns."""
+    """Return the client address of a request, for the round-robin order of tasks."""
     return request.client.host if request.client else ""
 
 
@@ -556,7 +556,7 @@ def _page(request: Request, rows: list[T]) -> list[T]:
 
 
 def _count(request: Request, name: str) -> int:
-    """A number of rows that the query names; 0 for none, and for what is no number."""
+    """Return a number of rows in the query; 0 if it is missing or not a number."""
     text = request.query_params.get(name, "")
     is_number = text.isascii() and text.isdecimal() and len(text) <= COUNT_DIGITS_MAX
     return int(text) if is_number else 0
@@ -605,7 +605,7 @@ def _answer(body: bytes, status: int = 200) -> Response:
 
 
 class _InPieces(Response):
-    """An answer that is made while it is sent. Starlette's own needs another event-loop library."""
+    """A response that is created while it is sent. StreamingResponse of Starlette needs anyio."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         super().__init__(media_type=CONTENT_TYPE)
@@ -615,7 +615,7 @@ class _InPieces(Response):
         headers = [row for row in self.raw_headers if row[0] != b"content-length"]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         async for piece in self._pieces:
-            # In slices, because each is copied while a client does not take it.
+            # In slices, because the transport copies what a slow client has not read yet.
             for at in range(0, len(piece), SLICE_BYTES):
                 body = piece[at : at + SLICE_BYTES]
                 await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -26,7 +26,7 @@ from .workers import SchemaWorkers
 
 FLAG = "--registry"
 THREADS = 1
-"""Long answers that are made at the same time: more would only take turns."""
+"""Maximum number of long responses that are created concurrently; more would not be faster."""
 
 
 class RegistryService:

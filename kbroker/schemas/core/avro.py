@@ -179,8 +179,11 @@ def _check_default(record: Type, each: Field, budget: Budget) -> None:
 
 
 class _Defaults:
-    """Checks a default against types. Each part is checked once with each type: branches of unions
-    share their parts, so that to try all of them again would double the work with each level."""
+    """Checks a default against types.
+
+    Each pair of a part and a type is checked once. Branches of unions share parts, so checking them
+    again would double the work with each level of nesting.
+    """
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

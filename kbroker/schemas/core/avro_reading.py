@@ -95,7 +95,7 @@ class Reading:
             yield from self._fields(reader, writer, path)
 
     def _is_named_as(self, reader: Type, writer: Type) -> bool:
-        """Return True if names match: without their namespaces, or by a full alias of the reader."""
+        """Return True if names match without namespaces, or if the full name is an alias of the reader."""
         if reader.simple_name == writer.simple_name:
             return True
         return bool(reader.aliases) and writer.name in self._names(reader.aliases)
@@ -110,7 +110,7 @@ class Reading:
             )
 
     def _names(self, names: tuple[str, ...]) -> frozenset[str]:
-        """Return the set of some names, which is made once."""
+        """Return a cached set of names."""
         known = self._sets.get(id(names))
         if known is None:
             self._budget.spend(len(names))
@@ -141,7 +141,7 @@ class Reading:
                 )
 
     def _fields_of(self, record: Type) -> dict[str, Field]:
-        """Return the fields of a record by their names; the dictionary is made once."""
+        """Return the fields of a record by name, as a cached dictionary."""
         known = self._records.get(id(record))
         if known is None:
             self._budget.spend(len(record.fields))

@@ -50,7 +50,7 @@ def no_such_schema(what: object = "") -> RegistryError:
 
 
 def schema_too_large(reason: str) -> RegistryError:
-    """Return the error for a schema that exceeds a limit of its size."""
+    """Return the error for a schema that exceeds a limit on size, time or memory."""
     return RegistryError(SCHEMA_TOO_LARGE, f"The schema is too large: {reason}")
 
 

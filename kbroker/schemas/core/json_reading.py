@@ -21,7 +21,7 @@ TOLD = frozenset({"$id", "$schema", "$comment", "title", "description", "default
 """What says nothing of what is allowed."""
 TOLD_TOO = frozenset({"definitions", "$defs", "$anchor", "readOnly", "writeOnly", "deprecated"})
 STEP_CHARACTERS = 100
-"""Characters of a value or of a pattern that are looked at in one step."""
+"""Characters of a value or of a pattern that cost one step."""
 Schema = Mapping[str, Any]
 
 
@@ -88,7 +88,7 @@ class Reading:
             yield from self._plain(new, old, path)
 
     def _names(self, schema: Schema, key: str) -> frozenset[str]:
-        """The texts of a list, as a set that is made once."""
+        """Return the strings of a list as a cached set."""
         listed = schema.get(key)
         known = self._sets.get(id(listed))
         if known is None:
@@ -100,7 +100,7 @@ class Reading:
         return known
 
     def _are_among(self, few: list[Any], many: list[Any]) -> bool:
-        """Return True if all names of one list stand in another one."""
+        """Return True if all names of one list are in another one."""
         self._budget.spend(len(few) + len(many))
         names = {each for each in many if isinstance(each, str)}
         return all(each in names for each in few if isinstance(each, str))
@@ -131,7 +131,7 @@ class Reading:
                 return
 
     def _parts(self, schema: Schema) -> list[Any]:
-        """All that has to hold at the same time. Pairs are known by their ids, so the parts are kept."""
+        """Return the parts of `allOf`. They are cached, because `_seen` contains the `id()` of each part."""
         if not _has_product(schema):
             return [schema]
         known = self._products_of.get(id(schema))
@@ -168,7 +168,7 @@ class Reading:
             yield Difference("ENUM_ARRAY_CHANGED", f"{path}/enum", "the reader takes fewer values")
 
     def _written(self, schema: Schema) -> frozenset[str]:
-        """The JSON of the values that a schema lists, which is the same for equal ones; made once."""
+        """Return the JSON of the values of `enum` or `const`, as a cached set."""
         known = self._values_of.get(id(schema))
         if known is None:
             texts = [json.dumps(each, sort_keys=True) for each in _values(schema)]
@@ -353,7 +353,7 @@ def _mapping(schema: Schema, key: str) -> Mapping[str, Any]:
 
 
 def _texts(schema: Schema, key: str) -> list[str]:
-    """The texts of a list; drafts of JSON Schema have other things under the same keys."""
+    """Return the strings of a list. Some drafts of JSON Schema have other types under the same key."""
     value = schema.get(key)
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
@@ -371,7 +371,8 @@ def _rest_of_items(schema: Schema) -> Any:
 
 
 class _Pattern(NamedTuple):
-    """A pattern that says how a name begins or ends; others, which may take for ever, match none."""
+    """A pattern that is a plain prefix, suffix or substring. Other patterns match no name, because
+    a regular expression of a client may take any amount of time."""
 
     plain: str
     begins: bool
@@ -477,7 +478,7 @@ def _step(schema: Schema) -> float | None:
 def _is_multiple(value: float, step: float) -> bool:
     try:
         return not value % step
-    except OverflowError:  # of a whole number that no float has room for
+    except OverflowError:  # an integer beyond the range of float
         return False
 
 

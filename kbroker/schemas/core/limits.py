@@ -16,31 +16,31 @@ DEPTH_MAX = 64
 REFERENCES_MAX = 1000
 """Schemas that one refers to, directly and through others."""
 COMPARED_REFERENCES_MAX = 10_000
-"""References of all versions with which a schema is compared."""
+"""Maximum number of references of all versions that a schema is compared with."""
 STEPS_MAX = 300_000
 """Comparisons of parts of two schemas, before they are called too large to compare."""
 RESOLUTIONS_MAX = 1_000_000
-"""Scopes in which the types of a file's fields are looked for."""
+"""Maximum number of scopes that are searched for the types of the fields of one file."""
 DIFFERENCES_MAX = 100
 """Reasons that are told for one pair of schemas."""
 NAME_MAX = 1000
-"""Characters of a full name: the namespace or package, the types around it and its own name."""
+"""Maximum number of characters of a full name: namespace or package, outer types and own name."""
 DIGITS_MAX = 40
-"""Characters of a number in a file of Protobuf; those of 64 bits have up to 24."""
+"""Maximum number of characters of a number in a Protobuf file; 64 bits need up to 24."""
 SHOWN_MAX = 100
-"""Characters of a client's text in a message or in a path."""
-# Possessive quantifiers: a text without its closing quote is looked at once.
+"""Maximum number of characters of a client's text in a message or in a path."""
+# Possessive quantifiers: a string without its closing quote is searched once.
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
 class Budget:
-    """Steps that may be spent on a schema. `spend` raises RegistryError if they are used up."""
+    """Number of steps that may still be spent on a schema."""
 
     def __init__(self, steps: int = STEPS_MAX) -> None:
         self._left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Take so many steps."""
+        """Use some steps. Raises RegistryError if none are left."""
         self._left -= steps
         if self._left < 0:
             raise invalid_schema(
@@ -69,7 +69,7 @@ def _finite(text: str) -> float:
 
 
 def check_name(name: str) -> None:
-    """Raise RegistryError for a full name that is too long."""
+    """Raise RegistryError if a full name is too long."""
     if len(name) > NAME_MAX:
         raise invalid_schema(f"the name {name[:SHOWN_MAX]} has more than {NAME_MAX} characters")
 

@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     stored_key: bytes | None = None
 
     def key_bytes(self) -> bytes:
-        """The key as it is stored. Compaction compares these bytes, not what they mean."""
+        """The serialized key. Compaction compares these bytes."""
         return _bytes(self.key) if self.stored_key is None else self.stored_key
 
     def value_bytes(self) -> bytes | None:
@@ -54,7 +54,7 @@ def noop(last_id: int | None = None) -> Entry:
 
 
 def tombstone(key: bytes) -> Entry:
-    """Make a record that lets compaction delete what was stored under exactly these key bytes."""
+    """Create a tombstone for exactly these key bytes."""
     return Entry(_read(key) or {}, None, None, key)
 
 

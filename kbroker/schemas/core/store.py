@@ -25,7 +25,7 @@ LEVEL = "compatibilityLevel"
 NORMALIZE = "normalize"
 PLACES_LOOKED_AT = 100
 Identity: TypeAlias = tuple[str, str | None, int]
-"""The key type, the subject and the version (0 for settings) that a key stands for."""
+"""Key type, subject and version (0 for settings) of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SchemaStore:
     def __init__(self) -> None:
         self.last_id = 0
         self._recorded_id = 0
-        """The highest ID that a NOOP record keeps, also when no version has it any more."""
+        """The highest ID in the NOOP records, even if no version has that ID any more."""
         self._subjects: dict[str, dict[int, Registered]] = {}
         self._places: dict[int, dict[tuple[str, int], Registered]] = {}
         """By id; those that are gone for good leave none behind."""
@@ -70,9 +70,9 @@ class SchemaStore:
         self._configs: dict[str | None, Mapping[str, Any]] = {}
         self._modes: dict[str | None, Mode] = {}
         self._keys: dict[Identity, tuple[bytes, ...]] = {}
-        """The bytes of the keys under which the topic holds values: each registry writes its own form."""
+        """Serialized keys under which the topic holds values: registries serialize keys differently."""
         self._orphans: set[Identity] = set()
-        """What is deleted, while the topic still holds values under other forms of its key."""
+        """Deleted versions and settings for which the topic still holds a value under another form."""
 
     # -- replay
 
@@ -108,7 +108,7 @@ class SchemaStore:
                 raise ValueError(f"there are no records of kind {kind}")
 
     def _note_key(self, identity: Identity, entry: Entry) -> None:
-        """Remember under which bytes of a key the topic holds a value."""
+        """Store the serialized key under which the topic holds a value."""
         key = entry.key_bytes()
         others = tuple(each for each in self._keys.pop(identity, ()) if each != key)
         keys = others if entry.value is None else (*others, key)
@@ -120,11 +120,11 @@ class SchemaStore:
             self._orphans.discard(identity)
 
     def keys(self, kind: str, subject: str | None, version: int = 0) -> tuple[bytes, ...]:
-        """Return the bytes of all keys under which the topic holds a version or a setting."""
+        """Return all serialized keys under which the topic holds a version or a setting."""
         return self._keys.get((kind, subject, version), ())
 
     def repairs(self) -> list[Entry]:
-        """Make the records that the topic lacks because another registry deleted something.
+        """Create the records that are missing after another registry deleted something.
 
         Returns:
             Tombstones for values that another form of their key still holds, and a NOOP with the

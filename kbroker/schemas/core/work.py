@@ -1,4 +1,4 @@
-"""Work on schemas that a client's text makes long: it runs where it can be killed."""
+"""Tasks of the schema workers: work whose duration depends on the text of a client."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from .values import Content
 from .values_read import values_of
 
 BATCH_CHARACTERS = 512 * 1024
-"""Characters of earlier versions, with what they refer to, that are compared in one task."""
+"""Maximum number of characters of earlier versions, with their references, in one task."""
 
 
 class Serialize(NamedTuple):
-    """Make the descriptor of a file of Protobuf."""
+    """A task: create the descriptor of a Protobuf file."""
 
     content: Content
     texts: Texts
 
 
 class Vet(NamedTuple):
-    """Find out whether a schema can be read in bounded time: who reads values needs it in memory."""
+    """A task: check that a schema can be parsed within the limits, before the broker parses it."""
 
     content: Content
     texts: Texts
 
 
 class Refused(NamedTuple):
-    """The registry's answer to a schema that it does not take."""
+    """Result of a task whose schema the registry rejects."""
 
     code: int
     message: str
 
 
 class Failed(NamedTuple):
-    """A task came to an end that nobody has thought of."""
+    """Result of a task that raised an unexpected exception."""
 
     error: str
 
@@ -47,7 +47,7 @@ Result: TypeAlias = Checked | str | Refused | Failed | None
 
 
 def run(task: Task) -> Result:
-    """Do one task. Returns instead of raising, because pickle does not restore all errors."""
+    """Do one task. Errors are returned, because pickle cannot restore all exceptions."""
     try:
         match task:
             case Compared():
@@ -65,12 +65,12 @@ def run(task: Task) -> Result:
         return Refused(refused.code, refused.message)
     except MemoryError:
         raise
-    except Exception as unexpected:  # noqa: BLE001 (a schema must not end the process)
+    except Exception as unexpected:  # noqa: BLE001 (a schema must not stop the worker)
         return Failed(repr(unexpected))
 
 
 def batches(compared: Compared) -> Iterator[Compared]:
-    """Split a comparison with many versions into tasks that are short each; there is at least one."""
+    """Split a comparison with many versions into short tasks, at least one."""
     batch: list[int] = []
     size = 0
     for index, (old, texts) in enumerate(compared.earlier):
@@ -89,7 +89,7 @@ def _part(compared: Compared, batch: list[int]) -> Compared:
 
 
 def characters_of(task: Task) -> int:
-    """Return how much text a task is about."""
+    """Return the number of characters of all schemas of a task."""
     size = len(task.content.text) + sum(map(len, task.texts.values()))
     if isinstance(task, Compared):
         for old, texts in task.earlier:

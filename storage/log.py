@@ -40,6 +40,7 @@ from .files import Files
 from .index import RELATIVE_OFFSET_MAX
 from .log_config import LogConfig
 from .log_segments import LogSegments
+from .log_start_marks import LogStartMark
 from .naming import LEADER_EPOCHS, folder_name
 from .open_segments import OpenSegments
 from .pending import Pending
@@ -529,9 +530,9 @@ class Log:
             return self.high_watermark
         return max(first, self.log_start_offset)
 
-    def unsettled(self) -> tuple[list[SyncItem], list[Segment]]:
+    def unsettled(self) -> tuple[list[SyncItem], list[Segment | LogStartMark]]:
         """What a checkpoint makes durable before it names this log's `synced_offset`, and the
-        segments it removes after it has named `log_start_offset`."""
+        files it removes after it has named `log_start_offset`."""
         if self.wants_saving:
             self.save()
         epochs = self.epochs

@@ -35,6 +35,7 @@ from .errors import ForeignLogError, StorageError, SyncFailedError, WriteRefused
 from .files import Files, Lock
 from .log import NEVER_COMPACTED, Log
 from .log_config import LogConfig
+from .log_start_marks import LogStartMark
 from .naming import (
     CLEAN_SHUTDOWN,
     LOCK,
@@ -79,7 +80,7 @@ class _Collected(NamedTuple):
     log: Log
     offsets: Offsets
     before: list[SyncItem]
-    after: list[Segment]
+    after: list[Segment | LogStartMark]
 
 
 class CheckpointJob:
@@ -119,10 +120,10 @@ class CheckpointJob:
             raise
         except StorageError:
             # Perhaps the disk is full, and what waits here is the way out of that.
-            self._remove(one_by_one=True)
+            self._remove_on_full_disk()
             raise
         try:
-            self._remove(one_by_one=False)
+            self._remove()
         except SyncFailedError as error:
             self._fail(str(error))
             raise
@@ -138,20 +139,46 @@ class CheckpointJob:
                 with self._checkpoints.guard:
                     self._files.at_once([partial(_settle_first, each) for each in waiting])
 
-    def _remove(self, *, one_by_one: bool) -> None:
-        """Remove segments, the oldest first.
-
-        When no checkpoint names the log start, a crash must not bring back one segment without the
-        next: then each removal is made durable before the next one.
-        """
+    def _remove(self) -> None:
+        """Remove segments, the oldest first, and marks."""
         for log, _, _, after in self._logs:
             while after:
                 with self._checkpoints.guard:
                     if not log.deleted:
                         after[0].remove()
-                        if one_by_one:
-                            log.segments.sync_folder()
                 del after[0]
+
+    def _remove_on_full_disk(self) -> None:
+        """Remove segments although no checkpoint names the log start: a mark does.
+
+        A crash must not bring back one segment without the next: each removal is made durable before
+        the next one. Marks stay until there is a checkpoint.
+        """
+        for log, offsets, _, after in self._logs:
+            segments = [each for each in after if isinstance(each, Segment)]
+            if segments:
+                with self._checkpoints.guard:
+                    mark = None if log.deleted else self._marked(log, offsets, segments[0])
+                marks = [each for each in after if isinstance(each, LogStartMark)]
+                if mark is not None:
+                    marks = [mark, *(each for each in marks if each.offset != mark.offset)]
+                after[:] = [*segments, *marks]
+            for segment in segments:
+                with self._checkpoints.guard:
+                    if not log.deleted:
+                        segment.remove()
+                        log.segments.sync_folder()
+                del after[0]
+
+    def _marked(self, log: Log, offsets: Offsets, oldest: Segment) -> LogStartMark:
+        """Create a mark of the log start. Raises StorageError."""
+        mark = LogStartMark(self._files, log.folder, offsets.log_start)
+        try:
+            mark.create()
+        except WriteRefusedError:
+            oldest.remove_indexes()  # for a disk without an inode or a block for the name
+            mark.create()
+        return mark
 
     def _offsets(self) -> Iterator[tuple[Partition, Offsets]]:
         for log, offsets, _, _ in self._logs:

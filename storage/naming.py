@@ -14,6 +14,7 @@ data/                                       one broker
         00000000000000000042.snapshot       producer state before offset 42
         00000000000000000000.log.cleaned    what compaction is about to put in the place of segments
         00000000000000000000.replaces       which ones, while that is going on
+        00000000000000000042.logstart       empty: segments before 42 were deleted on a full disk
     orders-0.4f1c...-delete/                a deleted partition, removed in the background
     orders-0.4f1c...-future/                a copy that will replace the log in another folder
 """
@@ -34,6 +35,7 @@ TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 CORRUPT = ".corrupt"
 REPLACES = ".replaces"
+LOG_START = ".logstart"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED_FOLDER = "-delete"
@@ -53,7 +55,7 @@ PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 _FOLDER_NAME_MAX = 255
-_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot|replaces))")
+_NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot|replaces|logstart))")
 _FOLDER = re.compile(r"(.+)-(\d+)")
 _FUTURE = re.compile(rf"(.+)-(\d+)\.([0-9a-f]{{32}}){FUTURE_FOLDER}")
 _DELETED = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{DELETED_FOLDER}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .log_start_marks import LogStartMark
 from .segment import Segment
 from .sync import SyncItem, sync_in_order
 
@@ -28,8 +29,8 @@ class Pending:
         # would be a tenth of what a partition takes.
         self._dirty: list[SyncItem] = []
         self._unsettled: list[SyncItem] = []
-        self._doomed: list[Segment] = []
-        self._taken: tuple[list[SyncItem], list[Segment]] = ([], [])
+        self._doomed: list[Segment | LogStartMark] = []
+        self._taken: tuple[list[SyncItem], list[Segment | LogStartMark]] = ([], [])
         self.is_bare = True
 
     def must_sync(self, item: SyncItem) -> None:
@@ -61,16 +62,16 @@ class Pending:
             sync_in_order(self._unsettled[:1])
             del self._unsettled[0]
 
-    def doom(self, segment: Segment) -> None:
-        """Let the next checkpoint remove a segment, after it has named the log start."""
-        self._doomed.append(segment)
+    def doom(self, doomed: Segment | LogStartMark) -> None:
+        """Let the next checkpoint remove files, after it has named the log start."""
+        self._doomed.append(doomed)
 
     @property
     def wants_checkpoint(self) -> bool:
         """Return True if work of the log waits for a checkpoint, or for the end of one that runs."""
         return bool(self._unsettled or self._doomed or any(self._taken))
 
-    def take(self) -> tuple[list[SyncItem], list[Segment]]:
+    def take(self) -> tuple[list[SyncItem], list[Segment | LogStartMark]]:
         """Return what a checkpoint does before and after it names offsets of the log.
 
         The checkpoint removes from the lists what it has done.

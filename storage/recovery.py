@@ -37,11 +37,13 @@ from .files import Files
 from .index import RELATIVE_OFFSET_MAX
 from .log import Log
 from .log_config import LogConfig
+from .log_start_marks import LogStartMark
 from .naming import (
     CLEANED,
     CORRUPT,
     LEADER_EPOCHS,
     LOG,
+    LOG_START,
     OFFSET_INDEX,
     REPLACES,
     SNAPSHOT,
@@ -58,6 +60,8 @@ from .sync import sync_file
 logger = logging.getLogger(__name__)
 
 _READ_SIZE = 1024 * 1024
+_KEPT = (SNAPSHOT, LOG_START)
+"""Files that say something without a segment at their offset."""
 _LEFTOVERS = (".tmp", ".deleted", CLEANED)
 
 
@@ -152,6 +156,7 @@ def load_log(
             segments,
             snapshots,
             known,
+            folder.marks,
             clean=clean,
             durable=durable,
             cut=cut,
@@ -168,13 +173,16 @@ def _take_over(
     segments: list[Segment],
     snapshots: Snapshots,
     known: Offsets,
+    marks: list[LogStartMark],
     *,
     clean: bool,
     durable: bool,
     cut: Cut | None,
 ) -> int:
     """Find out what the segments hold, and give it to the log; returns its end offset."""
-    _check_first(files, log, segments, known)
+    _check_first(files, log, segments, known, marks)
+    for mark in marks:
+        log.pending.doom(mark)
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)
     recovered_bytes = 0
     if clean:
@@ -221,6 +229,7 @@ class _Folder:
         self._numbered = [(name, *parsed) for name, parsed in numbered if parsed]
         self.bases = self._offsets(LOG)
         self.snapshots = self._offsets(SNAPSHOT)
+        self.marks = [LogStartMark(self._files, self._path, at) for at in self._offsets(LOG_START)]
 
     @property
     def is_bare(self) -> bool:
@@ -244,7 +253,7 @@ class _Folder:
             self.bases.pop(0)
         kept = set(self.bases)
         for name, offset, suffix in self._numbered:
-            if suffix == REPLACES or (suffix != SNAPSHOT and offset not in kept):
+            if suffix == REPLACES or (suffix not in _KEPT and offset not in kept):
                 self._files.remove(f"{self._path}/{name}")
         for name in self._names:
             if name.endswith(_LEFTOVERS):
@@ -447,14 +456,19 @@ def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) 
             segment.load_latest()
 
 
-def _check_first(files: Files, log: Log, segments: list[Segment], known: Offsets) -> None:
+def _check_first(
+    files: Files, log: Log, segments: list[Segment], known: Offsets, marks: list[LogStartMark]
+) -> None:
     """Raise CorruptLogError if records are missing before the first segment.
 
     They are if a sync had covered some from the log start on. Otherwise the log was begun at a later
     offset, as a follower does that is too far behind, and a crash came before the checkpoint. Apache
-    Kafka checkpoints no log start at which a segment begins, but its leader epochs begin there.
+    Kafka checkpoints no log start at which a segment begins, but its leader epochs begin there. On a
+    full disk, a mark is left before segments are deleted without a checkpoint.
     """
     if not segments or not segments[0].base_offset > known.log_start < known.recovery_point:
+        return
+    if any(mark.offset >= segments[0].base_offset for mark in marks):
         return
     saved = _saved_epochs(files, log.folder)
     if saved is None or not saved.entries or saved.entries[0][1] < segments[0].base_offset:

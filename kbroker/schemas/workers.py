@@ -37,8 +37,17 @@ WALL_SECONDS = 25.0
 KEPT_SECONDS = 60.0
 END_SECONDS = 2.0
 """Time for which a process that has closed its output may end by itself."""
-_STOPPED = frozenset({-getattr(signal, "SIGPROF", 27), -9})
+_TIMED_OUT = -getattr(signal, "SIGPROF", 27)
+"""Exit status of a process that was killed by its CPU timer."""
+_STOPPED = frozenset({_TIMED_OUT, -9})
 """Exit statuses of a process that was killed: by its CPU timer, or with SIGKILL."""
+
+
+class _Ended(Exception):
+    """A process ended without a result."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
 
 
 class SchemaWorkers:
@@ -115,21 +124,7 @@ class SchemaWorkers:
             return await self._ask(task, pool)
 
     async def _ask(self, task: Task, pool: _Pool) -> Result:
-        worker = pool.idle.pop()[0] if pool.idle else await self._start(pool)
-        try:
-            with trio.fail_after(WALL_SECONDS):
-                reply = cast(Result, await worker.ask(task))
-        except trio.TooSlowError:
-            await self._end(worker)
-            raise _too_slow(task) from None
-        except (OSError, trio.BrokenResourceError, EOFError):
-            status = await self._end(worker, END_SECONDS)
-            raise _failure(status, task) from None
-        except BaseException:
-            await self._end(worker)
-            raise
-        pool.idle.append((worker, trio.current_time()))
-        self._used.set()
+        reply = await self._result(task, pool)
         if isinstance(reply, Refused):
             raise RegistryError(reply.code, reply.message)
         if isinstance(reply, Failed):
@@ -137,6 +132,37 @@ class SchemaWorkers:
                 "cannot read a schema of type %s, rejecting it: %s", task.content.type, reply.error
             )
             raise invalid_schema("it cannot be read; see the broker's log")
+        return reply
+
+    async def _result(self, task: Task, pool: _Pool) -> Result:
+        """Run a task, again if an idle process had been killed before it received the task."""
+        while True:
+            is_reused = bool(pool.idle)
+            worker = pool.idle.pop()[0] if is_reused else await self._start(pool)
+            try:
+                return await self._result_of(worker, task, pool)
+            except _Ended as ended:
+                if not is_reused or ended.status in (_TIMED_OUT, OUT_OF_MEMORY):
+                    raise _failure(ended.status, task) from None
+                logger.warning(
+                    "an idle process that reads schemas ended with status %d, using another one",
+                    ended.status,
+                )
+
+    async def _result_of(self, worker: ChildProcess, task: Task, pool: _Pool) -> Result:
+        try:
+            with trio.fail_after(WALL_SECONDS):
+                reply = cast(Result, await worker.ask(task))
+        except trio.TooSlowError:
+            await self._end(worker)
+            raise _too_slow(task) from None
+        except (OSError, trio.BrokenResourceError, EOFError):
+            raise _Ended(await self._end(worker, END_SECONDS)) from None
+        except BaseException:
+            await self._end(worker)
+            raise
+        pool.idle.append((worker, trio.current_time()))
+        self._used.set()
         return reply
 
     async def _start(self, pool: _Pool) -> ChildProcess:

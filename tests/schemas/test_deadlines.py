@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Awaitable
 
 import pytest
@@ -12,7 +14,7 @@ from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.fair_slots import FairSlots
 from kbroker.schemas import workers as workers_module
 from kbroker.schemas.core.avro import AvroSchema
-from kbroker.schemas.core.errors import SCHEMA_TOO_LARGE, RegistryError
+from kbroker.schemas.core.errors import SCHEMA_TOO_LARGE, STORE_FAILED, RegistryError
 from kbroker.schemas.core.registry import Checked, Compared
 from kbroker.schemas.core.values import AVRO, PROTOBUF, Content, Level
 from kbroker.schemas.core.work import BATCH_CHARACTERS, Refused, Serialize, Vet, batches, run
@@ -230,3 +232,32 @@ def test_records_that_refer_to_each_other_in_a_long_chain_are_refused() -> None:
     told = run(compared)
     assert isinstance(told, Refused)
     assert "nested too deep" in told.message
+
+
+async def test_idle_processes_that_were_killed_are_replaced_without_a_failed_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with schema_workers() as workers:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(workers.check, GOOD, "one")
+            nursery.start_soon(workers.check, GOOD, "another")
+        idle = workers.processes
+        for pid in idle:
+            os.kill(pid, signal.SIGKILL)
+        await workers.check(GOOD, "one")
+        assert not {*workers.processes} & {*idle}
+    assert f"ended with status -{int(signal.SIGKILL)}, using another one" in caplog.text
+
+
+async def test_task_that_ends_each_process_is_not_tried_without_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with schema_workers() as workers:
+        await workers.check(GOOD, "one")
+        dies = program(0).replace("main()", "sys.stdin.buffer.read(1); os._exit(7)")
+        monkeypatch.setattr(workers_module, "program", lambda niceness: dies)
+        os.kill(workers.processes[0], signal.SIGKILL)
+        error = await refusal(workers.check(GOOD, "one"))
+    assert error is not None
+    assert error.code == STORE_FAILED
+    assert "ended with status 7" in caplog.text

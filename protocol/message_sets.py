@@ -50,7 +50,7 @@ MESSAGES_MAX = 500_000
 """How many messages a compressed set or batch may have to be converted; it bounds the work."""
 
 CONVERTED_BATCH_BYTES_MAX = 16 * 1024 * 1024
-"""How many bytes a compressed batch may have uncompressed to be converted for an old consumer."""
+"""Maximum decompressed size of a compressed batch that is converted for an old consumer."""
 MESSAGES_PER_STEP = 500
 """Messages that one step converts."""
 CONTENT_BYTES_MAX = 8 * 1024 * 1024

@@ -342,7 +342,7 @@ class _Window:
         self._chunks = decompressed_chunks(header.codec, payload, max_decompressed)
         self._data = b"" if header.codec else bytes(payload)
         self._position = 0
-        """Where the next record begins; behind `_data` while bytes are skipped."""
+        """Position of the next record, beyond the end of `_data` while bytes are skipped."""
         self._has_ended = not header.codec
 
     def heads(self, most: int, header: BatchHeader) -> _Heads:

@@ -326,7 +326,7 @@ def clean_marker(checksums: Mapping[str, int]) -> bytes:
 
 
 def checksums_in_marker(data: bytes) -> dict[str, int]:
-    """Return the checksums that a clean-shutdown marker holds; one that Kafka wrote holds none."""
+    """Return the checksums in a clean-shutdown marker; Kafka's marker contains none."""
     try:
         found = json.loads(data)["checkpoints"]
         return {str(name): int(checksum) for name, checksum in found.items()}

@@ -213,8 +213,8 @@ Batch = tuple[Buffer, BatchHeader]
 
 
 Work: TypeAlias = Callable[[], None] | None
-"""What one step leaves to do before the next one: a call that takes long but releases the
-interpreter's lock, or None."""
+"""A call that must run before the next step, None if there is none. It may take long, but releases
+the GIL."""
 
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[Work, None, Result]

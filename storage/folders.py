@@ -235,7 +235,7 @@ class LogFolders:
         return self._holder(partition) is not None
 
     def is_folder(self, key: Partition) -> bool:
-        """As `LogManager.is_folder`."""
+        """Return True if a log directory contains a folder for the partition."""
         holder = self._holder(key)
         return holder is not None and holder.is_folder(key)
 

@@ -540,7 +540,7 @@ class LogManager:
         return Repaired(log, offsets.log_start, known_end, cut.records, cut.paths)
 
     def give_up_missing(self, key: Partition) -> Offsets:
-        """Let a partition begin empty whose folder is missing; returns what was known of it.
+        """Accept that the folder of a partition is missing: remove its checkpoints, and return them.
 
         Raises StorageError.
         """

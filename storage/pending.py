@@ -68,7 +68,7 @@ class Pending:
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Return True if work of the log waits for a checkpoint, or for the end of one that runs."""
+        """Return True if the log has work that waits for a checkpoint, or for a running one to end."""
         return bool(self._unsettled or self._doomed or any(self._taken))
 
     def take(self) -> tuple[list[SyncItem], list[Segment | LogStartMark]]:

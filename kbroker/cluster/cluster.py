@@ -199,7 +199,7 @@ class Cluster(ClusterView):
 
     @property
     def store_trouble(self) -> StoreTrouble | None:
-        """What keeps the metadata from being changed, as far as this node knows."""
+        """Problem that prevents changes of the metadata, None if this node knows none."""
         return self._store.trouble
 
     # -- changes

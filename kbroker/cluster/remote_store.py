@@ -66,7 +66,7 @@ class RemoteStore:
         self._numbers = count()
         self._is_gone = False
         self._trouble: StoreTrouble | None = None
-        """As the newest answer told it: leases are kept alive, so that answers come regularly."""
+        """Problem in the newest response. Responses arrive regularly, because leases are kept alive."""
 
     @classmethod
     async def open(cls, path: str) -> RemoteStore:

@@ -125,7 +125,7 @@ class MetadataStore(Protocol):
 
     @property
     def trouble(self) -> StoreTrouble | None:
-        """What keeps the metadata from being changed, as far as this client knows."""
+        """Problem that prevents changes of the metadata, None if this client knows none."""
         ...
 
     async def range(self, prefix: str) -> Snapshot:

@@ -35,7 +35,7 @@ IGNORED = frozenset(
 """About the Java program or the image, never settings."""
 
 _BEFORE_LISTENERS = ("advertised.host.name", "advertised.port", "port")
-"""Settings of Kafka before 3.0: what clients are told, and where it listens."""
+"""Settings of Kafka before 3.0: advertised host and port, and the port to listen on."""
 DEFAULT_PORT = "9092"
 _LOG_LEVELS = {"ALL": "debug", "TRACE": "debug", "WARN": "warning", "FATAL": "critical"}
 

@@ -27,12 +27,12 @@ from kbroker.storage.naming import (
 METADATA_JOURNAL = "cluster.journal"
 JOURNAL_END = clean_end_path(METADATA_JOURNAL)
 SEEN_REVISION = "metadata.revision"
-"""Of a node whose metadata is in etcd: the newest revision of it that the node has seen."""
+"""File with the newest revision of the metadata in etcd that the node has seen."""
 LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
 """The journal while it is carried to another store."""
 NODE_FOLDER = re.compile(r"node-(\d+)")
 LEFT_BY_NODES = frozenset({RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_SHUTDOWN})
-"""Files that a folder has after a node ran on it, beside `meta.properties`."""
+"""Files in a folder, other than `meta.properties`, after a node has used the folder."""
 NOTHING = frozenset(
     {
         LOCK,

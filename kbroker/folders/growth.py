@@ -35,7 +35,7 @@ NOTE = ".moving"
 HALFWAY = ".moved"
 """The folder that becomes a node's, or was: a partition may have the name of a node's folder."""
 STAYING = (METADATA_JOURNAL, JOURNAL_END, JOURNAL_RESERVE, NOTE, f"{NOTE}.tmp", HALFWAY, LOCK)
-"""What is not moved with the logs of a node."""
+"""Files that are not moved with the logs of a node."""
 
 
 class Plan(NamedTuple):

@@ -448,7 +448,7 @@ class ProduceWork:
     def _note_refused(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition, error: KafkaError
     ) -> None:
-        """Let no later batch of the same producer pass the one that was refused."""
+        """Remember a rejected batch, so that later batches of its producer do not overtake it."""
         peer = self.ctx.peer
         if peer.refused_batches is None:
             peer.refused_batches = RefusedBatches()

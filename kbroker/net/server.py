@@ -177,7 +177,7 @@ def draw_port() -> int:
 
 
 async def _bind_at(listener: Listener, port: int) -> list[socket.socket]:
-    """Bind one port of all addresses that the listener's host stands for."""
+    """Bind one port on all addresses of the listener's host."""
     try:
         return await bind_host(listener.host, port, named=bool(listener.port))
     except OSError as error:
@@ -185,7 +185,7 @@ async def _bind_at(listener: Listener, port: int) -> list[socket.socket]:
 
 
 async def bind_host(host: str, port: int, *, named: bool) -> list[socket.socket]:
-    """Bind one port of all addresses that a host stands for, of IPv4 and of IPv6.
+    """Bind one port on all IPv4 and IPv6 addresses of a host.
 
     Args:
         host: An address or a name; "", 0.0.0.0 and :: are every interface.
@@ -212,7 +212,7 @@ async def bind_host(host: str, port: int, *, named: bool) -> list[socket.socket]
 
 
 def _socket_hosts(host: str) -> tuple[str, ...]:
-    """Return the hosts to bind for the host of a listener, the one that was given first."""
+    """Return the hosts to bind for the host of a listener, the configured one first."""
     try:
         # Java takes an IPv4 address that is mapped into IPv6 for the IPv4 address.
         mapped = IPv6Address(host).ipv4_mapped
@@ -403,7 +403,7 @@ class Server:
             await trio.sleep(DRAIN_SECONDS)
 
     def close_after_fork(self) -> None:
-        """Close the listening sockets in a forked child, where nobody accepts connections."""
+        """Close the listening sockets in a forked child, which accepts no connections."""
         for _, each in self._sockets:
             each.close()
 

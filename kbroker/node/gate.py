@@ -80,7 +80,7 @@ class Gate:
 
     @property
     def lacks_users(self) -> bool:
-        """Return True if clients have to log in, and there is nobody who could."""
+        """Return True if clients must authenticate, but no user exists."""
         if self.users is None or self.users.tokens is not None or self.users.has_own:
             return False
         from kbroker.security.scram import ScramMechanism  # most nodes never need it

@@ -426,7 +426,7 @@ class Partitions:
                 self.report_storage_error(replica.topic, replica.index, error)
 
     def sync_failed(self, error: SyncFailedError) -> None:
-        """Take the folder offline in which a sync failed, and tell everybody who waits for its logs."""
+        """Take the folder offline in which an fsync failed, and fail all waiters of its logs."""
         self.logs.fail_at(error)
         for replica in self.opened():
             if replica.log.offline is not None and not replica.closed:

@@ -1,7 +1,7 @@
-"""The newest revision of the metadata that a node has seen, kept in its first data directory.
+"""The newest metadata revision that a node has seen, stored in its first data directory.
 
-An older snapshot of etcd looks like any other state to a node that starts: replicas that lack acknowledged
-records count as in sync there, and topics are missing. Only the node's own file tells that there was more.
+In an older state of etcd, the ISR may contain replicas that lack acknowledged records, and topics are missing.
+A starting node can detect an older state only by its own file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kbroker.folders.found_folders import SEEN_REVISION
 from kbroker.storage.errors import StorageError
 
 KEEP_SECONDS = 5.0
-"""How often a newer revision is written."""
+"""Interval at which a newer revision is written to the file."""
 
 
 class Written(Protocol):
-    """A metadata store that tells the revision of its newest transaction."""
+    """A metadata store with the revision of its newest transaction."""
 
     @property
     def written(self) -> int: ...
@@ -31,7 +31,7 @@ class Written(Protocol):
 
 @asynccontextmanager
 async def seen_revision(directory: str, store: Written, address: str) -> AsyncIterator[None]:
-    """Check that the metadata is not older than what this node has seen, and keep what it sees.
+    """Check that the metadata is not older than the stored revision, and store newer revisions.
 
     Args:
         directory: The first data directory of the node.

@@ -322,7 +322,7 @@ class _Serving:
         await declare(broker, options.topics, options.seeds)
 
     def _check_users(self, broker: Broker) -> None:
-        """Warn of listeners at which nobody can log in."""
+        """Log a warning for each SASL listener without users."""
         for listener in broker.nodes[0].listeners:
             gate = listener.gate
             if gate is not None and gate.users is not None and gate.lacks_users:

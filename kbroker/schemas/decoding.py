@@ -130,7 +130,7 @@ class SchemaDecoder:
         return made
 
     async def _made(self, content: Content, texts: Texts) -> Values | str:
-        """What reads values of a schema that has been read in another process, in bounded time.
+        """Return the decoder of a schema, after a worker process has parsed it within the limits.
 
         Raises RegistryError if there is no such process.
         """

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 TOPIC = "_schemas"
 PARTITION = TOPIC, 0
 HEADERS_LOOKED_AT = 64
-"""Of a record, which kbroker writes with one."""
+"""Maximum number of headers of a record that are searched; kbroker writes one."""
 REPLICAS_MAX = 3
 WRITERS = "kbroker-schema-registry"
 """The transactional id that all nodes share."""

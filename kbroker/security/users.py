@@ -133,7 +133,7 @@ class Users:
         self._secret = secrets.token_bytes(32)
         self._modules = {each: _module(each, setting) for each in self.mechanisms}
         self.has_own = any(each.users for each in self._modules.values())
-        """Whether the settings name users."""
+        """Return True if the settings define users."""
         self._passwords = Passwords({})
         self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
         self.tokens: Tokens | None = None

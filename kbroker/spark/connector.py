@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONNECTOR = "spark-sql-kafka-0-10_"
-"""What the name of the connector's package begins with, before the version of Scala."""
+"""Prefix of the connector's package name, before the Scala version."""
 JARS_VARIABLE = "KBROKER_SPARK_JARS"
 """Names a folder with the connector's jars, for machines that reach no Java registry."""
 

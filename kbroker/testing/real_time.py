@@ -20,7 +20,7 @@ class _OriginalTime(Protocol):
 
 
 class _EscapeHatch(Protocol):
-    """What time-machine offers to programs that need the real time."""
+    """Functions of time-machine for programs that need the real time."""
 
     time: _OriginalTime
 

@@ -34,7 +34,7 @@ RESOURCES = {
     "delegation_token": AclResourceType.DELEGATION_TOKEN,
     "user_principal": AclResourceType.USER,
 }
-"""What ACLs can be about, by the option that names it."""
+"""Resource types by the option that names the resource."""
 PATTERN_TYPES = {each.name: each for each in PatternType if each is not PatternType.UNKNOWN}
 
 
@@ -101,7 +101,7 @@ def _change(parser: Parser, options: Namespace) -> _Change:
 def _acls(
     parser: Parser, options: Namespace, patterns: Sequence[Pattern]
 ) -> dict[Pattern, list[Acl]]:
-    """The ACLs of each resource; none where an option names nobody."""
+    """Return the ACLs of each resource; empty for a resource whose options name no principal."""
     wanted: dict[Pattern, list[AclOperation]] = {each: [] for each in patterns}
     kinds = {each.resource_type for each in patterns}
     for name, operations, needed in (
@@ -163,7 +163,7 @@ def _check_operations(
 
 
 class _Change:
-    """What one run of the tool adds or removes."""
+    """ACLs that one run of the tool adds or removes."""
 
     def __init__(self, patterns: Sequence[Pattern], acls: Mapping[Pattern, Sequence[Acl]]) -> None:
         self._patterns = patterns

@@ -88,7 +88,7 @@ def _failed(shown: str, text: str) -> None:
 def _work(
     parser: Parser, options: Namespace, shown: str
 ) -> Callable[[ClusterClient], Awaitable[None]]:
-    """What is to be done at the cluster."""
+    """Return the operation that the options ask for."""
     clients = client_configs.entities_of(parser, options)
     if clients and options.describe:
         return lambda cluster: client_configs.describe(cluster, clients)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 WRITE_BYTES, WRITE_RECORDS = 512 * 1024, 1000
-"""How much is written at a time, at most."""
+"""Maximum number of records, and of bytes, that are written at a time."""
 MEGABYTE = 1024 * 1024
 PERCENTILES = (50, 95, 99, 99.9)
 NOBODY_TO_ASK = (
@@ -68,7 +68,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _payloads(options: Namespace) -> list[bytes]:
-    """What records hold: the parts of a file, or one text of the size that is asked for."""
+    """Return the record values: the parts of a file, or one random value of the requested size."""
     if options.payload_file is None:
         letters = random.choices(string.ascii_uppercase, k=options.record_size or 0)
         return ["".join(letters).encode()]
@@ -85,7 +85,7 @@ def _payloads(options: Namespace) -> list[bytes]:
 
 @dataclass(slots=True)
 class _Report:
-    """What was written since some moment, and how long each record waited, in ms."""
+    """Records written since `began_at`, and the latency of each record in ms."""
 
     began_at: float
     sent: int = 0
@@ -164,7 +164,7 @@ class _Job:
         say(whole.line(time.monotonic(), is_last=True))
 
     async def _due(self, began_at: float, count: int) -> int:
-        """How many records are to be written now; waits until it is at least one."""
+        """Wait until at least one record is due; return the number of records to write now."""
         import trio
 
         rate = self._options.throughput

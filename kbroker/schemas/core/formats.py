@@ -48,7 +48,7 @@ def check_size(content: Content) -> None:
 
 
 def referred_texts(store: SchemaStore, content: Content, budget: Budget | None = None) -> Texts:
-    """What a schema refers to, directly and through others. Raises RegistryError.
+    """Return the texts of direct and indirect references of a schema. Raises RegistryError.
 
     Parameters: `budget` bounds the references of several schemas together.
     """

@@ -46,7 +46,7 @@ class JsonSchema:
         return iter(Reading(self, writer, budget).all())
 
     def resolved(self, node: Any) -> Any:
-        """Return the schema that a part stands for; what is no schema allows everything.
+        """Return the schema of a part, with `$ref` resolved. Anything else allows all values.
 
         Raises RegistryError.
         """

@@ -44,9 +44,9 @@ class Declared:
     _budget: Budget = field(default_factory=lambda: Budget(RESOLUTIONS_MAX))
 
     def resolved(self, name: str, scope: str) -> str:
-        """The full name of what a type's name means inside of a message; itself if nobody knows.
+        """Return the full name of a type inside a message; the name itself if the type is unknown.
 
-        Raises RegistryError if names have been looked for in too many scopes.
+        Raises RegistryError if too many scopes were searched.
         """
         if name.startswith("."):
             return name[1:]

@@ -139,7 +139,7 @@ def typed(word: str) -> str:
 
 
 def inside(scope: str, name: str) -> str:
-    """The full name of what is declared somewhere. Raises RegistryError for one that is too long."""
+    """Return the full name of a declaration. Raises RegistryError if it is too long."""
     full = f"{scope}.{name}" if scope else name
     check_name(full)
     return full

@@ -84,7 +84,7 @@ class Api:
         self.seconds = seconds
         self.scanning = trio.CapacityLimiter(SCANS_AT_ONCE)
         self.live: WeakSet[LiveSlot] = WeakSet()
-        """Of the streams that are open or about to open."""
+        """Streams that are open or about to open."""
         self.ending = trio.Event()
         """Set before a stop: streams end by themselves then."""
         self._nodes = nodes

@@ -38,7 +38,7 @@ NO_ROOM, NOT_READY = 429, 503
 
 
 class _Session(NamedTuple):
-    """What a client is kept by: the credentials that were shown, and the address they came from."""
+    """Key of a cached client: the credentials of the viewer, and the address that sent them."""
 
     shown: bytes
     host: str

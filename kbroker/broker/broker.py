@@ -31,7 +31,7 @@ from kbroker.net.server import CannotListen, ConnectionClass, Listener, Server
 from kbroker.node.node import Node
 from kbroker.runtime.clock import Clock, SystemClock
 from kbroker.runtime.disk_work import DiskWork
-from kbroker.runtime.threads import InThread, at_once
+from kbroker.runtime.threads import InThread, at_once, run_in_thread
 from kbroker.storage.files import Files, MemFiles, OsFiles
 
 from .local_node import Apart, LocalNode, NodeMaker, Shared
@@ -242,7 +242,7 @@ def _metadata_syncs(config: BrokerConfig) -> InThread:
     Its sync may have to wait for seconds until all that was written before is on the disk. Where
     records are synced as they come that is little.
     """
-    return DiskWork().run if config.flush_policy == "fsync" else trio.to_thread.run_sync
+    return DiskWork().run if config.flush_policy == "fsync" else run_in_thread
 
 
 def _data_folders(

@@ -48,7 +48,7 @@ from kbroker.replication.quota import Quota, Side
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.runtime.slices import TurnQueue
-from kbroker.runtime.threads import InThread
+from kbroker.runtime.threads import InThread, run_in_thread
 from kbroker.runtime.troubles import Troubles
 from kbroker.security.acls import Rules
 from kbroker.security.authorizer import Authorizer
@@ -87,7 +87,7 @@ class Node:
         clock: Clock,
         *,
         in_memory: bool,
-        in_thread: InThread = trio.to_thread.run_sync,
+        in_thread: InThread = run_in_thread,
         way: Way = PLAIN_WAY,
         gates: Sequence[Gate] = (),
     ) -> None:

@@ -15,7 +15,7 @@ import trio
 
 from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.slices import Slices
-from kbroker.runtime.threads import InThread
+from kbroker.runtime.threads import InThread, run_in_thread
 from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
 from kbroker.storage.errors import CorruptLogError, StorageError
 from kbroker.storage.files import Files
@@ -52,7 +52,7 @@ class Compactor(Protocol):
 class InlineCompactor:
     """Runs compactions in slices of the event loop."""
 
-    def __init__(self, files: Files, in_thread: InThread = trio.to_thread.run_sync) -> None:
+    def __init__(self, files: Files, in_thread: InThread = run_in_thread) -> None:
         self._files = files
         self._in_thread = in_thread
 

@@ -25,7 +25,7 @@ import trio
 
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.disk_work import DiskWork
-from kbroker.runtime.threads import InThread
+from kbroker.runtime.threads import InThread, run_in_thread
 from kbroker.runtime.timings import Timings
 from kbroker.storage.log import Log
 
@@ -62,7 +62,7 @@ class Flusher:
         sync: Callable[[list[Log]], list[tuple[Log, int]]],
         *,
         interval_ms: int = 1000,
-        in_thread: InThread = trio.to_thread.run_sync,
+        in_thread: InThread = run_in_thread,
         timer: Callable[[], float] = time.perf_counter,
         changes: Changes | None = None,
     ) -> None:

@@ -26,7 +26,7 @@ from kbroker.cluster.store_server import serve_store
 from kbroker.config import BrokerConfig
 from kbroker.folders.data_folders import DataFolders, absolute_paths, find_data_folders
 from kbroker.folders.growth import finish
-from kbroker.runtime.threads import at_once
+from kbroker.runtime.threads import at_once, run_in_thread
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import LOCK
 from kbroker.text.lines import Lines
@@ -86,7 +86,7 @@ async def supervised(
 
 def _open_store(folders: DataFolders, ids: Sequence[int]) -> LocalStore:
     found = (each for node_id in ids for each in folders.look(node_id))
-    return folders.open_store(found, in_thread=trio.to_thread.run_sync)
+    return folders.open_store(found, in_thread=run_in_thread)
 
 
 async def _serve(store: LocalStore, path: str, serving: trio.CancelScope) -> None:

@@ -16,7 +16,7 @@ import trio
 
 from .fair_slots import FairSlots
 from .slices import Wanted
-from .threads import InThread
+from .threads import InThread, run_in_thread
 
 Result = TypeVar("Result")
 
@@ -36,7 +36,7 @@ class BatchReads:
 
     __slots__ = ("_in_thread", "_open", "_thread")
 
-    def __init__(self, in_thread: InThread = trio.to_thread.run_sync) -> None:
+    def __init__(self, in_thread: InThread = run_in_thread) -> None:
         self._in_thread = in_thread
         self._thread = FairSlots(1)
         self._open = FairSlots(OPEN_MAX)

@@ -11,7 +11,7 @@ import trio
 from kbroker.storage.cached import NotCached, Reading, failing, only_cached, waiting
 
 from .slices import Wanted
-from .threads import InThread
+from .threads import InThread, run_in_thread
 
 Result = TypeVar("Result")
 
@@ -27,7 +27,7 @@ class DiskReads:
 
     __slots__ = ("_in_thread", "_places")
 
-    def __init__(self, in_thread: InThread = trio.to_thread.run_sync) -> None:
+    def __init__(self, in_thread: InThread = run_in_thread) -> None:
         self._in_thread = in_thread
         self._places = trio.Semaphore(AT_ONCE)
 

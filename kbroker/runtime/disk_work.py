@@ -7,9 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-import trio
-
-from .threads import InThread
+from .threads import InThread, run_in_thread
 
 Result = TypeVar("Result")
 
@@ -38,7 +36,7 @@ class DiskWork:
 
     def __init__(
         self,
-        in_thread: InThread = trio.to_thread.run_sync,
+        in_thread: InThread = run_in_thread,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._in_thread = in_thread

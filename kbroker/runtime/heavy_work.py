@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from .threads import InThread
+from .threads import InThread, run_in_thread
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -64,7 +64,7 @@ class HeavyWork:
 
     __slots__ = ("_heavy", "_in_thread", "_thread")
 
-    def __init__(self, in_thread: InThread = trio.to_thread.run_sync) -> None:
+    def __init__(self, in_thread: InThread = run_in_thread) -> None:
         self._in_thread = in_thread
         self._thread = trio.Lock()  # first in, first out
         self._heavy = _LeastFirst()

@@ -6,8 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
+import outcome
 import trio
 
 from kbroker.storage.files import Calls
@@ -23,11 +25,44 @@ HELPERS_MAX = 15
 
 
 class InThread(Protocol):
-    """Runs a function off the event loop, as `trio.to_thread.run_sync` does."""
+    """Runs a function off the event loop, as `run_in_thread` does."""
 
     def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
         """Return what `work` returns, or raise what it raises."""
         ...
+
+
+async def run_in_thread(
+    work: Callable[[], Result],
+    *,
+    limiter: trio.CapacityLimiter | None = None,
+    abandon_on_cancel: bool = False,
+) -> Result:
+    """Run a function in a worker thread of trio.
+
+    If the function itself raised, trio would keep references from the frames of its thread to the
+    exception. That cycle keeps what the frames of `work` reference, for example a decompressed
+    batch, until the garbage collector runs, which is rare in a server. So the outcome is passed in a
+    list instead.
+
+    Args:
+        work: The function.
+        limiter: Limits the number of threads, None for trio's own limit.
+        abandon_on_cancel: If True, a cancelled caller leaves the thread running.
+
+    Returns:
+        What `work` returns. Raises what it raises.
+    """
+    outcomes: list[outcome.Outcome[Result]] = []
+    await trio.to_thread.run_sync(
+        partial(_capture, [work], outcomes), limiter=limiter, abandon_on_cancel=abandon_on_cancel
+    )
+    return outcomes.pop().unwrap()
+
+
+def _capture(calls: list[Callable[[], Result]], outcomes: list[outcome.Outcome[Result]]) -> None:
+    """Make a call, and leave no reference to it."""
+    outcomes.append(outcome.capture(calls.pop()))
 
 
 def at_once(calls: Calls, threads_max: int | None = None) -> None:

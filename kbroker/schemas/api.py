@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from kbroker import __version__
+from kbroker.runtime.threads import run_in_thread
 from kbroker.security.acls import AclOperation
 
 from .access import Access
@@ -196,7 +197,7 @@ class SchemaApi:
         return await self._workers.check(compared, _client(request))
 
     async def _in_thread(self, deed: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(deed, limiter=self._threads, abandon_on_cancel=True)
+        return await run_in_thread(deed, limiter=self._threads, abandon_on_cancel=True)
 
     def _rows(self, found: list[Registered]) -> Any:
         size = sum(len(each.content.text) for each in found)

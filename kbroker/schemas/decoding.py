@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from kbroker.runtime.threads import run_in_thread
 from kbroker.security.acls import Resource
 from kbroker.web.console.schemas import Decoded
 
@@ -143,7 +144,7 @@ class SchemaDecoder:
         return await self._in_thread(partial(_made, content, texts))
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await trio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)
+        return await run_in_thread(work, limiter=self._threads, abandon_on_cancel=True)
 
 
 def _made(content: Content, texts: Texts) -> Values | str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import pytest
 
 from kbroker.runtime import threads
-from kbroker.runtime.threads import HELPERS_MAX, at_once
+from kbroker.runtime.threads import HELPERS_MAX, at_once, run_in_thread
 
 WAIT_SECONDS = 20
 
@@ -84,3 +87,29 @@ def test_no_more_threads_than_allowed_make_calls(monkeypatch: pytest.MonkeyPatch
 
     at_once([meet] * 100, 2)
     assert len(makers) == 2
+
+
+class Opened:
+    """Stands for a decompressed batch that turns out to be invalid."""
+
+    def refuse(self) -> None:
+        raise ValueError("refused")
+
+
+async def test_error_of_thread_frees_what_its_frames_reference() -> None:
+    """The garbage collector of a server runs rarely, and one batch can be many megabytes."""
+    alive: list[weakref.ref[Opened]] = []
+
+    def work() -> None:
+        opened = Opened()
+        alive.append(weakref.ref(opened))
+        opened.refuse()
+
+    gc.disable()
+    try:
+        for _ in range(3):
+            with suppress(ValueError):
+                await run_in_thread(work)
+        assert [each() for each in alive] == [None] * 3
+    finally:
+        gc.enable()

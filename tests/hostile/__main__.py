@@ -39,18 +39,30 @@ def main() -> int:
     )
     parser.add_argument("--pid", type=int, help="that broker's process, to watch its memory")
     parser.add_argument("--seconds", type=float, default=5, help="how long each attack goes on")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ATTACK",
+        help="run only this attack (repeat)",
+    )
     options = parser.parse_args()
     if options.bootstrap is None:
         with TemporaryDirectory() as data_dir:
             attack = partial(
-                attack_own_broker, data_dir, options.seconds, HOLD_SECONDS, tries=TRIES
+                attack_own_broker,
+                data_dir,
+                options.seconds,
+                HOLD_SECONDS,
+                tries=TRIES,
+                only=options.only,
             )
             run = trio.run(attack)
         found = wrongs(run)
     else:
         target = Target(options.bootstrap, HOLD_SECONDS, options.control)
         run = Run(target, pid=options.pid, tries=TRIES)
-        trio.run(run.attack, options.seconds)
+        trio.run(run.attack, options.seconds, options.only)
         found = run.wrongs()
     print(f"figures: {run.figures()}")
     print("\n".join([f"{len(found)} wrongs:", *found]) if found else "nothing is wrong")

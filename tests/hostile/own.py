@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import trustme
@@ -30,7 +31,12 @@ BATCH_PHASES = {each.__name__ for each in ATTACKS_ON_STORED_BATCHES}
 
 
 async def attack_own_broker(
-    data_dir: str, seconds: float, hold_seconds: float, *, tries: int = 1
+    data_dir: str,
+    seconds: float,
+    hold_seconds: float,
+    *,
+    tries: int = 1,
+    only: Collection[str] = (),
 ) -> Run:
     """Do everything to a broker in a process of its own that keeps its data below `data_dir`.
 
@@ -48,7 +54,7 @@ async def attack_own_broker(
         registry = "127.0.0.1", told["registry"]
         target = Target(bootstrap, hold_seconds, secured=secured, registry=registry, http=http)
         run = Run(target, pid=server.pid, loop=ask, tries=tries)
-        await run.attack(seconds)
+        await run.attack(seconds, only)
     return run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -142,20 +142,20 @@ class Run:
         self._tries = tries
         self.phases: list[Phase] = []
 
-    async def attack(self, seconds: float) -> None:
-        """Nothing, each attack by itself, and all of them, for so many seconds each."""
+    async def attack(self, seconds: float, only: Collection[str] = ()) -> None:
+        """Run nothing, each attack by itself, and all attacks at once.
+
+        Args:
+            seconds: How long each attack goes on.
+            only: Names of the attacks to run; empty for all.
+
+        Raises:
+            ValueError: An attack of `only` does not exist.
+        """
         await prepare(self._target)
-        attacks = dict(ATTACKS)
-        if self._target.control is not None:
-            attacks[web_pages] = 1
-        if self._target.secured is not None:
-            attacks |= ATTACKS_ON_TLS
-        if self._target.http is not None:
-            attacks |= ATTACKS_ON_STORED_BATCHES
-        attacks |= ATTACKS_ON_PRODUCE
+        attacks = self._attacks(only)
         addresses = [self._target.bootstrap]
         if self._target.registry is not None:
-            attacks |= ATTACKS_ON_REGISTRY
             addresses.append(self._target.registry)
         there = (f"{host}:{port}" for host, port in addresses)
         command = (sys.executable, "-m", "tests.hostile.polite", *there)
@@ -166,6 +166,23 @@ class Run:
                 await self._phase(attack.__name__, {attack: count}, seconds, ask)
             await self._phase("all at once", dict.fromkeys(attacks, 1), 3 * seconds, ask)
             await self._phase("nothing more", {}, seconds, ask)
+
+    def _attacks(self, only: Collection[str]) -> dict[Attack, int]:
+        """Return the attacks that the target has a listener for, and how often each runs at once."""
+        attacks = dict(ATTACKS)
+        if self._target.control is not None:
+            attacks[web_pages] = 1
+        if self._target.secured is not None:
+            attacks |= ATTACKS_ON_TLS
+        if self._target.http is not None:
+            attacks |= ATTACKS_ON_STORED_BATCHES
+        attacks |= ATTACKS_ON_PRODUCE
+        if self._target.registry is not None:
+            attacks |= ATTACKS_ON_REGISTRY
+        names = {each.__name__ for each in attacks}
+        if unknown := set(only) - names:
+            raise ValueError(f"no such attack: {sorted(unknown)} (valid: {sorted(names)})")
+        return {each: count for each, count in attacks.items() if not only or each.__name__ in only}
 
     async def _phase(
         self, name: str, attacks: dict[Attack, int], seconds: float, polite: Ask

@@ -1,8 +1,8 @@
-"""The checks of what clients produce: header, CRC, and the frame of every record.
+"""Checks of produced batches: header, CRC, and the frame of every record.
 
-A broker keeps a batch as the bytes that came in, so it must not acknowledge one that a client cannot
-read. `LogValidator` does this in steps of bounded length, because a small batch can hold many records:
-the caller decides where a step runs, and what runs between two steps.
+A broker stores a batch as it was sent, so it must not acknowledge a batch that consumers cannot read.
+`LogValidator` works in short steps, because a small batch can contain many records. The caller decides
+where a step runs, and what runs between two steps.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from .records import (
 )
 
 PIECE_BYTES = 1024 * 1024
-"""Bytes of an uncompressed batch that are copied, to be checked, at a time."""
+"""Bytes of an uncompressed batch that are copied for the check at a time."""
 RECORDS_PER_STEP = 1000
-"""Records, or headers, that one step checks: less than a millisecond."""
+"""Records or headers that one step checks, in less than a millisecond."""
 BATCH_EFFORT = 10
-"""Records that are checked in the time that the check of a header takes, and ..."""
+"""Cost of checking a batch header, as a number of checked records."""
 OPENED_EFFORT = 50
-"""... in the time that it takes to begin to decompress."""
+"""Cost of starting a decompressor, as a number of checked records."""
 DECOMPRESSED_PER_RECORD = 64
-"""Bytes that are decompressed in the time that the check of a record takes."""
+"""Bytes that are decompressed in the time that the check of one record takes."""
 _LZ4, _ZSTD = int(Codec.LZ4), int(Codec.ZSTD)
 
 
@@ -60,7 +60,7 @@ class LogValidator:
         rules: Rules of the topic.
 
     Raises:
-        KafkaError: The batch is refused for its header: INVALID_RECORD (not one batch of format v2,
+        KafkaError: The header is invalid: INVALID_RECORD (not one batch of format v2,
             or fields that contradict each other), CORRUPT_MESSAGE (unknown format, impossible length,
             wrong CRC), MESSAGE_TOO_LARGE (too many bytes or records), UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -122,13 +122,13 @@ class LogValidator:
 
     @property
     def effort(self) -> int:
-        """What was done so far, as the number of records that are checked in that time."""
+        """Cost of the work so far, as a number of checked records."""
         codec = self._header.attributes & CODEC_MASK
         opened = OPENED_EFFORT + self._decompressed // DECOMPRESSED_PER_RECORD if codec else 0
         return BATCH_EFFORT + opened + self._walk.effort
 
     def step(self) -> bool:
-        """Do a bounded piece of the work: decompress a chunk, or check some records.
+        """Do one step: decompress a chunk, or check some records.
 
         Returns:
             True once the batch is valid, and `result` may be called.
@@ -153,7 +153,7 @@ class LogValidator:
         return True
 
     def _feed(self) -> bool:
-        """Hand over the next piece; False if there is none."""
+        """Feed the next piece to the walk; return False if there is none."""
         assert self._pieces is not None
         for piece in self._pieces:
             self._walk.feed(piece, is_last=False)
@@ -182,13 +182,13 @@ class LogValidator:
         raise RecordsRefusedError(code, summary, errors)
 
     def result(self) -> tuple[memoryview, BatchHeader]:
-        """Return the batch as its log stores it, and its header.
+        """Return the batch as the log stores it, and its header.
 
-        With LogAppendTime, the header says the time of the append. With CreateTime, it says the
-        largest timestamp of the records, whatever the client wrote there.
+        The maximum timestamp in the header is the time of the append for LogAppendTime, and the
+        largest timestamp of the records for CreateTime.
 
         Raises:
-            KafkaError: MESSAGE_TOO_LARGE, in the topic's own codec.
+            KafkaError: MESSAGE_TOO_LARGE after recompression.
         """
         assert self._is_done
         header, rules = self._header, self._rules
@@ -212,24 +212,24 @@ class LogValidator:
 
 
 def _sliced(batch: memoryview) -> Iterator[bytes]:
-    """The uncompressed records of a batch, in pieces."""
+    """Yield the records of an uncompressed batch in pieces."""
     for start in range(HEADER_SIZE, len(batch), PIECE_BYTES):
         yield bytes(batch[start : start + PIECE_BYTES])
 
 
 def _single_batch(buffer: Buffer) -> BatchHeader:
-    """The header of the one batch that is all of `buffer`."""
+    """Return the header of the batch in `buffer`. Raises KafkaError if it is not exactly one batch."""
     size = len(buffer)
     if size <= MAGIC_AT:
-        raise _invalid(f"{size} bytes are no batch")
+        raise _invalid(f"{size} bytes are too few for a batch")
     # The magic byte has the same place in the old formats, whose headers are shorter.
     magic = buffer[MAGIC_AT]
     if magic < MAGIC:
-        raise _invalid(f"message format {magic}; from Produce 3 on it is {MAGIC}")
+        raise _invalid(f"message format {magic}; Produce 3 and later require {MAGIC}")
     if magic > MAGIC:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"there is no message format {magic}")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"unknown message format {magic}")
     if size < HEADER_SIZE:
-        raise _invalid(f"{size} bytes are no whole batch")
+        raise _invalid(f"{size} bytes are too few for a batch header of {HEADER_SIZE} bytes")
     header = read_header(buffer)
     batch_size = header.batch_length + LENGTH_END
     if batch_size == size:
@@ -237,7 +237,7 @@ def _single_batch(buffer: Buffer) -> BatchHeader:
     if batch_size < HEADER_SIZE:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch length {header.batch_length}")
     if batch_size > size:
-        raise _invalid(f"a batch of {batch_size} bytes is cut after {size}")
+        raise _invalid(f"a batch of {batch_size} bytes is truncated after {size}")
     raise _invalid(f"{size - batch_size} bytes after the one batch that is allowed")
 
 
@@ -245,16 +245,16 @@ def _check_fields(header: BatchHeader, version: int, rules: ProduceRules) -> Non
     """Check the fields of the header against each other and the limits of the topic."""
     count = header.record_count
     if header.base_offset != 0:
-        raise _invalid(f"base offset {header.base_offset}, a client's is 0")
+        raise _invalid(f"base offset {header.base_offset}; producers must send 0")
     if count <= 0 or count != header.last_offset_delta + 1:
         raise _invalid(f"{count} records, but last offset delta {header.last_offset_delta}")
     attributes = header.attributes
     codec = attributes & CODEC_MASK
     if codec > _ZSTD:
-        raise _invalid(f"there is no compression codec {codec}")
+        raise _invalid(f"unknown compression codec {codec}")
     room = rules.max_decompressed if codec else header.batch_length + LENGTH_END - HEADER_SIZE
     if count * MIN_RECORD_SIZE > room:
-        raise _invalid(f"{count} records cannot be in {room} bytes")
+        raise _invalid(f"{count} records do not fit into {room} bytes")
     if count > rules.max_records:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -263,10 +263,10 @@ def _check_fields(header: BatchHeader, version: int, rules: ProduceRules) -> Non
     if codec == _ZSTD and version < 7:
         # A client below Fetch 10 could not read the batch back (KIP-110).
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7, this is {version}"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce 7 or later, not {version}"
         )
     if attributes & CONTROL_BIT:
-        raise _invalid("clients do not write control batches")
+        raise _invalid("only brokers write control batches")
     if header.producer_id >= 0:
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise _invalid(
@@ -282,8 +282,8 @@ def _invalid(message: str) -> KafkaError:
 
 
 def _too_large(size: int, rules: ProduceRules) -> KafkaError:
-    """The refusal of a batch that has more bytes than its topic takes."""
+    """Return the error for a batch that exceeds `max.message.bytes`."""
     return KafkaError(
         ErrorCode.MESSAGE_TOO_LARGE,
-        f"a batch of {size} bytes, the topic takes {rules.max_message_bytes}",
+        f"a batch of {size} bytes, more than max.message.bytes={rules.max_message_bytes}",
     )

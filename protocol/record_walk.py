@@ -1,4 +1,4 @@
-"""A walk over the frames of all records of one batch: lengths, deltas and counts, never contents.
+"""Checks of the frames of all records of one batch: lengths, deltas and counts, but not contents.
 
 `RecordWalk` is fed with uncompressed records, in one piece or as they are decompressed, and checks
 them in bounded steps. Records that lie in one piece are checked by one tight loop. A record whose
@@ -31,23 +31,22 @@ _INT_BYTES_MAX = 5
 _LONG_BYTES_MAX = 10
 """Bytes of the longest varint of 64 bits."""
 DELTAS_OF_ONE_BYTE, DELTAS_OF_TWO_BYTES = 64, 8192
-"""Offset deltas below these take so many bytes."""
+"""Offset deltas below these values take one byte, or two bytes."""
 _DELTAS = bytes(range(0, 128, 2))
 _DELTAS_LOW = bytes(delta * 2 & 0x7F | 0x80 for delta in range(DELTAS_OF_TWO_BYTES))
 _DELTAS_HIGH = bytes(delta * 2 >> 7 for delta in range(DELTAS_OF_TWO_BYTES))
 _ODD = bytes(range(1, 256, 2))
 RUN_MIN = 8
-"""Records that are worth being compared at once."""
+"""Minimum number of records that are compared at once."""
 RUN_INTERVAL = 64
-"""Records that are checked one by one after records that were not alike."""
+"""Number of records that are checked one by one after records that differ in layout."""
 
 
 class RecordWalk:
     """A check of all records of one batch against the rules of its topic.
 
     Args:
-        header: Header of the batch. With its LogAppendTime bit ignored, it says how many records
-            follow and which time their timestamps are counted from.
+        header: Header of the batch, for the record count and the base timestamp.
         rules: Rules of the topic.
         now_ms: Time of the append, in milliseconds since the epoch.
     """
@@ -112,24 +111,24 @@ class RecordWalk:
         return self._index + self._rules.max_headers - self._headers_left
 
     def feed(self, data: bytes, *, is_last: bool) -> None:
-        """Hand over the next uncompressed bytes, once all bytes before have been walked."""
+        """Add the next decompressed bytes, after `step` has checked all earlier bytes."""
         if self._position < len(self._data):
             data = self._data[self._position :] + data
         self._before += self._position
         self._data, self._position, self._is_last = data, 0, is_last
 
     def step(self, records: int) -> bool:
-        """Check some records of what was fed.
+        """Check some of the records that were fed.
 
         Args:
             records: Maximum number of records to check. Headers count as records.
 
         Returns:
-            True if all that was fed is checked, False if there are records left.
+            True if all bytes that were fed are checked, False if records are left.
 
         Raises:
             MalformedError: The bytes are not the records that the header announces.
-            RecordLimitError: The batch has more headers than it may have.
+            RecordLimitError: The batch has more than `batch.max.headers` headers.
         """
         if self._partial is not None and not self._finish_partial():
             return True
@@ -152,7 +151,7 @@ class RecordWalk:
         return True
 
     def finish(self) -> None:
-        """Check that the batch has ended where its records end.
+        """Check that no record is missing at the end of the batch.
 
         Raises:
             MalformedError: There are fewer records than the header announces.
@@ -172,7 +171,7 @@ class RecordWalk:
         return True
 
     def _walk_piece(self, stop: int) -> None:
-        """Check records up to an index, with short varints inline. Raises IndexError at the end."""
+        """Check records up to an index; short varints are read inline. Raises IndexError at the end of the piece."""
         data, index = self._data, self._index
         start = position = self._position
         base, earliest, latest_seen = self._base_timestamp, self._earliest, self.max_timestamp
@@ -190,7 +189,7 @@ class RecordWalk:
                 if raw & 1 or raw > longest:
                     raise self._bad_length(index, raw)
                 end = position + (raw >> 1)
-                raw = data[position + 1]  # behind one byte of attributes, which are not in use
+                raw = data[position + 1]  # after one byte of unused attributes
                 position += 2
                 if raw > 0x7F:
                     raw, position = _long_long(data, position, raw & 0x7F)
@@ -243,16 +242,19 @@ class RecordWalk:
             self.max_timestamp = max(self.max_timestamp, latest_seen)
 
     def _like(self, start: int, end: int, index: int, stop: int) -> int:
-        """Count how many records after one are laid out like it, and so are as they should be.
+        """Count the records after a checked one that have the same layout, and so are valid.
 
         Records of one size, with keys of one size, have each field in the same place. All bytes of
         a field are then compared at once, as a slice with a step.
 
         Args:
-            start: Place of the record that was checked.
-            end: Place behind it.
+            start: Position of the checked record.
+            end: Position after it.
             index: Index of the next record.
-            stop: Index behind the last record that may be checked.
+            stop: Index after the last record that may be checked.
+
+        Returns:
+            The number of records, 0 if they have to be checked one by one.
         """
         data, size = self._data, end - start
         delta_bytes = 1 if index < DELTAS_OF_ONE_BYTE else 2
@@ -292,7 +294,7 @@ class RecordWalk:
         return count if self._takes_times(data[time_at + size : time_at + reach : size]) else 0
 
     def _takes_times(self, deltas: bytes) -> bool:
-        """Note the latest of some times, each of one byte; False if they have to be looked at."""
+        """Update `max_timestamp` from one-byte deltas; return False if they must be checked one by one."""
         base = self._base_timestamp
         if max(deltas) > 0x7F or not self._earliest <= base - 64 < base + 64 <= self._latest:
             return False
@@ -331,7 +333,7 @@ class RecordWalk:
         return position
 
     def _admitted_headers(self, index: int, raw: int) -> int:
-        """The number of headers of one record, if it may have so many."""
+        """Return the number of headers of one record. Raises MalformedError or RecordLimitError."""
         count = raw >> 1
         if raw & 1:
             raise _malformed(index, f"{count ^ -1} headers")
@@ -349,7 +351,7 @@ class RecordWalk:
     # -- one record in several pieces
 
     def _finish_partial(self) -> bool:
-        """Go on with the record that began in an earlier piece; True once it is checked."""
+        """Continue with a record that began in an earlier piece; return True if it is checked."""
         assert self._partial is not None
         try:
             next(self._partial)
@@ -418,7 +420,7 @@ class RecordWalk:
             raise _malformed(self._index, f"{name} length {(raw >> 1) ^ -1}")
 
     def _skip(self, size: int, end: int) -> Generator[None, None, None]:
-        """Step over bytes that the record must still have."""
+        """Skip bytes. Raises MalformedError if they end after the record."""
         if self._before + self._position + size > end:
             raise _malformed(self._index, "a field that ends after the record")
         while size > len(self._data) - self._position:
@@ -438,7 +440,7 @@ class RecordWalk:
         )
 
     def _check_stamp(self, stamp: int, rules: ProduceRules) -> None:
-        """Refuse all records of a batch whose producer set the LogAppendTime bit, where Kafka does."""
+        """Reject all records of a batch whose producer set the LogAppendTime bit, if Kafka does."""
         if rules.log_append_time or stamp == NO_TIMESTAMP:
             self._wrong_time = "a producer does not set the LogAppendTime bit"
         elif not self._earliest <= stamp <= self._latest:
@@ -452,8 +454,8 @@ class RecordWalk:
         """Check a timestamp that may be outside its limits, or the largest so far.
 
         Returns:
-            The timestamp as a `long` of Java. `TIMESTAMP_MIN` for one that is refused: as the largest
-            so far, it would hide later records with the same timestamp.
+            The timestamp as a Java `long`, or `TIMESTAMP_MIN` if it is rejected. A rejected timestamp
+            must not become the largest so far, because it would hide later records with the same one.
         """
         if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
             timestamp = wrapped(timestamp)
@@ -472,9 +474,9 @@ class RecordWalk:
         self._last_untimely = index
 
     def _check_no_key(self, index: int, raw: int) -> None:
-        """Refuse a record without a key where there must be one, and any other negative length.
+        """Reject a record without a key for a compacted topic, and any other negative length.
 
-        A record whose time is wrong as well is refused for its key only, as Kafka does.
+        A record with a wrong timestamp and no key is rejected for its key only, as in Kafka.
         """
         if raw != 1:
             raise _malformed(index, f"key length {(raw >> 1) ^ -1}")
@@ -483,7 +485,7 @@ class RecordWalk:
             self.errors.append(RecordError(index, "a compacted topic needs a key"))
 
     def _forget_errors(self, index: int) -> None:
-        """Drop what was noted about the time of one record, the last one that was checked."""
+        """Drop the timestamp error of the record that was checked last."""
         if self.errors and self.errors[-1].batch_index == index:
             self.errors.pop()
         if self._last_untimely == index:
@@ -502,7 +504,7 @@ def _malformed(index: int, problem: str) -> MalformedError:
 
 
 def _long_int(data: bytes, position: int, value: int, shift: int) -> tuple[int, int]:
-    """The rest of a varint of 32 bits, in zigzag form, and its end.
+    """Return the rest of a 32-bit varint in zigzag form, and its end.
 
     Args:
         data: Bytes that hold it.
@@ -523,7 +525,7 @@ def _long_int(data: bytes, position: int, value: int, shift: int) -> tuple[int, 
 
 
 def _long_long(data: bytes, position: int, value: int) -> tuple[int, int]:
-    """The rest of a varint of 64 bits whose first seven bits are known; see `_long_int`."""
+    """Return the rest of a 64-bit varint whose first seven bits are known; see `_long_int`."""
     shift = 7
     while shift < 7 * _LONG_BYTES_MAX:
         byte = data[position]

@@ -1,11 +1,11 @@
-"""Batches of idempotent producers that one connection was refused for a reason that passes.
+"""Rejected batches of idempotent producers on one connection, after retriable errors.
 
-A producer with several batches in flight sends the next ones before it knows that the first was refused.
-If the reason is over by then, the next ones leave a gap in the sequence, for which the log can only answer
-OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka takes that error as a reason to bump the producer epoch, and sends
-again everything unacknowledged under new sequences: a batch that is stored although its response was an
-error is doubled then, in any partition of that producer. So batches behind a gap that consists of refused
-batches get the response that those had. The client resends all of them in order.
+A producer with several batches in flight sends the next batches before it knows that the first one was
+rejected. If the cause of the error has ended by then, the next batches leave a gap in the sequence, and the
+log returns OUT_OF_ORDER_SEQUENCE_NUMBER. librdkafka then bumps the producer epoch, and sends all
+unacknowledged batches again with new sequences. A batch that was stored although its response was an error
+is duplicated then, in any partition of that producer. So batches behind a gap of rejected batches get the
+same error as the rejected ones, and the client sends all of them again in order.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from kbroker.protocol.records import BatchHeader, claimed_producer
 from kbroker.storage.producer_state import ProducerStates, sequence_distance
 
 KEPT_MAX = 256
-"""Producers and partitions per connection whose refused batches are remembered, under 1 kB each."""
+"""Maximum number of pairs of producer and partition per connection, less than 1 kB each."""
 KEPT_SECONDS = 60.0
-"""How long a batch in flight behind a refused one may take to arrive."""
+"""Maximum time until a batch in flight behind a rejected one arrives."""
 
 Key: TypeAlias = tuple[str | UUID, int, int, int]
-"""The topic as the client names it, the partition, producer ID and producer epoch."""
+"""Name or ID of the topic in the request, partition, producer ID and producer epoch."""
 
 
 class _Refused(NamedTuple):
-    """The refused sequences, from the first one to the last one, and why."""
+    """Range of rejected sequences, and the error."""
 
     first: int
     last: int
@@ -36,7 +36,7 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Of one connection. Most connections never need one."""
+    """Rejected batches of one connection. Most connections never create one."""
 
     __slots__ = ("_refused",)
 
@@ -49,13 +49,13 @@ class RefusedBatches:
     def note(
         self, topic: str | UUID, index: int, records: memoryview | None, code: ErrorCode, now: float
     ) -> None:
-        """Remember a refused batch if it has a sequence and the client will send it again.
+        """Remember a rejected batch if it has a sequence and the error is retriable.
 
         Args:
             topic: Name or ID, as the client names the topic.
             index: Partition.
-            records: The batch as it came, not checked.
-            code: The response's error.
+            records: The batch in the request, not yet validated.
+            code: Error code of the response.
             now: Seconds of a monotonic clock.
         """
         # A corrupt batch says nothing about the ones behind it.
@@ -84,17 +84,17 @@ class RefusedBatches:
         producers: ProducerStates,
         now: float,
     ) -> None:
-        """Refuse a batch that would leave a gap where refused batches belong.
+        """Reject a batch that would leave a gap in place of rejected batches.
 
         Args:
-            topic: As for `note`.
+            topic: Name or ID, as the client names the topic.
             index: Partition.
-            header: Of the batch.
+            header: Header of the batch.
             producers: State of the partition's log.
             now: Seconds of the same clock.
 
         Raises:
-            KafkaError: With the code of the earlier refusal.
+            KafkaError: The error of the rejected batches.
         """
         key = topic, index, header.producer_id, header.producer_epoch
         refused = self._refused.get(key)

@@ -97,12 +97,12 @@ def _refuse(name: str, known: dict[str, Setting], operation: Operation) -> None:
     from kbroker.client.configs import Operation as Operations
     from kbroker.client.errors import ClientError
 
-    if name in known and known[name].read_only:
+    of_listener = name.startswith("listener.name.")  # Kafka shows them as read-only; they are not
+    if name in known and known[name].read_only and not of_listener:
         raise ClientError(
             f"{name} is read-only: a broker takes it when it starts. Put it into the broker's "
             f"settings file or flags and restart it; `kbroker config explain {name}` says how"
         )
-    of_listener = name.startswith("listener.name.")
     if operation == Operations.SET and name not in known and not of_listener:
         raise ClientError(
             f"brokers have no setting {name!r}{did_you_mean(name, known)} `kbroker config show "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from .elsewhere import LISTENER_PREFIX
 from .group_values import ClientMetricsConfig, GroupConfig
 from .property import Property, Source, Value
 from .tables import BROKER_PROPERTIES, GROUP_PROPERTIES, PROPERTIES
@@ -80,8 +81,9 @@ def describe_log_level(logger: str, level: str) -> ConfigEntry:
 
 
 def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of a node, in the order of names."""
+    """Every setting of a node, in the order of names, then those of single listeners."""
     known = [_broker_entry(each, broker) for each in BROKER_PROPERTIES.values()]
+    known += _listener_entries(broker, _BROKER_SOURCES)
     return known + _unknown_entries(broker, (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER))
 
 
@@ -93,6 +95,7 @@ def describe_every_broker(broker: BrokerConfig) -> list[ConfigEntry]:
         for each in BROKER_PROPERTIES.values()
         if (text := broker.given(each.name, source)) is not None
     ]
+    known += _listener_entries(broker, (source,))
     return known + _unknown_entries(broker, (source,))
 
 
@@ -109,13 +112,66 @@ def _own_entry(each: Property, config: ResourceConfig, source: Source) -> Config
     return _entry(each, value, synonyms, read_only=False)
 
 
+def _listener_entries(broker: BrokerConfig, sources: tuple[Source, ...]) -> list[ConfigEntry]:
+    """The settings of single listeners (KIP-103) that were given, in the order of names."""
+    given = {
+        name
+        for layer in broker.layers
+        if layer.source in sources
+        for name in layer.values
+        if name.startswith(LISTENER_PREFIX)
+    }
+    return [_listener_entry(name, broker, sources) for name in sorted(given)]
+
+
+def _listener_entry(name: str, broker: BrokerConfig, sources: tuple[Source, ...]) -> ConfigEntry:
+    """One setting of a listener, typed as the setting of all listeners that it overrides.
+
+    As in Kafka it counts as read-only although it can be changed, and is hidden if no table has it.
+    """
+    base = _base_name(name)
+    each = BROKER_PROPERTIES.get(base)
+    is_sensitive = each is None or each.sensitive
+    synonyms = [
+        Synonym(spelled, None if is_sensitive else text, source)
+        for source in sources
+        for spelled in ((base,) if source is Source.DEFAULT else (name, base))
+        if (source is not Source.DEFAULT or each is not None)
+        and (text := broker.given(spelled, source)) is not None
+    ]
+    return ConfigEntry(
+        name=name,
+        value=synonyms[0].value,
+        read_only=True,
+        is_default=False,
+        source=synonyms[0].source,
+        sensitive=is_sensitive,
+        synonyms=synonyms,
+        type=UNKNOWN_TYPE if each is None else int(each.type),
+        doc="",
+    )
+
+
+def _base_name(name: str) -> str:
+    """Return the setting of all listeners that a setting of one listener, or mechanism, overrides."""
+    rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+    of_mechanism = rest.partition(".")[2]
+    return (
+        of_mechanism
+        if rest not in BROKER_PROPERTIES and of_mechanism in BROKER_PROPERTIES
+        else rest
+    )
+
+
 def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[ConfigEntry]:
     """Settings that only Kafka knows. Nothing says whether they are secrets, so none is shown."""
     given = {
         name: layer.source
         for layer in reversed(broker.layers)
         for name in layer.values
-        if layer.source in sources and name not in BROKER_PROPERTIES
+        if layer.source in sources
+        and name not in BROKER_PROPERTIES
+        and not name.startswith(LISTENER_PREFIX)
     }
     return [
         ConfigEntry(

@@ -161,7 +161,7 @@ def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigs
             for each in synonyms
         ],
         config_type=entry.type,
-        documentation=entry.doc if request.include_documentation else None,
+        documentation=(entry.doc or None) if request.include_documentation else None,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.cluster import ConfigResource, ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
@@ -143,3 +144,64 @@ async def test_a_type_that_does_not_exist_fails_the_whole_request(wire: Wire, ve
     found = [(row.resource_type, row.error_code, row.configs) for row in answer.results]
     assert found == [(TOPIC, 42, []), (77, 42, [])]
     assert all(row.error_message for row in answer.results)
+
+
+OWN = "listener.name.plaintext."
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required user_a='hunter2';"
+GIVEN = {
+    "max.connections": "77",
+    "ssl.keystore.type": "PEM",
+    "ssl.keystore.password": "hunter2",
+    "plain.sasl.jaas.config": JAAS,
+    "foo.bar": "hunter2",
+}
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_settings_of_a_listener_are_described_as_by_kafka(version: int) -> None:
+    """Name, value, source, type, and the synonyms, as Apache Kafka 4.3 sends them."""
+    options: dict[str, Any] = {OWN + name: value for name, value in GIVEN.items()} | {
+        "foo.bar": "hunter2"
+    }
+    async with started(**options) as broker, connected(broker.endpoint) as wire:
+        cluster = broker.node.cluster
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        changed = {f"{OWN}max.connections": "78", f"{OWN}ssl.keystore.password": "hunter2"}
+        await cluster.alter_configs(resource, changed, cause="test")
+        row = await describe(
+            wire, version, BROKER, "1", include_synonyms=True, include_documentation=True
+        )
+        found = {
+            entry.name.removeprefix(OWN): (
+                entry.value,
+                entry.config_source,
+                [(each.name.removeprefix(OWN), each.value, each.source) for each in entry.synonyms],
+            )
+            for entry in row.configs
+            if entry.name.startswith(OWN)
+        }
+        default = ("max.connections", str(broker.node.config["max.connections"]), 5)
+        assert found == {
+            "max.connections": (
+                "78",
+                2,
+                [("max.connections", "78", 2), ("max.connections", "77", 4), default],
+            ),
+            "ssl.keystore.type": (
+                "PEM",
+                4,
+                [("ssl.keystore.type", "PEM", 4), ("ssl.keystore.type", "JKS", 5)],
+            ),
+            "ssl.keystore.password": (
+                None,
+                2,
+                [("ssl.keystore.password", None, 2), ("ssl.keystore.password", None, 4)],
+            ),
+            "plain.sasl.jaas.config": (None, 4, [("plain.sasl.jaas.config", None, 4)]),
+            "foo.bar": (None, 4, [("foo.bar", None, 4), ("foo.bar", None, 4)]),
+        }
+        entries = {each.name: each for each in row.configs}
+        assert all(entries[OWN + name].read_only for name in GIVEN)
+        if version >= 3:
+            assert [entries[OWN + name].config_type for name in GIVEN] == [3, 2, 9, 9, 0]
+        assert "hunter2" not in repr(row)

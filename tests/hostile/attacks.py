@@ -19,10 +19,11 @@ from crc32c import crc32c
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import compress
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.groups import JoinGroupRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreateTopicsRequest
@@ -30,7 +31,7 @@ from kbroker.protocol.messages.transactions import DescribeProducersRequest
 from kbroker.protocol.primitives import write_varint
 from kbroker.protocol.records import Record, encode_batch, read_header, with_payload
 
-from ..message_sets import message, messages, wrapper
+from ..message_sets import message, wrapper
 from ..wire import (
     NEVER,
     Topic,
@@ -305,6 +306,19 @@ async def names_of_many_missing_topics(target: Target) -> None:
 
 
 @cache
+def many_descriptions() -> tuple[bytes, ...]:
+    """Requests for all partitions of a topic, and for many topics that do not exist."""
+    key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    names = [MANY.name], [f"{MANY.name}-{number}" for number in range(ROWS)]
+    rows = ([DescribeTopicPartitionsRequest.Topic(name=each) for each in some] for some in names)
+    return tuple(frame(key, 0, request(key, topics=each)) for each in rows)
+
+
+async def descriptions_of_many_topics(target: Target) -> None:
+    await ask_all(target, many_descriptions())
+
+
+@cache
 def session() -> bytes:
     rows = [FetchRequest.Partition(partition=i) for i in range(40_000)]
     topic = FetchRequest.Topic(topic="unknown", partitions=rows)
@@ -451,7 +465,7 @@ async def bombs_of_records(target: Target) -> None:
 def bombs_of_old_formats() -> tuple[bytes, ...]:
     """Message sets that are many messages, or one large one, when they are opened."""
     sets = (
-        wrapper(messages([b""] * 200_000), codec=GZIP),
+        wrapper(message(b"") * 200_000, codec=GZIP),
         wrapper(message(bytes(7 << 20)), codec=GZIP),
         wrapper(message(bytes(40 << 20)), codec=GZIP),
     )
@@ -460,6 +474,33 @@ def bombs_of_old_formats() -> tuple[bytes, ...]:
 
 async def bombs_of_messages(target: Target) -> None:
     await ask_all(target, bombs_of_old_formats())
+
+
+@cache
+def bombs_of_metrics() -> tuple[tuple[int, bytes], ...]:
+    """Metrics that are large when they are decompressed, each with its codec."""
+    made = ((codec, compress(codec, bytes(20 << 20))) for codec in CODECS)
+    return tuple((codec, metrics) for codec, metrics in made if len(metrics) < 1 << 20)
+
+
+async def bombs_of_client_metrics(target: Target) -> None:
+    for codec, metrics in bombs_of_metrics():
+        async with connected(target.bootstrap) as wire:
+            subscription = await wire.ask(
+                ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+                0,
+                request(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS),
+            )
+            push = request(
+                ApiKey.PUSH_TELEMETRY,
+                client_instance_id=subscription.client_instance_id,
+                subscription_id=subscription.subscription_id,
+                compression_type=codec,
+                metrics=metrics,
+            )
+            answer = await wire.ask(ApiKey.PUSH_TELEMETRY, 0, push)
+            if answer.error_code != ErrorCode.INVALID_RECORD:
+                raise Spoilt(f"metrics in codec {codec}: error {answer.error_code}")
 
 
 async def names_for_terminals(target: Target) -> None:
@@ -562,6 +603,12 @@ async def stored_batches_for_old_consumers(target: Target) -> None:
     await planted.planted_batches_for_old_consumers(target.bootstrap, target.hold_seconds)
 
 
+async def stored_batches_for_share_consumers(target: Target) -> None:
+    codes = await planted.planted_batches_for_share_consumers(target.bootstrap, target.hold_seconds)
+    if codes != {0}:
+        raise Spoilt(f"a share fetch is answered with errors {sorted(codes)}")
+
+
 async def stored_batches_in_the_console(target: Target) -> None:
     assert target.http is not None
     await planted.ask_console(target.http, target.hold_seconds, "seen")
@@ -585,6 +632,7 @@ async def single_records_of_stored_batches(target: Target) -> None:
 ATTACKS_ON_STORED_BATCHES: dict[Attack, int] = {
     times_of_stored_batches: 3,
     stored_batches_for_old_consumers: 3,
+    stored_batches_for_share_consumers: 3,
     stored_batches_in_the_console: 2,
     stored_batches_searched_in_the_console: 2,
     terms_over_stored_batches: 2,
@@ -595,6 +643,7 @@ ATTACKS_ON_PRODUCE: dict[Attack, int] = {
     many_records_without_compression: 2,
     bombs_of_records: 10,
     bombs_of_messages: 10,
+    bombs_of_client_metrics: 10,
 }
 """As `ATTACKS`, by batches that cost much to check."""
 ATTACKS: dict[Attack, int] = {
@@ -610,6 +659,7 @@ ATTACKS: dict[Attack, int] = {
     settings_of_many_groups: 2,
     many_rows: 2,
     too_many_rows: 1,
+    descriptions_of_many_topics: 2,
     joins_with_large_metadata: 2,
     names_of_many_missing_topics: 1,
     sessions_of_unknown_partitions: 2,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
+from uuid import uuid4
 
 import trio
 
@@ -16,9 +17,11 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec, compress
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.primitives import write_varint
 from kbroker.protocol.records import Record, encode_batch, read_header, with_payload
 
+from ..sharing import ShareMember, initialize
 from ..web.client import get
 from ..wire import ANSWER_SECONDS, Topic, Wire, connected, create_topic, fetch_request
 
@@ -30,6 +33,7 @@ NOW_MS = 1_700_000_000_000
 LATER_MS = NOW_MS + 3_600_000
 """What the header of a batch claims to be its greatest timestamp."""
 MAX_TIMESTAMP = -3
+SHARE_GROUP = "bombs"
 EXPANDED_BYTES = 64 * 1024 * 1024 - 64
 
 
@@ -76,8 +80,9 @@ def bombs() -> list[tuple[str, bytes]]:
 async def plant(broker: Broker, port: int) -> None:
     """Put the batches into a topic of a broker that runs in this process."""
     async with connected(("127.0.0.1", port)) as wire:
-        await create_topic(wire, BOMBS.name, len(bombs()))
+        topic = await create_topic(wire, BOMBS.name, len(bombs()))
     node = broker.node
+    await initialize(node, topic, len(bombs()), group=SHARE_GROUP)
     for index, (_, batch) in enumerate(bombs()):
         replica = node.partitions.named_replica(BOMBS.name, index)
         for _ in range(3):
@@ -115,6 +120,21 @@ async def planted_batches_for_old_consumers(
         partitions = range(len(bombs()))
         await wire.send(ApiKey.FETCH, 2, fetch_request(BOMBS, partitions=partitions))
         await _answer_or_time(wire, hold_seconds)
+
+
+async def planted_batches_for_share_consumers(
+    bootstrap: tuple[str, int], hold_seconds: float
+) -> set[int]:
+    """Acquire records of planted batches. Returns the error codes of all partitions."""
+    partitions = tuple(range(len(bombs())))
+    async with connected(bootstrap) as wire:
+        asked = MetadataRequest(topics=[MetadataRequest.Topic(name=BOMBS.name)])
+        known = await wire.ask(ApiKey.METADATA, 12, asked)
+        topic = Topic(BOMBS.name, known.topics[0].topic_id)
+        member = ShareMember(wire, topic, str(uuid4()), group=SHARE_GROUP)
+        answer = await member.fetch(partitions, max_wait_ms=int(1000 * hold_seconds))
+        rows = [row.error_code for each in answer.responses for row in each.partitions]
+        return {answer.error_code, *rows}
 
 
 # -- in the console

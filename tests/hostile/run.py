@@ -38,6 +38,7 @@ ROUND_SECONDS_MAX = 120.0
 STOLEN_MAX = 0.02
 """The part of the processors that a host may give to others while the waits of a phase count."""
 RSS_SECONDS = 0.02
+ALL_AT_ONCE = "all at once"
 
 Command: TypeAlias = Sequence[str]
 Ask: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
@@ -56,6 +57,8 @@ class Phase:
     polite: dict[str, Any] = field(default_factory=dict)
     loop: dict[str, Any] = field(default_factory=dict)
     """What the broker says of its event loop."""
+    first_rss_bytes: int = 0
+    """The memory of its process when the phase began."""
     rss_bytes: int = 0
     """The most memory that its process took."""
     stolen: float = 0.0
@@ -164,7 +167,7 @@ class Run:
             await self._phase("nothing", {}, 2 * seconds, ask)
             for attack, count in attacks.items():
                 await self._phase(attack.__name__, {attack: count}, seconds, ask)
-            await self._phase("all at once", dict.fromkeys(attacks, 1), 3 * seconds, ask)
+            await self._phase(ALL_AT_ONCE, dict.fromkeys(attacks, 1), 3 * seconds, ask)
             await self._phase("nothing more", {}, seconds, ask)
 
     def _attacks(self, only: Collection[str]) -> dict[Attack, int]:
@@ -199,6 +202,8 @@ class Run:
     ) -> Phase:
         phase = Phase(name)
         before = processors()
+        if self._pid is not None:
+            phase.first_rss_bytes = rss_of(self._pid)
         if self._loop is not None:
             await self._loop()
         with trio.move_on_after(ROUND_SECONDS_MAX):

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from .primitives import Buffer
 from .records import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
     NO_LIMIT,
     NO_TIMESTAMP,
     RECORD_ERRORS_MAX,
@@ -38,6 +42,8 @@ _DELTAS_HIGH = bytes(delta * 2 >> 7 for delta in range(DELTAS_OF_TWO_BYTES))
 _ODD = bytes(range(1, 256, 2))
 RUN_MIN = 8
 """Minimum number of records that are compared at once."""
+ORDINARY_MAX = 8
+"""Maximum number of records that `ordinary_max_timestamp` checks. Their offset deltas take one byte."""
 RUN_INTERVAL = 64
 """Number of records that are checked one by one after records that differ in layout."""
 
@@ -49,6 +55,7 @@ class RecordWalk:
         header: Header of the batch, for the record count and the base timestamp.
         rules: Rules of the topic.
         now_ms: Time of the append, in milliseconds since the epoch.
+        records: All records, if they are uncompressed and in one piece. None: they are fed.
     """
 
     __slots__ = (
@@ -57,8 +64,6 @@ class RecordWalk:
         "_count",
         "_data",
         "_earliest",
-        "_headers_left",
-        "_index",
         "_is_last",
         "_last_untimely",
         "_latest",
@@ -70,11 +75,15 @@ class RecordWalk:
         "_rules",
         "_wrong_time",
         "errors",
+        "headers",
+        "index",
         "max_timestamp",
         "untimely",
     )
 
-    def __init__(self, header: BatchHeader, rules: ProduceRules, now_ms: int) -> None:
+    def __init__(
+        self, header: BatchHeader, rules: ProduceRules, now_ms: int, records: bytes | None = None
+    ) -> None:
         self.errors: list[RecordError] = []
         """Records that break a rule of the topic, at most `RECORD_ERRORS_MAX`."""
         self.untimely = 0
@@ -85,37 +94,37 @@ class RecordWalk:
         self._rules = rules
         self._count = header.record_count
         self._base_timestamp = header.base_timestamp
-        self._longest = 2 * rules.max_record_bytes if header.codec else _UINT32_MAX  # as a varint
+        attributes = header.attributes
+        is_compressed = attributes & CODEC_MASK
+        self._longest = 2 * rules.max_record_bytes if is_compressed else _UINT32_MAX  # as a varint
         self._needs_keys = rules.compacted
-        limits = rules.timestamp_before_max_ms, rules.timestamp_after_max_ms
-        if rules.log_append_time or limits == (NO_LIMIT, NO_LIMIT):
-            self._earliest, self._latest = TIMESTAMP_MIN, TIMESTAMP_MAX
-        else:
-            self._earliest = max(now_ms - rules.timestamp_before_max_ms, TIMESTAMP_MIN)
-            self._latest = min(now_ms + rules.timestamp_after_max_ms, TIMESTAMP_MAX)
+        before, after = rules.timestamp_before_max_ms, rules.timestamp_after_max_ms
+        self._earliest, self._latest = TIMESTAMP_MIN, TIMESTAMP_MAX
+        if not rules.log_append_time and (before < NO_LIMIT or after < NO_LIMIT):
+            if now_ms - before > TIMESTAMP_MIN:
+                self._earliest = now_ms - before
+            if now_ms + after < TIMESTAMP_MAX:
+                self._latest = now_ms + after
         self._wrong_time = ""
-        if header.is_log_append_time:
+        if attributes & LOG_APPEND_TIME_BIT:
             self._check_stamp(header.max_timestamp, rules)
-        self._data = b""
+        self._data = records or b""
         self._position = 0
         self._before = 0  # bytes of all pieces before this one
-        self._is_last = False
-        self._index = 0
+        self._is_last = records is not None
+        self.index = 0
+        """Records that were checked."""
         self._record_headers = 0  # headers of the record that is checked
-        self._headers_left = rules.max_headers
+        self.headers = 0
+        """Headers that were checked."""
         self._partial: Generator[None, None, None] | None = None
 
-    @property
-    def effort(self) -> int:
-        """Number of records and headers that were checked."""
-        return self._index + self._rules.max_headers - self._headers_left
-
-    def feed(self, data: bytes, *, is_last: bool) -> None:
+    def feed(self, data: bytes) -> None:
         """Add the next decompressed bytes, after `step` has checked all earlier bytes."""
         if self._position < len(self._data):
             data = self._data[self._position :] + data
         self._before += self._position
-        self._data, self._position, self._is_last = data, 0, is_last
+        self._data, self._position = data, 0
 
     def step(self, records: int) -> bool:
         """Check some of the records that were fed.
@@ -132,18 +141,21 @@ class RecordWalk:
         """
         if self._partial is not None and not self._finish_partial():
             return True
-        stop = min(self._index + records, self._count)
-        if not self._walk(stop):
+        stop = min(self.index + records, self._count)
+        try:
+            self._walk(stop)
+        except IndexError:  # the piece ends within the next record
+            self._forget_errors(self.index)
             if self._is_last:
-                raise MalformedError(f"record {self._index} ends after its batch")
+                raise MalformedError(f"record {self.index} ends after its batch") from None
             self._partial = self._piecewise()
             if not self._finish_partial():
                 return True
         if len(self.errors) >= RECORD_ERRORS_MAX:
-            self._index = self._count
+            self.index = self._count
             self._position = len(self._data)
             return True
-        if self._index < self._count:
+        if self.index < self._count:
             return False
         left = len(self._data) - self._position
         if left:
@@ -156,26 +168,17 @@ class RecordWalk:
         Raises:
             MalformedError: There are fewer records than the header announces.
         """
-        if self._index < self._count:
-            raise MalformedError(f"{self._index} records instead of {self._count}")
+        if self.index < self._count:
+            raise MalformedError(f"{self.index} records instead of {self._count}")
 
     # -- records in one piece
 
-    def _walk(self, stop: int) -> bool:
-        """Check records up to an index; False if the piece ends within the next record."""
-        try:
-            self._walk_piece(stop)
-        except IndexError:
-            self._forget_errors(self._index)
-            return False
-        return True
-
-    def _walk_piece(self, stop: int) -> None:
-        """Check records up to an index; short varints are read inline. Raises IndexError at the end of the piece."""
-        data, index = self._data, self._index
+    def _walk(self, stop: int) -> None:
+        """Check records up to an index, inlining short varints. Raises IndexError at the piece's end."""
+        data, index = self._data, self.index
         start = position = self._position
         base, earliest, latest_seen = self._base_timestamp, self._earliest, self.max_timestamp
-        needs_keys, longest = self._needs_keys, self._longest
+        latest, needs_keys, longest = self._latest, self._needs_keys, self._longest
         run_at = index + 1 if stop > index + RUN_MIN else -1
         try:
             while index < stop:
@@ -185,30 +188,32 @@ class RecordWalk:
                     raw = raw & 0x7F | data[position] << 7
                     position += 1
                     if raw > 0x3FFF:  # the second byte says that there is a third one
-                        raw, position = _long_int(data, position, raw & 0x3FFF, 14)
+                        raw, position = _long_varint(data, position, raw & 0x3FFF, 14)
                 if raw & 1 or raw > longest:
                     raise self._bad_length(index, raw)
                 end = position + (raw >> 1)
                 raw = data[position + 1]  # after one byte of unused attributes
                 position += 2
                 if raw > 0x7F:
-                    raw, position = _long_long(data, position, raw & 0x7F)
+                    raw, position = _long_varint(data, position, raw & 0x7F, 7, _LONG_BYTES_MAX)
                 timestamp = base + ((raw >> 1) ^ -(raw & 1))
                 if not earliest <= timestamp <= latest_seen:
-                    latest_seen = max(latest_seen, self._judged(index, timestamp))
+                    if not earliest <= timestamp <= latest:
+                        timestamp = self._judged(index, timestamp)
+                    latest_seen = max(latest_seen, timestamp)
                 raw = data[position]
                 position += 1
                 if raw > 0x7F:
                     raw = raw & 0x7F | data[position] << 7
                     position += 1
                     if raw > 0x3FFF:
-                        raw, position = _long_int(data, position, raw & 0x3FFF, 14)
+                        raw, position = _long_varint(data, position, raw & 0x3FFF, 14)
                 if raw != index << 1:
                     raise _malformed(index, f"offset delta {(raw >> 1) ^ -(raw & 1)}")
                 raw = data[position]
                 position += 1
                 if raw > 0x7F:
-                    raw, position = _long_int(data, position, raw & 0x7F, 7)
+                    raw, position = _long_varint(data, position, raw & 0x7F, 7)
                 if not raw & 1:
                     position += raw >> 1
                 elif raw != 1 or needs_keys:
@@ -219,7 +224,7 @@ class RecordWalk:
                     raw = raw & 0x7F | data[position] << 7
                     position += 1
                     if raw > 0x3FFF:
-                        raw, position = _long_int(data, position, raw & 0x3FFF, 14)
+                        raw, position = _long_varint(data, position, raw & 0x3FFF, 14)
                 if not raw & 1:
                     position += raw >> 1
                 elif raw != 1:
@@ -234,12 +239,13 @@ class RecordWalk:
                 index += 1
                 if index == run_at:
                     following = self._like(start, end, index, stop)
+                    latest_seen = max(latest_seen, self.max_timestamp)
                     index, position = index + following, end + following * (end - start)
                     run_at = index + (1 if following else RUN_INTERVAL)
                 start = position
         finally:
-            self._position, self._index = start, index
-            self.max_timestamp = max(self.max_timestamp, latest_seen)
+            self._position, self.index = start, index
+            self.max_timestamp = latest_seen
 
     def _like(self, start: int, end: int, index: int, stop: int) -> int:
         """Count the records after a checked one that have the same layout, and so are valid.
@@ -308,27 +314,27 @@ class RecordWalk:
         raw = data[position]
         position += 1
         if raw > 0x7F:
-            raw, position = _long_int(data, position, raw & 0x7F, 7)
+            raw, position = _long_varint(data, position, raw & 0x7F, 7)
         count = self._admitted_headers(index, raw)
         for _ in range(count):
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = _long_int(data, position, raw & 0x7F, 7)
+                raw, position = _long_varint(data, position, raw & 0x7F, 7)
             if raw & 1:
                 raise _malformed(index, f"header key length {(raw >> 1) ^ -1}")
             position += raw >> 1
             raw = data[position]
             position += 1
             if raw > 0x7F:
-                raw, position = _long_int(data, position, raw & 0x7F, 7)
+                raw, position = _long_varint(data, position, raw & 0x7F, 7)
             if not raw & 1:
                 position += raw >> 1
             elif raw != 1:
                 raise _malformed(index, f"header value length {(raw >> 1) ^ -1}")
         if position > len(data):
             raise IndexError
-        self._headers_left -= count
+        self.headers += count
         self._record_headers = count
         return position
 
@@ -342,7 +348,7 @@ class RecordWalk:
                 index,
                 f"{count} headers, more than record.max.headers={self._rules.max_record_headers}",
             )
-        if count > self._headers_left:
+        if count > self._rules.max_headers - self.headers:
             raise RecordLimitError(
                 f"a batch with more headers than batch.max.headers={self._rules.max_headers}"
             )
@@ -357,15 +363,13 @@ class RecordWalk:
             next(self._partial)
         except StopIteration:
             self._partial = None
-            self._index += 1
+            self.index += 1
             return True
-        if self._is_last:
-            raise MalformedError(f"record {self._index} ends after its batch")
         return False
 
     def _piecewise(self) -> Generator[None, None, None]:
         """Check one record, field by field; stops whenever it needs the next piece."""
-        index = self._index
+        index = self.index
         raw = yield from self._varint(_INT_BYTES_MAX)
         if raw & 1 or raw > self._longest:
             raise self._bad_length(index, raw)
@@ -393,7 +397,7 @@ class RecordWalk:
             yield from self._skip(raw >> 1, end)
             raw = yield from self._varint(_INT_BYTES_MAX)
             yield from self._skip_nullable(raw, end, "header value")
-        self._headers_left -= count
+        self.headers += count
         position = self._before + self._position
         if position != end:
             raise _malformed(index, "another length than it says")
@@ -417,12 +421,12 @@ class RecordWalk:
         if not raw & 1:
             yield from self._skip(raw >> 1, end)
         elif raw != 1:
-            raise _malformed(self._index, f"{name} length {(raw >> 1) ^ -1}")
+            raise _malformed(self.index, f"{name} length {(raw >> 1) ^ -1}")
 
     def _skip(self, size: int, end: int) -> Generator[None, None, None]:
         """Skip bytes. Raises MalformedError if they end after the record."""
         if self._before + self._position + size > end:
-            raise _malformed(self._index, "a field that ends after the record")
+            raise _malformed(self.index, "a field that ends after the record")
         while size > len(self._data) - self._position:
             size -= len(self._data) - self._position
             self._position = len(self._data)
@@ -493,6 +497,73 @@ class RecordWalk:
             self.untimely -= 1
 
 
+def ordinary_max_timestamp(
+    batch: memoryview, header: BatchHeader, rules: ProduceRules, now_ms: int
+) -> int | None:
+    """Check a few records of the most frequent form without the cost of a `RecordWalk`.
+
+    Such records have no headers, and their timestamps obey the topic's limits.
+
+    Args:
+        batch: The whole batch, uncompressed, with at most `ORDINARY_MAX` records.
+        header: Its header, already checked.
+        rules: Rules of the topic.
+        now_ms: Time of the append, in milliseconds since the epoch.
+
+    Returns:
+        The largest timestamp of the records, in milliseconds since the epoch. None if a record has
+        another form, valid or not: then a `RecordWalk` must check the batch.
+    """
+    if rules.log_append_time or header.attributes & LOG_APPEND_TIME_BIT:
+        return None
+    base, largest = header.base_timestamp, NO_TIMESTAMP
+    earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
+    end = HEADER_SIZE
+    try:
+        for offset_delta in range(0, 2 * header.record_count, 2):  # in zigzag form
+            raw = batch[end]
+            position = end + 1
+            if raw > 0x7F:
+                raw = raw & 0x7F | batch[position] << 7
+                position += 1
+                if raw > 0x3FFF:
+                    raw, position = _long_varint(batch, position, raw & 0x3FFF, 14)
+            end = position + (raw >> 1)
+            delta = batch[position + 1]
+            timestamp = base + ((delta >> 1) ^ -(delta & 1))
+            if raw & 1 or delta > 0x7F or batch[position + 2] != offset_delta:
+                return None
+            if not earliest <= timestamp <= largest:
+                if not earliest <= timestamp <= latest:
+                    return None
+                largest = timestamp
+            raw = batch[position + 3]
+            position += 4
+            if raw != 1:
+                if raw > 0x7F:
+                    raw, position = _long_varint(batch, position, raw & 0x7F, 7)
+                if raw & 1:
+                    return None
+                position += raw >> 1
+            elif rules.compacted:
+                return None
+            raw = batch[position]
+            position += 1
+            if raw > 0x7F:
+                raw = raw & 0x7F | batch[position] << 7
+                position += 1
+                if raw > 0x3FFF:
+                    raw, position = _long_varint(batch, position, raw & 0x3FFF, 14)
+            if raw & 1 and raw != 1:
+                return None
+            position += raw >> 1
+            if batch[position] or position + 1 != end:
+                return None
+    except (IndexError, MalformedError):
+        return None
+    return largest if end == len(batch) and largest <= TIMESTAMP_MAX else None
+
+
 def _varint_end(data: bytes, position: int) -> int:
     while data[position] > 0x7F:
         position += 1
@@ -503,37 +574,31 @@ def _malformed(index: int, problem: str) -> MalformedError:
     return MalformedError(f"record {index} has {problem}")
 
 
-def _long_int(data: bytes, position: int, value: int, shift: int) -> tuple[int, int]:
-    """Return the rest of a 32-bit varint in zigzag form, and its end.
+def _long_varint(
+    data: Buffer, position: int, value: int, shift: int, bytes_max: int = _INT_BYTES_MAX
+) -> tuple[int, int]:
+    """Read the rest of a varint.
 
     Args:
-        data: Bytes that hold it.
-        position: Place of its next byte.
-        value: Bits of its bytes so far.
+        data: Bytes that hold the varint.
+        position: Position of its next byte.
+        value: Bits of the bytes that were read.
         shift: Number of those bits.
+        bytes_max: Maximum length in bytes: 5 for 32 bits, 10 for 64 bits.
+
+    Returns:
+        The value, still in zigzag form, and the position after it.
+
+    Raises:
+        MalformedError: The varint is too long or too large.
     """
-    while shift < 7 * _INT_BYTES_MAX:
+    while shift < 7 * bytes_max:
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if value > _UINT32_MAX:
+            if value > (_UINT32_MAX if bytes_max == _INT_BYTES_MAX else _UINT64_MAX):
                 raise MalformedError("a varint beyond its range")
             return value, position
         shift += 7
-    raise MalformedError(f"a varint of more than {_INT_BYTES_MAX} bytes")
-
-
-def _long_long(data: bytes, position: int, value: int) -> tuple[int, int]:
-    """Return the rest of a 64-bit varint whose first seven bits are known; see `_long_int`."""
-    shift = 7
-    while shift < 7 * _LONG_BYTES_MAX:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > _UINT64_MAX:
-                raise MalformedError("a varint beyond its range")
-            return value, position
-        shift += 7
-    raise MalformedError(f"a varint of more than {_LONG_BYTES_MAX} bytes")
+    raise MalformedError(f"a varint of more than {bytes_max} bytes")

@@ -68,6 +68,7 @@ _CODEC_AT = 22  # the second byte of the attributes
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _UNCOVERED = struct.Struct(">qiibI")  # the header's part before the range of the CRC ...
 _COVERED = struct.Struct(">hiqqqhii")  # ... and the part in it
+_CLAIMS = struct.Struct(">h34xi")  # attributes and record count
 _MARKER = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 _new = tuple.__new__  # half the time of a call of the class
@@ -259,6 +260,18 @@ def claimed_codec(buffer: Buffer | None) -> int:
         return buffer[_CODEC_AT] & CODEC_MASK if buffer is not None else NO_CODEC
     except IndexError:
         return NO_CODEC
+
+
+def claimed_codec_and_count(buffer: Buffer) -> tuple[int, int]:
+    """Return the codec and the number of records that the first batch of a request claims.
+
+    Nothing else of the batch is checked. Both are 0 if the header is incomplete.
+    """
+    try:
+        attributes, count = _CLAIMS.unpack_from(buffer, _CRC_START)
+    except struct.error:
+        return NO_CODEC, 0
+    return attributes & CODEC_MASK, count
 
 
 def check_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.records import claims_transaction
 
 from .context import Context
 from .produce_work import ROWS_AT_ONCE, ROWS_OF_ONE, Answer, Later, ProduceWork, names_transaction
@@ -33,12 +34,13 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
     work = ProduceWork(ctx, request)
     if ctx.rows > ROWS_AT_ONCE:
         return work.do_in_turns()
-    if names_transaction(request):
+    one = request.topic_data[0].partition_data if ctx.rows == ROWS_OF_ONE else []
+    if claims_transaction(one[0].records) if one else names_transaction(request):
         work.check_transaction()
     if request.transactional_id is not None:
         missing = work.missing_in_transaction()
         if missing:
             return work.ask_and_append(missing)
-    if ctx.rows == ROWS_OF_ONE and request.topic_data[0].partition_data:
+    if one:
         return work.append_one()
     return work.append_all()

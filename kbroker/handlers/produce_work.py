@@ -18,7 +18,7 @@ from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.log_validator import LogValidator
+from kbroker.protocol.log_validator import BATCH_EFFORT, LogValidator, validated_at_once
 from kbroker.protocol.message_sets import Conversion, is_message_set
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import (
@@ -186,7 +186,7 @@ class ProduceWork:
         ):
             self._answer_to(topic).append(row)
             return self._appended()
-        return _stencil(self.version, topic.name, topic.topic_id).filled(
+        return _stencil(self.version, topic.name, topic.topic_id.int).filled(
             row.index,
             ErrorCode.NONE,
             row.base_offset,
@@ -347,6 +347,13 @@ class ProduceWork:
             if self.transaction is not None:
                 self.transaction.check(replica, records)  # before its records, as in Kafka
             rules = replica.log.config.produce_rules
+            has_turn = self.effort <= EFFORT_AT_ONCE
+            if has_turn and rules.codec is None and self.version >= FIRST_VERSION_OF_BATCHES:
+                stored = validated_at_once(records, self.version, self.now_ms, rules)
+                if stored is not None:
+                    batch, header = stored
+                    self.effort += BATCH_EFFORT + header.record_count
+                    return self._append(topic, replica, batch, header)
             if self._is_heavy(records, rules):
                 return None
             validator = LogValidator(records, self.version, self.now_ms, rules)
@@ -357,7 +364,8 @@ class ProduceWork:
                         return None
             finally:
                 self.effort += validator.effort  # of a batch that is refused as well
-            return self._append(topic, replica, *validator.result())
+            batch, header = validator.result()
+            return self._append(topic, replica, batch, header)
         except KafkaError as error:
             return self._refuse(topic, partition, error)
 
@@ -388,8 +396,8 @@ class ProduceWork:
             producers = replica.log.producers
             refused.check(_key(topic), index, header, producers, trio.current_time())
         all_in_sync = self.acks == ALL_IN_SYNC
-        if not all_in_sync and not self._may_acknowledge_alone(replica):
-            raise _unsure()
+        if not all_in_sync and not self.node.partitions.is_registered_leader(replica):
+            self._check_unsure_leader_acks()
         try:
             appended = replica.append_produced(batch, header, self.now_ms, all_in_sync=all_in_sync)
         except StorageError as error:
@@ -408,11 +416,10 @@ class ProduceWork:
             self.waiting.append((replica, appended.last_offset + 1, row))
         return row
 
-    def _may_acknowledge_alone(self, replica: Replica) -> bool:
-        node = self.node
-        return (
-            node.partitions.is_registered_leader(replica) or node.config.unsure_leader_acks_enable
-        )
+    def _check_unsure_leader_acks(self) -> None:
+        """Raise KafkaError unless a leader that may have lost leadership acknowledges alone."""
+        if not self.node.config.unsure_leader_acks_enable:
+            raise _unsure()
 
     def _reached(self, replica: Replica) -> int:
         """The offset below which batches are acknowledged."""
@@ -500,8 +507,11 @@ class ProduceWork:
 
 
 @lru_cache(maxsize=STENCILS_MAX)
-def _stencil(version: int, name: str, topic_id: UUID) -> Stencil:
-    """The answer to one batch that was appended to a topic; all numbers of its row are filled in."""
+def _stencil(version: int, name: str, topic_id: int) -> Stencil:
+    """Return the response to one appended batch, in which all numbers of its row are filled in.
+
+    `topic_id` is the number of the ID, whose hash is faster than that of the ID.
+    """
     index, base_offset, time_ms, log_start = 0x01020304, 1 << 60, 2 << 60, 3 << 60
     row = ProduceResponse.Partition(
         index=index,
@@ -509,7 +519,7 @@ def _stencil(version: int, name: str, topic_id: UUID) -> Stencil:
         log_append_time_ms=time_ms,
         log_start_offset=log_start,
     )
-    topic = ProduceResponse.Topic(name=name, topic_id=topic_id, partition_responses=[row])
+    topic = ProduceResponse.Topic(name=name, topic_id=UUID(int=topic_id), partition_responses=[row])
     response = ProduceResponse(responses=[topic])
     return Stencil(
         response, version, ROW_LAYOUT, index, ErrorCode.NONE, base_offset, time_ms, log_start

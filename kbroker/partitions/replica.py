@@ -272,10 +272,11 @@ class Replica:
             raise
         self.appends += 1
         if not appended.duplicate:
-            self._unread_bytes += header.size
+            size = len(batch)
+            self._unread_bytes += size
             if self._follower_fetches:
                 for fetch in tuple(self._follower_fetches):
-                    fetch.grow(header.size)
+                    fetch.grow(size)
             self._flusher.appended(self)
         return appended
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 from lz4 import frame
 
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.log_validator import validated_at_once
 from kbroker.protocol.lz4_header import with_old_checksum, with_right_checksum
-from kbroker.protocol.record_walk import RecordWalk
+from kbroker.protocol.record_walk import ORDINARY_MAX, RecordWalk
 from kbroker.protocol.records import (
     DEFAULT_RULES,
     HEADER_SIZE,
@@ -109,13 +111,13 @@ def outcome(header: BatchHeader, pieces: Sequence[bytes], rules: ProduceRules, s
     walk = RecordWalk(header, rules, NOW)
     try:
         for piece in pieces:
-            walk.feed(piece, is_last=False)
+            walk.feed(piece)
             while not walk.step(step):
                 pass
         walk.finish()
     except ValueError as error:
         return type(error)
-    return walk.max_timestamp, walk.untimely, walk.errors, walk.effort
+    return walk.max_timestamp, walk.untimely, walk.errors, walk.index, walk.headers
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -173,6 +175,70 @@ def test_what_is_said_of_records_is_what_a_reader_finds(seed: int) -> None:
         assert header.max_timestamp == max(-1, *(record.timestamp for record in found))
     assert accepted
     assert codes == {ErrorCode.INVALID_RECORD}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ordinary_batch_is_validated_at_once(seed: int) -> None:
+    draw = random.Random(seed)
+    rules = ProduceRules(compacted=seed % 2 == 0, timestamp_before_max_ms=HOUR)
+    keys = [b"", b"k", bytes(63), bytes(64), bytes(9000)]
+    records = [
+        Record(
+            draw.choice(keys if rules.compacted else [None, *keys]),
+            draw.choice([None, b"", bytes(63), bytes(64), bytes(8192), bytes(70_000)]),
+            NOW + draw.randrange(-32, 32),
+        )
+        for _ in range(draw.randint(1, ORDINARY_MAX))
+    ]
+    batch = memoryview(encode_batch(records))
+    assert validated_at_once(batch, 9, NOW, rules) == as_stored(batch, 9, NOW, rules)
+
+
+NOT_ORDINARY: dict[str, tuple[list[Record], ProduceRules]] = {
+    "many records": ([Record(timestamp=NOW)] * (ORDINARY_MAX + 1), DEFAULT_RULES),
+    "headers": ([Record(timestamp=NOW, headers=[("h", b"")])], DEFAULT_RULES),
+    "times far apart": ([Record(timestamp=NOW), Record(timestamp=NOW + 64)], DEFAULT_RULES),
+    "log append time": ([Record(timestamp=NOW)], ProduceRules(log_append_time=True)),
+    "late records": ([Record(timestamp=NOW + 2 * HOUR)], DEFAULT_RULES),
+    "early records": ([Record(timestamp=NOW - 2)], ProduceRules(timestamp_before_max_ms=1)),
+    "no keys": ([Record(timestamp=NOW)], COMPACTED),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ORDINARY)
+def test_other_batch_is_not_validated_at_once(name: str) -> None:
+    records, rules = NOT_ORDINARY[name]
+    assert validated_at_once(memoryview(encode_batch(records)), 9, NOW, rules) is None
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_changed_byte_is_judged_the_same_at_once(count: int) -> None:
+    batch = encode_batch([Record(b"key", bytes(70), NOW + n) for n in range(count)])
+    header, content = read_header(batch), batch[HEADER_SIZE:]
+    accepted = refused = 0
+    for place in range(len(content)):
+        for byte in (0, 1, 2, 0x7F, 0x80, 0xFF, *(content[place] ^ 1 << bit for bit in range(8))):
+            changed = content[:place] + bytes([byte]) + content[place + 1 :]
+            bad = memoryview(with_payload(header, changed)[0])
+            accepted += validated_at_once(bad, 9, NOW, DEFAULT_RULES) is not None
+            try:
+                as_stored(bad, 9, NOW)  # compares both ways
+            except KafkaError:
+                refused += 1
+    assert accepted > 500 * count
+    assert refused > 50 * count
+
+
+@pytest.mark.parametrize("base", [NO_LIMIT, NO_LIMIT - 1, -NO_LIMIT - 1, -NO_LIMIT])
+def test_time_outside_a_java_long_is_judged_the_same_at_once(base: int) -> None:
+    header = read_header(encode_batch([Record(timestamp=NOW)]))._replace(base_timestamp=base)
+    unlimited = ProduceRules(timestamp_after_max_ms=NO_LIMIT)
+    for delta in (-64, -2, -1, 0, 1, 2, 63):
+        content = record(0, time=varint(delta))
+        batch, _ = with_payload(header, content)
+        for rules in (DEFAULT_RULES, unlimited):
+            with suppress(KafkaError):
+                as_stored(batch, 9, NOW, rules)  # compares both ways
 
 
 @pytest.mark.parametrize("target", list(Codec))

@@ -26,6 +26,7 @@ from kbroker.security.acls import CLUSTER, AclOperation
 from kbroker.storage.cached import Reading, must_not_wait
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import FileRange
+from kbroker.storage.log import Log
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.segment import Slice
 
@@ -56,6 +57,10 @@ ROWS_AT_ONCE = 64
 """Partitions, of which most are idle, between two looks whether the turn is over."""
 READS_AT_ONCE = 8
 """As `ROWS_AT_ONCE`, of those that are read."""
+SMALL_BYTES = 4096
+"""Maximum number of stored bytes that are read at once instead of being sent from their file."""
+SMALL_BYTES_PER_REQUEST = 64 * 1024
+"""The same for all partitions of one request."""
 
 Answer: TypeAlias = FetchResponse | Waiting[FetchResponse]
 
@@ -129,23 +134,38 @@ class _Row(NamedTuple):
         )
 
 
-def _readable(found: Slice, limit: int, reading: Reading) -> Slice:
-    """Make sure that records can be sent, unless they are the newest before the offset `limit`."""
-    if found.next_offset < limit and isinstance(found.records, FileRange):
-        reading(_check_readable, found.records)
-    return found
-
-
-def _check_readable(records: FileRange) -> None:
+def _readable(found: Slice, limit: int, small: int) -> Slice:
     """Have records in memory that are not new, so that a disk that cannot read them shows now.
 
     When they are sent, the header of the answer is out, and the connection would end. New ones are in
-    memory. Raises NotCached.
+    memory. Few bytes are read at once: that takes as long as the check.
+
+    Args:
+        found: What was read from the log.
+        limit: Offset after the newest record that the client may read.
+        small: Maximum number of bytes to read at once.
+
+    Raises:
+        NotCached: The records have to be loaded, and the caller must not wait.
     """
-    if must_not_wait():
-        absent = records.absent_part(len(records))
-        if absent is not None:
-            raise absent
+    records = found.records
+    if found.next_offset >= limit or not isinstance(records, FileRange) or not must_not_wait():
+        return found
+    if len(records) <= small and records.fd is not None:
+        data = records.read()
+        if len(data) == len(records):
+            return Slice(data, found.first_offset, found.next_offset, found.size)
+    absent = records.absent_part(len(records))
+    if absent is not None:
+        raise absent
+    return found
+
+
+def _read_readable(
+    log: Log, offset: int, max_bytes: int, limit: int, at_least_one: bool, small: int
+) -> Slice:
+    found = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
+    return _readable(found, limit, small)
 
 
 def _size_of(rows: list[_Row]) -> int:
@@ -165,6 +185,7 @@ class FetchWork:
         "_idle",
         "_may_follow",
         "_missing",
+        "_small_left",
         "by_id",
         "committed_only",
         "ctx",
@@ -204,6 +225,7 @@ class FetchWork:
         """What the request says of a follower was taken note of: it says nothing new later."""
         self._missing: set[TargetKey] = set()
         """Partitions that could not be found, or not be read by this client, when the request came."""
+        self._small_left = SMALL_BYTES_PER_REQUEST
         self._idle: list[tuple[Target, Replica]] = []
         self._empty: dict[TargetKey, _Row] = {}
 
@@ -296,13 +318,14 @@ class FetchWork:
                 row = yield from self.node.partitions.disk_reads.in_pieces(read)
                 if not row.size:
                     self._empty[target.key] = row
+            error = row.response.error_code
+            if error and not self._arrived and error in NOT_READ:
+                self._missing.add(target.key)
             left -= row.size
             anything = anything or row.size > 0
             rows.append(row)
             if not len(rows) % READS_AT_ONCE:
                 yield None
-        if not self._arrived:
-            self._missing = {row.target.key for row in rows if row.response.error_code in NOT_READ}
         self._arrived = True
         return rows
 
@@ -402,7 +425,8 @@ class FetchWork:
             response = self._marks(replica)
             response.preferred_read_replica = nearer
             return _Row(target, name, response, NOTHING, replica)
-        found = self._found(target, replica, max_bytes, at_least_one, reading)
+        limit = self._limit(replica)
+        found = self._found(target, replica, max_bytes, limit, at_least_one, reading)
         self._note_follower(target, replica)
         response = self._marks(replica)
         response.records = found.records
@@ -415,7 +439,7 @@ class FetchWork:
             ]
         log_end = replica.log.log_end_offset
         available = found.size
-        if found.next_offset < self._limit(replica):  # only whole batches are sent
+        if found.next_offset < limit:  # only whole batches are sent
             available = max(available, max_bytes)
         return _Row(target, name, response, found, replica, log_end, available)
 
@@ -443,25 +467,31 @@ class FetchWork:
         target: Target,
         replica: Replica,
         max_bytes: int,
+        limit: int,
         at_least_one: bool,
         reading: Reading,
     ) -> Slice:
-        limit, log = self._limit(replica), replica.log
+        log, small = replica.log, min(SMALL_BYTES, self._small_left)
         if self.follower is not None:
             found = self.follower.read(
                 self.node, target, replica, max(max_bytes, 0), at_least_one, reading
             )
-            return _readable(found, limit, reading)
-        if target.fetch_offset > log.log_end_offset and not replica.is_leader:
+            found = reading(_readable, found, limit, small)
+        elif target.fetch_offset > log.log_end_offset and not replica.is_leader:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
-        found = reading(
-            log.read,
-            target.fetch_offset,
-            max(max_bytes, 0),
-            limit=limit,
-            at_least_one=at_least_one,
-        )
-        return _readable(found, limit, reading)
+        else:
+            found = reading(
+                _read_readable,
+                log,
+                target.fetch_offset,
+                max(max_bytes, 0),
+                limit,
+                at_least_one,
+                small,
+            )
+        if found.size <= small:
+            self._small_left -= found.size
+        return found
 
     def _limit(self, replica: Replica) -> int:
         """The offset behind the last record that the client may read."""

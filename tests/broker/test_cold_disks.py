@@ -292,3 +292,25 @@ async def test_what_was_read_does_not_stay_open(
 
 def open_files() -> list[str]:
     return [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+
+
+async def test_fetch_of_few_old_records_does_not_probe_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two reads find the batch and its end, the third one returns its bytes."""
+    reads = []
+    preadv = os.preadv
+
+    def counted(fd: int, *args: Any) -> int:
+        reads.append(args)
+        return preadv(fd, *args)
+
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        for size in (10, 8000):
+            await produce(wire, topic, batch([bytes(size)]))
+        await fetch(wire, topic, partition_max_bytes=1)
+        monkeypatch.setattr(os, "preadv", counted)
+        row = await fetch(wire, topic, partition_max_bytes=1)
+    assert values_of(row) == [bytes(10)]
+    assert len(reads) == 3

@@ -178,7 +178,7 @@ class RecordWalk:
         data, index = self._data, self.index
         start = position = self._position
         base, earliest, latest_seen = self._base_timestamp, self._earliest, self.max_timestamp
-        latest, needs_keys, longest = self._latest, self._needs_keys, self._longest
+        needs_keys, longest = self._needs_keys, self._longest
         run_at = index + 1 if stop > index + RUN_MIN else -1
         try:
             while index < stop:
@@ -198,9 +198,7 @@ class RecordWalk:
                     raw, position = _long_varint(data, position, raw & 0x7F, 7, _LONG_BYTES_MAX)
                 timestamp = base + ((raw >> 1) ^ -(raw & 1))
                 if not earliest <= timestamp <= latest_seen:
-                    if not earliest <= timestamp <= latest:
-                        timestamp = self._judged(index, timestamp)
-                    latest_seen = max(latest_seen, timestamp)
+                    latest_seen = max(latest_seen, self._judged(index, timestamp))
                 raw = data[position]
                 position += 1
                 if raw > 0x7F:
@@ -239,13 +237,12 @@ class RecordWalk:
                 index += 1
                 if index == run_at:
                     following = self._like(start, end, index, stop)
-                    latest_seen = max(latest_seen, self.max_timestamp)
                     index, position = index + following, end + following * (end - start)
                     run_at = index + (1 if following else RUN_INTERVAL)
                 start = position
         finally:
             self._position, self.index = start, index
-            self.max_timestamp = latest_seen
+            self.max_timestamp = max(self.max_timestamp, latest_seen)
 
     def _like(self, start: int, end: int, index: int, stop: int) -> int:
         """Count the records after a checked one that have the same layout, and so are valid.

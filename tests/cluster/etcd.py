@@ -104,6 +104,7 @@ class Etcd:
             )
         ]
         self._folder = folder
+        self._peers = peers
         self._log = (folder / "etcd.log").open("wb")
         self._processes = [self._launch(command) for command in self._commands]
         try:
@@ -176,6 +177,30 @@ class Etcd:
 
     def restart(self, number: int, *options: str) -> None:
         self._processes[number] = self._launch([*self._commands[number], *options])
+
+    def replace(self, number: int) -> None:
+        """Replace a member whose disk is lost by a new member, which begins with nothing."""
+        self.kill(number)
+        shutil.rmtree(self._folder / f"m{number}")
+        other = self.endpoints[number - 1]
+        peer = self._peers[number]
+        members = self._ask(other, "cluster/member/list", {})["members"]
+        (lost,) = (each["ID"] for each in members if each["peerURLs"] == [peer])
+        self._change(other, "cluster/member/remove", {"ID": lost})
+        self._change(other, "cluster/member/add", {"peerURLs": [peer]})
+        self.restart(number, "--initial-cluster-state", "existing")
+
+    def _change(self, endpoint: str, path: str, message: Any) -> None:
+        """Change the members; etcd refuses this while a new leader does not know its followers."""
+        ends_at = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self._ask(endpoint, path, message)
+            except OSError:
+                assert time.monotonic() < ends_at, f"etcd refuses {path}"
+                time.sleep(0.1)
+            else:
+                return
 
     def copy(self) -> Path:
         """Copy the files of the only member, as a snapshot; it stands still meanwhile."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..kill.server import Restart, Server
 from ..machine import LOCAL, Machine
-from ..replication.cluster import NODES, SETTINGS, TOPICS, Cluster
+from ..replication.cluster import NODES, PARTITIONS, SETTINGS, TOPICS, Cluster
 from .commands import WAIT_SECONDS, kbroker
 
 SESSION_SECONDS = 2
@@ -29,6 +29,8 @@ class EtcdCluster(Cluster):
         address: that of the cluster on etcd.
         settings: more of them, of all nodes.
         machines: where each node runs.
+        topics: what is made at the first start, as for `--topic`.
+        names: topics that `look` describes.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class EtcdCluster(Cluster):
         address: str,
         settings: Sequence[str] = SESSION,
         machines: Sequence[Machine] = (LOCAL,) * len(NODES),
+        topics: Sequence[str] = TOPICS,
+        names: Collection[str] = tuple(PARTITIONS),
     ) -> None:
-        super().__init__(folder)
+        super().__init__(folder, topics=topics, names=names)
         self._nodes = {
             node: Server(
                 folder / f"process-{node}",
@@ -74,7 +78,7 @@ class EtcdCluster(Cluster):
         for server in self._nodes.values():
             server.start()
         if self._is_new:
-            for topic in TOPICS:
+            for topic in self._topics:
                 name, partitions, configs = topic.split(":")
                 words = [word for each in configs.split(",") for word in ("-c", each)]
                 kbroker(self.bootstrap, "topic", "create", name, "-p", partitions, *words)

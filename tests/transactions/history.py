@@ -48,7 +48,9 @@ class Operation(StrEnum):
     COMMITTED = "committed"
     """The committed offset of `group` in `place`; -1 is none."""
     PAUSE = "pause"
+    """The process stands still; one of `BROKER` is a node that stands still."""
     RESUME = "resume"
+    """The process goes on; a node of `BROKER` is in sync again."""
     KILL = "kill"
     """The process is killed; `BROKER` is the process of the broker."""
 

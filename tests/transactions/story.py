@@ -108,7 +108,9 @@ class Story:
         sends: by value.
         looks: everything that consumers were given, polls and last reads, in order of time.
         final: the last read of each place, for each isolation.
-        samples: what was seen of last stable, end and committed offsets, in order of time.
+        samples: what was seen of last stable, end and committed offsets, in order of time. Those
+            asked for while a node of the broker was paused are left out: it may not know yet that
+            others lead.
         shown: the values that the last reads of committed records have.
     """
 
@@ -120,6 +122,7 @@ class Story:
         self.final: dict[tuple[Place, str], Event] = {}
         self.samples: defaultdict[Operation, list[Event]] = defaultdict(list)
         self.broker_kills: list[int] = []
+        self._stale_until = -1
         for event in sorted(events, key=lambda event: event.time):
             self._take(event)
         self._tie_rivals()
@@ -149,11 +152,15 @@ class Story:
                 if event.operation is Operation.READ:
                     self.final[event.place, event.isolation] = event
             case Operation.STABLE | Operation.END | Operation.COMMITTED:
-                self.samples[event.operation].append(event)
+                if event.since >= self._stale_until:
+                    self.samples[event.operation].append(event)
             case Operation.KILL:
                 self._process(event.process).killed = event.time
                 if event.process == BROKER:
                     self.broker_kills.append(event.time)
+            case Operation.PAUSE | Operation.RESUME if event.process == BROKER:
+                is_pause = event.operation is Operation.PAUSE
+                self._stale_until = NEVER if is_pause else event.time
             case Operation.PAUSE | Operation.RESUME:
                 pass
 

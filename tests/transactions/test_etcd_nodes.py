@@ -1,0 +1,70 @@
+"""Transactions on three processes, while processes and members of etcd are killed, paused and replaced."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ..cluster.etcd import Etcd
+from .checker import Minimum, judge, report
+from .client import PLACES
+from .etcd_nodes import MOMENTS, OF_ETCD, BankOverEtcd, three_processes
+
+ROUNDS_PER_MOMENT = 6
+MISSES_PER_ROUND_MAX = 3
+
+
+def plan(rounds: int, draw: random.Random) -> list[str]:
+    """What each round ends with: at least once something that happens to etcd."""
+    shuffled = draw.sample(list(MOMENTS), len(MOMENTS))
+    planned = [shuffled[number % len(shuffled)] for number in range(rounds)]
+    if not set(OF_ETCD) & set(planned):
+        planned[0] = draw.choice(OF_ETCD)
+    draw.shuffle(planned)
+    return planned
+
+
+@pytest.mark.slow
+def test_every_input_has_one_output_when_nodes_and_etcd_fail(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    rounds: int = max(1, request.config.getoption("rounds") // ROUNDS_PER_MOMENT)
+    seed: int = request.config.getoption("seed")
+    planned = plan(rounds, random.Random(seed))
+    missed, began = 0, time.monotonic()
+    folders = [tmp_path / name for name in ("etcd", "history")]
+    for folder in folders:
+        folder.mkdir()
+    etcd = Etcd(folders[0], members=3)
+    server = three_processes(tmp_path / "brokers", etcd)
+    try:
+        server.start()
+        server.await_in_sync(PLACES)
+        bank = BankOverEtcd(server, etcd, folders[1], seed)
+        try:
+            for moment in planned:
+                print(f"{time.monotonic() - began:.0f} s: {moment}", flush=True)
+                while not bank.round(moment):
+                    missed += 1
+                    assert missed <= MISSES_PER_ROUND_MAX * rounds, "too many rounds do not count"
+            bank.finish()
+        finally:
+            bank.close()
+    finally:
+        server.close()
+        etcd.stop()
+    minutes = (time.monotonic() - began) / 60
+    history = bank.history()
+    verdict = judge(history, Minimum(commits=10 * rounds))
+    kinds = ", ".join(f"{count} {each}" for each, count in Counter(planned).items())
+    print(f"figures: seed {seed}, {rounds} rounds in {minutes:.1f} min ({kinds}), {missed} missed")
+    print(
+        f"figures: {verdict.had.commits} transactions committed, {verdict.had.aborts} aborted; "
+        f"{bank.elections} elections; {len(history)} events; {len(verdict.findings)} anomalies"
+    )
+    assert verdict.findings == [], report(history, verdict)
+    assert verdict.refusals == []

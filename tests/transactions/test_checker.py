@@ -307,6 +307,16 @@ def test_a_last_stable_offset_that_falls() -> None:
     assert kinds([*sound(), fallen._replace(since=0)]) == set()
 
 
+def test_older_offsets_are_findings_unless_a_node_is_paused() -> None:
+    first = step(Operation.END, offset=2)
+    history = changed(sound(), first, offset=1)
+    older = step(Operation.END, offset=1)
+    pause = Event(0, BROKER, Operation.PAUSE)
+    resume = pause._replace(operation=Operation.RESUME)
+    assert kinds(inserted(history, older, pause)) == set()
+    assert kinds(inserted(history, older, pause, resume)) == {Kind.UNMARKED}
+
+
 def test_an_end_that_is_acknowledged_before_its_marker() -> None:
     first = step(Operation.END, offset=2)
     history = [event._replace(offset=1) if first(event) else event for event in sound()]

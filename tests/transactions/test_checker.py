@@ -308,13 +308,13 @@ def test_a_last_stable_offset_that_falls() -> None:
 
 
 def test_older_offsets_are_findings_unless_a_node_is_paused() -> None:
-    first = step(Operation.END, offset=2)
-    history = changed(sound(), first, offset=1)
-    older = step(Operation.END, offset=1)
-    pause = Event(0, BROKER, Operation.PAUSE)
-    resume = pause._replace(operation=Operation.RESUME)
-    assert kinds(inserted(history, older, pause)) == set()
-    assert kinds(inserted(history, older, pause, resume)) == {Kind.UNMARKED}
+    pause = Event(1000, BROKER, Operation.PAUSE)
+    resume = Event(1003, BROKER, Operation.RESUME)
+    fields: dict[str, Any] = {"place": IN, "offset": 5, "isolation": READ_COMMITTED}
+    in_pause = Event(1004, READER, Operation.STABLE, since=1002, **fields)
+    after = in_pause._replace(since=1003)
+    assert kinds([*sound(), pause, resume, in_pause]) == set()
+    assert kinds([*sound(), pause, resume, after]) == {Kind.FELL}
 
 
 def test_an_end_that_is_acknowledged_before_its_marker() -> None:

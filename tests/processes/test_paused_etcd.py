@@ -1,7 +1,8 @@
-"""Idempotent producers while etcd stands still for longer than the sessions of all nodes."""
+"""Idempotent producers of three libraries while etcd stands still for longer than the sessions of all nodes."""
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaProducer
 
+from .. import repository
 from ..cluster.etcd import Etcd
 from ..kill.server import Server
 from .commands import kbroker, wait_until, wait_until_healthy
@@ -27,6 +29,9 @@ BURST, UNACKED_MAX = 20, 300
 ROUNDS_PER_TEST = 3
 """`--rounds` is meant for rounds that take a third of the time."""
 TOPIC = "orders"
+JARS = repository.ROOT / ".work" / "compat" / "kafka-4.3" / "lib"
+"""Kafka's own client, where compat-tests has brought it."""
+JAVA_PRODUCER = Path(__file__).with_name("IdempotentProducer.java")
 GIVEN_UP = "was given up by the others"
 
 
@@ -95,6 +100,45 @@ class KafkaPython:
     def close(self) -> None:
         self._producer.flush(60)
         self._producer.close()
+
+
+class Java:
+    """Java's producer, in a process of its own."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        self.acked: Counter[bytes] = Counter()
+        self._log = (folder / "java.log").open("wb")
+        self._process = subprocess.Popen(
+            ["java", "-cp", f"{JARS}/*", str(JAVA_PRODUCER), bootstrap, TOPIC],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.acked[line.strip()] += 1
+
+    def send(self, value: bytes, partition: int) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d %b\n" % (partition, value))
+
+    def poll(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        status = self._process.wait(60)
+        self._reader.join()
+        self._process.stdout.close()
+        self._log.close()
+        assert status == 0, f"Java's producer ended with {status}: {self._log.name}"
 
 
 class Load:
@@ -174,6 +218,8 @@ def test_nothing_is_doubled_when_all_leases_end_at_once(
             kbroker(nodes[1].bootstrap, "topic", "create", TOPIC, *words)
             wait_until_healthy(nodes[1].bootstrap)
             clients: list[Client] = [Librdkafka(bootstrap), KafkaPython(bootstrap)]
+            if JARS.exists():
+                clients.append(Java(bootstrap, tmp_path))
             loads = [Load(client, f"{number}") for number, client in enumerate(clients)]
             try:
                 for _ in range(rounds):
@@ -182,8 +228,9 @@ def test_nothing_is_doubled_when_all_leases_end_at_once(
                 for load in loads:
                     load.stop()
             found, sent = stored(bootstrap), sum(load.sent for load in loads)
-            print(f"figures: {rounds} pauses of etcd ended all leases, {sent} records")
-            acked = clients[0].acked + clients[1].acked
+            names = ", ".join(type(client).__name__ for client in clients)
+            print(f"figures: {rounds} pauses of etcd ended all leases, {sent} records of {names}")
+            acked = sum((client.acked for client in clients), Counter[bytes]())
             assert acked.total() == sent
             lost, doubled = acked - found, found - acked
             assert not lost, f"{lost.total()} records are lost, such as {next(iter(lost))!r}"

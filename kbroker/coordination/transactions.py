@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -46,7 +46,7 @@ from .shards import Shard, ShardPending, Shards, outcome_of
 logger = logging.getLogger(__name__)
 
 END_SECONDS_MAX = 5
-"""How long the answer to EndTxn waits for markers. The transaction is decided all the same."""
+"""How long the response to EndTxn waits for the decision to be replicated, and for markers."""
 RETRY_SECONDS = 0.2
 """How long the end of a transaction waits that could not be written."""
 MARKERS_AT_ONCE = 100
@@ -215,14 +215,11 @@ class TransactionService(Shards[TransactionCoordinator]):
         self, shard: TransactionShard, transactional_id: str, result: Result[EndTxnResponse]
     ) -> EndTxnResponse | Pending[Any] | None:
         """Store how a transaction ends; answer when readers can see it."""
-        response = result.response
-        assert isinstance(response, EndTxnResponse)
+        assert isinstance(result.response, EndTxnResponse)
         if not result.records:
             return self.run(shard, result)
-        pending: Pending[EndTxnResponse] = Pending(
-            deadline=trio.current_time() + END_SECONDS_MAX, on_timeout=lambda: response
-        )
-        asked = _Asked(shard, pending, response)
+        asked = _Asked(shard, result.response)
+        pending = asked.pending
         # First, because where nothing has to be waited for the answer comes while it is stored.
         self._ends.setdefault(transactional_id, []).append(asked)
         stored = self.store(shard, result)
@@ -252,6 +249,8 @@ class TransactionService(Shards[TransactionCoordinator]):
         if not committed:
             self._lose(shard)
             return
+        for asked in self._ends.get(transactional_id, ()):
+            asked.is_decided = True
         transaction = shard.coordinator.transactions.get(transactional_id)
         if self.serves(shard) and transaction is not None and transaction.state.is_prepared:
             self._write_markers(_Ending(shard, transactional_id, transaction))
@@ -414,11 +413,27 @@ class TransactionService(Shards[TransactionCoordinator]):
 
 @dataclass(slots=True)
 class _Asked:
-    """An EndTxn whose answer waits for markers."""
+    """An EndTxn whose response waits for markers.
+
+    Attributes:
+        response: what the producer gets when its transaction has ended.
+        is_decided: the decision is replicated, so the response may come before the markers.
+    """
 
     shard: TransactionShard
-    pending: Pending[EndTxnResponse]
     response: EndTxnResponse
+    is_decided: bool = False
+    pending: Pending[EndTxnResponse] = field(init=False)
+
+    def __post_init__(self) -> None:
+        deadline = trio.current_time() + END_SECONDS_MAX
+        self.pending = Pending(deadline=deadline, on_timeout=self._late_response)
+
+    def _late_response(self) -> EndTxnResponse:
+        """Return an error unless the decision is replicated: another coordinator may not know it."""
+        if self.is_decided:
+            return self.response
+        return EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class _Ending:

@@ -551,6 +551,20 @@ async def test_a_partition_that_cannot_be_written(
     assert await seen(wire, topic) == [b"x"]
 
 
+@PROTOCOLS
+@pytest.mark.parametrize("commit", [True, False])
+async def test_end_is_not_acknowledged_before_the_decision_is_replicated(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch, version: int, commit: bool
+) -> None:
+    """Another coordinator may take over without the decision, and abort the transaction."""
+    monkeypatch.setattr("kbroker.coordination.transactions.END_SECONDS_MAX", 0.05)
+    topic = await create_topic(wire, "t")
+    writer = await begun(wire, version)
+    await writer.write(topic, b"x")
+    monkeypatch.setattr(broker.node.transactions, "_end_prepared", lambda *_: None)
+    assert await writer.end(commit=commit) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 async def test_an_end_that_cannot_be_stored(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="How many damaged data folders tests/damage starts on (KBROKER_DAMAGES).",
     )
     group.addoption(
+        "--disk-faults",
+        type=int,
+        default=int(os.environ.get("KBROKER_DISK_FAULTS", "1")),
+        help="How often tests/processes lets a disk fail (KBROKER_DISK_FAULTS).",
+    )
+    group.addoption(
         "--long-records",
         type=int,
         default=int(os.environ.get("KBROKER_LONG_RECORDS", "0")),

@@ -73,6 +73,10 @@ class EtcdCluster(Cluster):
     def log_paths(self) -> list[Path]:
         return [server.log_path for server in self._nodes.values()]
 
+    def server(self, node: int) -> Server:
+        """The process of a node."""
+        return self._nodes[node]
+
     def start(self) -> Restart:
         began = time.perf_counter()
         for server in self._nodes.values():

@@ -326,8 +326,8 @@ def test_each_form(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_errors_too() -> None:
-    result = CliRunner().invoke(main, ["topic", "describe", "t", "-X", f"x{EVIL}=1"])
+def test_usage_error_escapes_control_characters() -> None:
+    result = CliRunner().invoke(main, ["topic", "consume", "t", "--offset", EVIL])
     assert result.exit_code == 2
     check([], result)
     assert "evil" in result.stderr

@@ -229,7 +229,7 @@ class Membership:
             check_levels(self._cluster.features)
             before = self._known
             after = before._replace(
-                directories={**self._directories, **self._lost},
+                directories={**self._lost, **self._directories},
                 cordoned=self._cordoned,
                 clean_epoch=clean_epoch,
                 rack=self._config.rack,

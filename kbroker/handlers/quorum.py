@@ -13,9 +13,7 @@ from kbroker.protocol.messages.quorum import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
-from kbroker.protocol.schema import ZERO_UUID
 from kbroker.security.acls import AclOperation
-from kbroker.storage.checkpoints import decode_id
 
 from .context import Context
 from .registry import handles
@@ -32,8 +30,7 @@ async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> Descr
     """Behaviour: the controller is the leader and the only voter, the other nodes that are ready
     observe. Offsets count changes of the metadata, the epoch rises with each controller.
 
-    Versions: 1 has times, 2 directory ids and addresses (KIP-853). The directory id of a node is that
-    of its first data directory, and zero while no node of this id has registered.
+    Versions: 1 has times, 2 directory ids (zero: voters are fixed) and addresses (KIP-853).
 
     Differs from Kafka: the address is that of this listener; there is none for controllers. While this
     node cannot change the metadata, the partition has an error message that says why, without an
@@ -87,10 +84,8 @@ def _replica(ctx: Context, node_id: int) -> DescribeQuorumResponse.Replica:
     """A node, with what is known of its metadata: that of this one is as it is now. Each node hears of
     each change, but when another one did, nobody is told (-1)."""
     heard_ms = ctx.node.clock.log_ms() if node_id == ctx.node.id else NOT_KNOWN
-    directories = ctx.node.cluster.directories(node_id)
     return DescribeQuorumResponse.Replica(
         replica_id=node_id,
-        replica_directory_id=decode_id(next(iter(directories))) if directories else ZERO_UUID,
         log_end_offset=ctx.node.cluster.revision,
         last_fetch_timestamp=heard_ms,
         last_caught_up_timestamp=heard_ms,

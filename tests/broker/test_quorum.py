@@ -13,7 +13,6 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.storage.checkpoints import decode_id
 
 from ..brokers import started
 from ..wire import Wire, connected, create_topic, request
@@ -47,9 +46,7 @@ async def test_this_node_is_the_only_voter(broker: Broker, wire: Wire, version: 
     row = await described(wire, version)
     assert (row.leader_id, row.leader_epoch, row.observers) == (1, 1, [])
     (voter,) = row.current_voters
-    (manager,) = broker.node.partitions.logs.managers
-    directory_id = decode_id(manager.meta.directory_id) if version >= 2 else ZERO_UUID
-    assert (voter.replica_id, voter.replica_directory_id) == (1, directory_id)
+    assert (voter.replica_id, voter.replica_directory_id) == (1, ZERO_UUID)
     assert voter.log_end_offset == row.high_watermark == broker.node.cluster.revision
     if version >= 1:
         for moment in (voter.last_fetch_timestamp, voter.last_caught_up_timestamp):
@@ -65,18 +62,6 @@ async def test_the_controller_leads_and_the_others_observe() -> None:
             [controller],
         )
         assert {each.replica_id for each in row.observers} == {1, 2, 3} - {controller}
-
-
-async def test_each_replica_has_the_directory_id_of_its_metadata_properties() -> None:
-    async with started(nodes=3) as broker, connected(broker.nodes[1].endpoint) as wire:
-        row = await described(wire)
-        known = {
-            each.node.id: decode_id(each.node.partitions.logs.managers[0].meta.directory_id)
-            for each in broker.nodes
-        }
-        replicas = [*row.current_voters, *row.observers]
-        assert {each.replica_id: each.replica_directory_id for each in replicas} == known
-        assert len({*known.values()}) == 3
 
 
 async def test_what_is_not_known_of_other_nodes_is_not_made_up() -> None:

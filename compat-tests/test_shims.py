@@ -66,7 +66,9 @@ SAID_BY_THE_BROKER = {
     "Invalid value soon for configuration retention.ms: Not a number of type LONG": "Invalid value soon for configuration retention.ms: expected a whole number of at least -1",
 }
 """What Kafka's tool finds out by itself, and here the broker does, in its own words."""
-SECRET_ARGUMENT = re.compile(r"(?<=with args ')(.*)--add-config (retention\.mss|no\.such|SCRAM-)[^']*")
+SECRET_ARGUMENT = re.compile(
+    r"(?<=with args ')(.*)--add-config (retention\.mss|no\.such|SCRAM-)[^']*"
+)
 """kbroker's tool hides settings in errors unless all of them are known to be public."""
 
 

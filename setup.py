@@ -44,7 +44,7 @@ COMPILED = {
     "partitions": ("flusher", "leading", "partitions", "replica"),
     "node": ("activity", "fetch_sessions", "metering", "request_memory"),
     "handlers": ("context", "fetch_work", "produce_work"),
-    "net": ("arrivals", "connection", "stored", "transport"),
+    "net": ("arrivals", "connection", "replies", "requests", "stored", "transport"),
 }
 """Modules by the room of `kbroker` that they are in."""
 

@@ -194,12 +194,12 @@ class Encoded(Message):
         self.version = version
         self.body = body
 
-    def decoded(self) -> Any:
-        """The message, for who wants to look at it or to change it."""
+    def decoded(self) -> Message:
+        """Decode the message into an object of its own, which may be changed."""
         return decode(self.cls, self.body, self.version)[0]
 
 
-def with_throttle_time(message: Any, milliseconds: int) -> Any:
+def with_throttle_time(message: Message, milliseconds: int) -> Message:
     """An answer that says for how long its client is held back (KIP-219), where its version can.
 
     Others may be told the same `Encoded`: it stays as it is.
@@ -210,7 +210,7 @@ def with_throttle_time(message: Any, milliseconds: int) -> Any:
             body = struct.pack(">i", milliseconds) + message.body[4:]
             return Encoded(message.cls, message.version, body)
         message = message.decoded()
-    if isinstance(message, Message) and "throttle_time_ms" in message.DEFAULTS:
+    if "throttle_time_ms" in message.DEFAULTS:
         message.throttle_time_ms = milliseconds  # type: ignore[attr-defined]
     return message
 

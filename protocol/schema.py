@@ -230,6 +230,15 @@ class Message(Struct):
         return cls.FLEXIBLE is not None and version >= cls.FLEXIBLE
 
 
+def as_message(declared: object) -> Message:
+    """Return an object of a declared message class as the `Message` that it is.
+
+    Type checkers see a declared class without the base that its decorator gives it.
+    """
+    assert isinstance(declared, Message)
+    return declared
+
+
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[T]) -> type[T]:
     """Declare a struct that is part of a message."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,7 +67,7 @@ async def started_on(
 def hand_to(broker: Broker, key: ApiKey, handler: Callable[[Context, Any], Any]) -> None:
     """Let `handler` handle an API on the first node, for connections that are opened from here on."""
     apis = broker.server._apis
-    broker.server._apis = {**apis, key: replace(apis[key], handler=handler)}
+    broker.server._apis = {**apis, key: apis[key]._replace(handler=handler)}
 
 
 def _paths(data_dir: str | Path | list[Path] | None) -> str | list[str] | None:

@@ -26,8 +26,8 @@ from kbroker.folders.data_folders import (
 )
 from kbroker.folders.growth import finish
 from kbroker.handlers.registry import load_apis
-from kbroker.net.connection import Connection
-from kbroker.net.server import CannotListen, ConnectionClass, Listener, Server
+from kbroker.net.connection import Intercept
+from kbroker.net.server import CannotListen, Listener, Server
 from kbroker.node.node import Node
 from kbroker.runtime.clock import Clock, SystemClock
 from kbroker.runtime.disk_work import DiskWork
@@ -178,7 +178,7 @@ async def open_broker(
     grace_seconds: float = 5,
     cluster_id: str | None = None,
     apart: Apart | None = None,
-    connection_class: ConnectionClass = Connection,
+    intercept: Intercept | None = None,
     service: Service | None = None,
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
@@ -191,7 +191,7 @@ async def open_broker(
     `files` is where the data folder is, to be handed in when it must outlive a broker in memory;
     `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
     default a random one; `apart` says which node runs here of a cluster that has others in other
-    processes; `connection_class` serves each client; `service` is served beside them. Several brokers can run in one process.
+    processes; `intercept` makes the interceptor of each connection's requests; `service` is served beside them. Several brokers can run in one process.
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
@@ -208,7 +208,7 @@ async def open_broker(
         in_memory=data_dir is None,
         clock=clock or SystemClock(),
         apis=load_apis(),
-        connection_class=connection_class,
+        intercept=intercept,
         grace_seconds=grace_seconds,
         nodes=len(ids),
         apart=apart,

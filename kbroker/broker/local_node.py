@@ -23,11 +23,11 @@ from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
 from kbroker.folders.data_folders import DataFolders
 from kbroker.folders.found_folders import FoundFolder
-from kbroker.handlers.registry import Api
+from kbroker.handlers.context import Api
+from kbroker.net.connection import Intercept
 from kbroker.net.server import (
     Bound,
     CannotListen,
-    ConnectionClass,
     Listener,
     Server,
     bind_all,
@@ -86,7 +86,7 @@ class Shared:
     in_memory: bool
     clock: Clock
     apis: Mapping[int, Api]
-    connection_class: ConnectionClass
+    intercept: Intercept | None
     grace_seconds: float
     nodes: int
     apart: Apart | None = None
@@ -312,7 +312,7 @@ class LocalNode:
             gates=[each.gate for each in self.listeners if each.gate is not None],
         )
         self.server = Server(
-            self.node, shared.apis, self._bound, shared.connection_class, nodes=shared.nodes
+            self.node, shared.apis, self._bound, shared.intercept, nodes=shared.nodes
         )
         told = self.server.advertised()
         for each in self.listeners:

@@ -10,8 +10,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-from .context import Context
-from .registry import Api, handles
+from .context import Api, Context
+from .registry import handles
 
 ZERO_LEVELS_SINCE = 4
 """First version whose clients understand a feature that may be off (KAFKA-17011)."""

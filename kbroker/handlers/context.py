@@ -1,15 +1,16 @@
-"""What a handler knows beside the request: the node, and who asks."""
+"""The type of handlers, and what they know beside the request: the node and the client."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.client.endpoint import EVERY_INTERFACE, Endpoint
 from kbroker.coordinator import ClientInfo
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.schema import Message
 from kbroker.runtime.heavy_work import HeavyClient
 from kbroker.security.acls import (
     CLUSTER,
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from kbroker.cluster import Registration
     from kbroker.node.metering import Toll
     from kbroker.node.node import Node
+    from kbroker.partitions.waiters import Outcome
     from kbroker.runtime.slices import Turn
     from kbroker.security.login import Login
 
     from .refused_batches import RefusedBatches
-    from .registry import Api
 
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
@@ -121,6 +122,36 @@ class Peer:
     def shows(self, principal: Principal) -> None:
         """It has shown who it is."""
         self.client = Client(principal, self.host)
+
+
+class Handler(Protocol):
+    """Serves one API."""
+
+    def __call__(
+        self, ctx: Context, request: Message, /
+    ) -> Outcome[Message] | Awaitable[Outcome[Message]]:
+        """Do the ordered work of a request, such as appending its records.
+
+        Args:
+            ctx: The node, the client and the version.
+            request: A message of the API's request class.
+
+        Returns:
+            The outcome, or an awaitable that completes the ordered work and returns it. The next
+            request of the connection is handled after that; see `kbroker.partitions.waiters`.
+        """
+        ...
+
+
+class Api(NamedTuple):
+    """One served API."""
+
+    key: ApiKey
+    versions: range
+    handler: Handler
+    request_class: type[Message]
+    only_looks: bool = False
+    """Whether it is of no use when nobody gets the answer."""
 
 
 class Context:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import trio
 
 from kbroker.protocol.api_keys import ApiKey
@@ -15,8 +17,12 @@ from kbroker.protocol.messages.security import (
 from kbroker.security.acls import Client
 from kbroker.security.errors import LoginFailed
 
-from .context import Context
+from .context import Context, Peer
 from .registry import handles
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+    from kbroker.security.login import Login
 
 WRONG = (
     "Authentication failed: the user or the password is wrong, or the mechanism is not spoken well"
@@ -59,14 +65,37 @@ async def sasl_authenticate(
             error_message="SaslAuthenticate request received after successful authentication",
         )
     try:
-        answer = await login.answer(bytes(request.auth_bytes), trio.current_time)
+        answer = await authenticate(ctx.node, ctx.peer, login, bytes(request.auth_bytes))
     except LoginFailed as error:
-        await trio.sleep(ctx.node.config.failed_login_delay_ms / 1000)
         return SaslAuthenticateResponse(
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.told or WRONG
         )
     if not login.is_done:
         return SaslAuthenticateResponse(auth_bytes=answer)
-    client = Client(login.principal, ctx.peer.host)
-    ctx.node.audit.came_in(client, ctx.peer.listener, login.mechanism)
     return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=login.lifetime_ms)
+
+
+async def authenticate(node: Node, peer: Peer, login: Login, message: bytes) -> bytes:
+    """Continue an authentication with a client's message of the SASL mechanism.
+
+    Args:
+        node: The node, for its audit log and the delay after a failure (KIP-306).
+        peer: The client.
+        login: Its authentication, in which a mechanism was chosen.
+        message: The client's message.
+
+    Returns:
+        The server's message.
+
+    Raises:
+        LoginFailed: After `connection.failed.authentication.delay.ms`.
+    """
+    try:
+        answer = await login.answer(message, trio.current_time)
+    except LoginFailed:
+        await trio.sleep(node.config.failed_login_delay_ms / 1000)
+        raise
+    if login.is_done:
+        client = Client(login.principal, peer.host)
+        node.audit.came_in(client, peer.listener, login.mechanism)
+    return answer

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.client.endpoint import EVERY_INTERFACE, Endpoint
-from kbroker.handlers.context import Peer
-from kbroker.handlers.registry import Api
+from kbroker.handlers.context import Api, Peer
 from kbroker.node.gate import Gate
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
@@ -31,7 +30,7 @@ from kbroker.security.errors import LoginFailed
 from kbroker.security.principals import ANONYMOUS
 
 from .arrivals import HAS_EPOLL, Arrivals
-from .connection import Connection
+from .connection import Connection, Intercept
 from .transport import PlainTransport, Transport
 
 if TYPE_CHECKING:
@@ -110,7 +109,6 @@ class CannotListen(Exception):
     """A listener's address cannot be bound; the message says what to do."""
 
 
-ConnectionClass = Callable[..., Connection]
 Bound = list[tuple[Listener, socket.socket]]
 
 
@@ -273,8 +271,8 @@ def _cannot_listen(listener: Listener, port: int, error: OSError) -> CannotListe
 class Server:
     """Accepts clients of one node on its listeners, within the limits of the configuration.
 
-    `bound` are sockets that listen when it is `run`. `connection_class` serves each
-    client; the test kit has one of its own; `nodes` is how many share the descriptors of this process.
+    `bound` are sockets that listen when it is `run`. `intercept` makes the interceptor of
+    each connection's requests, for the test kit; `nodes` is how many share the descriptors of this process.
     """
 
     def __init__(
@@ -282,14 +280,14 @@ class Server:
         node: Node,
         apis: Mapping[int, Api],
         bound: Bound,
-        connection_class: ConnectionClass = Connection,
+        intercept: Intercept | None = None,
         *,
         nodes: int = 1,
     ) -> None:
         self.connections: set[Connection] = set()
         self._node = node
         self._apis = apis
-        self._connection_class = connection_class
+        self._intercept = intercept
         self._sockets = bound
         self._open = 0
         self._per_host: Counter[str] = Counter()
@@ -344,7 +342,7 @@ class Server:
                 close_all(self._sockets)
         finally:
             for connection in tuple(self.connections):
-                if connection.rests:
+                if connection.is_idle:
                     connection.end()
                     self._forget(connection)
             if self._arrivals is not None:
@@ -399,7 +397,7 @@ class Server:
     async def drain(self) -> None:
         """Wait until no client is owed an answer."""
         # There are many connections and no one event to wait for.
-        while any(each.owes_answers for each in self.connections):  # noqa: ASYNC110
+        while any(each.owes_replies for each in self.connections):  # noqa: ASYNC110
             await trio.sleep(DRAIN_SECONDS)
 
     def close_after_fork(self) -> None:
@@ -512,7 +510,7 @@ class Server:
                 self._leaves(peer.host)
         if connection is None:
             return False
-        if not connection.rest(self._carry_on_soon):
+        if not connection.watch_idle(self._carry_on_soon):
             await self._carry_on(connection)
         return True
 
@@ -529,12 +527,13 @@ class Server:
         opened = await transport()
         if opened is None:
             return None
-        connection = self._connection_class(
+        connection = Connection(
             self._node,
             self._apis,
             opened,
             peer,
             frame_bytes_max=self._node.config.request_max_bytes,
+            intercept=self._intercept,
         )
         self.connections.add(connection)
         return connection
@@ -639,4 +638,4 @@ class Server:
                 if connection.is_overdue(now, first_seconds, idle_seconds):
                     connection.close()
                 else:
-                    connection.rest_if_idle(now)
+                    connection.suspend_if_idle(now)

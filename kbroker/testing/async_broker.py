@@ -33,7 +33,7 @@ from kbroker.storage.naming import META_PROPERTIES
 from .clock import MovableClock
 from .explaining import Explain, Thing
 from .fault import Arming, check_faults
-from .faulty_connection import FaultyConnection
+from .fault_injector import FaultInjector
 from .given import Config, Topics, kit_properties, topics_of
 from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .log_tail import LogTail
@@ -157,7 +157,8 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         """
         self.faults.limits = limits_of(versions) if versions is not None else {}
         for connection in self._connections():
-            if isinstance(connection, FaultyConnection) and not connection.is_spared:
+            injector = connection.requests.interceptor
+            if isinstance(injector, FaultInjector) and not injector.is_spared:
                 connection.close()
 
     def _connections(self) -> list[Connection]:
@@ -367,7 +368,7 @@ async def run_broker(
         listeners_of=listeners_of,
         grace_seconds=grace_seconds,
         cluster_id=cluster_id,
-        connection_class=partial(FaultyConnection, faults),
+        intercept=partial(FaultInjector, faults),
         service=service,
     )
     with log.collecting():

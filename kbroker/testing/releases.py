@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
 
-from kbroker.handlers.registry import Api, load_apis
+from kbroker.handlers.context import Api
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 
 from .names import api_key, first_to_last
@@ -189,5 +189,5 @@ def cut_down(apis: Mapping[int, Api], limits: Limits) -> Mapping[int, Api]:
         allowed = limits.get(api.key, api.versions)
         first, stop = max(api.versions.start, allowed.start), min(api.versions.stop, allowed.stop)
         if first < stop:
-            kept[key] = replace(api, versions=range(first, stop))
+            kept[key] = api._replace(versions=range(first, stop))
     return kept

@@ -1,6 +1,6 @@
 """Fault rules: which requests they hit, on which of their calls, and what happens to those.
 
-The rules know nothing of connections; `faulty_connection` carries them out. What they can do is
+The rules know nothing of connections; `fault_injector` carries them out. What they can do is
 what franz-go's kfake and librdkafka's mock broker can, and more.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kbroker.handlers.registry import Api
+from kbroker.handlers.context import Api
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode

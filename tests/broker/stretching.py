@@ -16,8 +16,7 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
-from kbroker.handlers.context import Peer
-from kbroker.handlers.registry import Api
+from kbroker.handlers.context import Api, Peer
 from kbroker.net.connection import Connection
 from kbroker.net.transport import PlainTransport
 from kbroker.node.node import Node

@@ -16,7 +16,8 @@ import trio.lowlevel
 import trio.testing
 
 from kbroker.broker import Broker
-from kbroker.net.connection import RECEIVE_BYTES, REPLIES_MAX, Connection
+from kbroker.net.connection import RECEIVE_BYTES, Connection
+from kbroker.net.replies import REPLIES_MAX, Replies
 from kbroker.node.request_memory import SHARE_BEYOND, Claim, RequestMemory
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -128,7 +129,7 @@ async def test_a_client_that_never_reads_stops_being_read(start: Start) -> None:
         assert scope.cancelled_caught, f"{sent} requests were taken without an answer being read"
         (deaf,) = broker.server.connections
         # What one read brings comes on top of the bound.
-        assert len(deaf._replies) < REPLIES_MAX + 256 * 1024 // len(frame) + 1
+        assert len(deaf.replies.queue) < REPLIES_MAX + 256 * 1024 // len(frame) + 1
         async with connected(broker.endpoint) as other:
             assert await other.works()
         for _ in range(20):
@@ -670,14 +671,14 @@ async def test_an_answer_that_cannot_be_sent_ends_its_own_connection_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever gives answers to several goes on after the first."""
-    encode = Connection._encode
+    encode = Replies._encode
 
-    def fail_for_one(connection: Connection, asked: RequestHeader, response: Any) -> Any:
+    def fail_for_one(replies: Replies, asked: RequestHeader, response: Any) -> Any:
         if asked.api_key == ApiKey.PRODUCE and asked.client_id == "unlucky":
             raise RuntimeError("planted")
-        return encode(connection, asked, response)
+        return encode(replies, asked, response)
 
-    monkeypatch.setattr(Connection, "_encode", fail_for_one)
+    monkeypatch.setattr(Replies, "_encode", fail_for_one)
     async with (
         started(tmp_path) as broker,
         connected(broker.endpoint) as unlucky,

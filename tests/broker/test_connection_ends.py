@@ -97,7 +97,7 @@ async def with_unsent_answers(broker: Broker, wire: Wire, topic: Topic) -> None:
     for _ in range(FETCHES):
         await wire.send(ApiKey.FETCH, 12, fetch_request(topic, max_bytes=4 * LARGE_BYTES))
     (connection,) = broker.nodes[0].server.connections
-    await until(lambda: connection.owes_answers)
+    await until(lambda: connection.owes_replies)
     await trio.testing.wait_all_tasks_blocked(0.02)
 
 

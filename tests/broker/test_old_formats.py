@@ -320,9 +320,9 @@ async def test_a_request_that_is_converted_is_not_idle(
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message(), acks=0), answered=False)
     await until(lambda: held.begun)
     (connection,) = broker.server.connections
-    assert connection.owes_answers
+    assert connection.owes_replies
     held.released.set()
-    await until(lambda: not connection.owes_answers)
+    await until(lambda: not connection.owes_replies)
 
 
 async def test_a_large_request_counts_until_it_is_converted(

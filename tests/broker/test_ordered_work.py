@@ -845,9 +845,7 @@ def test_only_a_long_poll_is_begun_when_its_turn_comes() -> None:
         if Waiting in names:
             polls.add(key)
         for kind in names - {Waiting, messages.response_class(ApiKey(key))}:
-            assert issubclass(kind, (Pending, Coroutine, Encoded)), (
-                f"{api.handler.__name__}: {returned}"
-            )
+            assert issubclass(kind, (Pending, Coroutine, Encoded)), f"{api.key.name}: {returned}"
     assert polls == {ApiKey.FETCH, ApiKey.SHARE_FETCH}
 
 
@@ -964,7 +962,7 @@ async def test_what_only_looks_is_not_done_for_a_client_that_has_gone() -> None:
             await wire.send_bytes(frame * 1000 + wire.frame(*creation("t")))
             await until(lambda: broker.server.connections)
             (connection,) = broker.server.connections
-            await until(lambda: connection._owes_too_much)
+            await until(lambda: connection.replies.is_full)
             await trio.testing.wait_all_tasks_blocked(0.05)
             before = looks
             await wire.reset()
@@ -1015,10 +1013,10 @@ async def test_no_transaction_stays_open_that_its_client_has_ended(
                 producer = await begin(wire, f"tx{i}")
                 await wire.ask(*adding(producer, "t", f"tx{i}"))
                 (connection,) = broker.server.connections
-                before = connection.requests
+                before = connection.requests.count
                 await wire.send(*ending(producer, f"tx{i}"))
                 if resets:
-                    await until(lambda: connection.requests > before)  # noqa: B023
+                    await until(lambda: connection.requests.count > before)  # noqa: B023
                     await wire.reset()
             await is_left(broker)
         states = [each.state.label for _, _, each in broker.node.transactions.known()]

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
 from kbroker.net.arrivals import HAS_EPOLL
-from kbroker.net.connection import REST_SECONDS, Connection
+from kbroker.net.connection import IDLE_SECONDS, Connection
 from kbroker.protocol.api_keys import ApiKey
 
 from ..brokers import started
@@ -44,14 +44,14 @@ def only(broker: Broker) -> Connection:
 
 def let_rest(connection: Connection) -> None:
     """As if it had been idle for some time."""
-    connection.rest_if_idle(trio.current_time() + REST_SECONDS + 1)
+    connection.suspend_if_idle(trio.current_time() + IDLE_SECONDS + 1)
 
 
 async def awake(broker: Broker, wire: Wire, topic: Topic) -> Connection:
     """The connection after an answer that had to be waited for."""
     await fetch(wire, topic, max_wait_ms=10)
     connection = only(broker)
-    assert not connection.rests
+    assert not connection.is_idle
     return connection
 
 
@@ -61,9 +61,9 @@ async def test_a_connection_rests_until_something_is_to_be_waited_for() -> None:
         topic = await create_topic(wire, "t")
         await metadata(wire)
         let_rest(only(broker))
-        await until(lambda: only(broker).rests)
+        await until(lambda: only(broker).is_idle)
         await metadata(wire)
-        assert only(broker).rests
+        assert only(broker).is_idle
         await awake(broker, wire, topic)
 
 
@@ -71,12 +71,12 @@ async def test_its_tasks_end_when_they_had_nothing_to_do_for_some_time() -> None
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         connection = await awake(broker, wire, topic)
-        connection.rest_if_idle(trio.current_time())
+        connection.suspend_if_idle(trio.current_time())
         await wait_all_tasks_blocked()
-        assert not connection.rests, "it was busy just now"
-        await until(lambda: connection.rests)
+        assert not connection.is_idle, "it was busy just now"
+        await until(lambda: connection.is_idle)
         assert await wire.works()
-        assert connection.rests
+        assert connection.is_idle
         await produce(wire, topic, batch([b"x"]))
         assert values_of(await fetch(wire, topic)) == [b"x"]
 
@@ -89,7 +89,7 @@ async def test_who_waits_for_records_does_not_rest() -> None:
     ):
         topic = await create_topic(writer, "t")
         await reader.send(ApiKey.FETCH, 12, fetch_request(topic, 0, max_wait_ms=LONG_MS))
-        await until(lambda: any(each.owes_answers for each in broker.server.connections))
+        await until(lambda: any(each.owes_replies for each in broker.server.connections))
         for connection in broker.server.connections:
             let_rest(connection)
         await wait_all_tasks_blocked()
@@ -116,7 +116,7 @@ async def test_who_closes_while_it_rests_is_forgotten(is_awake: bool) -> None:
                 if is_awake:
                     topic = await create_topic(wire, f"t{number}")
                     let_rest(await awake(broker, wire, topic))
-                    await until(lambda: only(broker).rests)
+                    await until(lambda: only(broker).is_idle)
             await until(lambda: not broker.server.connections)
 
 
@@ -142,7 +142,7 @@ async def test_it_can_be_closed_while_its_tasks_begin() -> None:
         port = wire.stream.socket.getsockname()[1]
         connection = next(each for each in broker.server.connections if each.peer.port == port)
         await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([b"x"])))
-        await until(lambda: connection.requests == 2)
+        await until(lambda: connection.requests.count == 2)
         connection.close()
         await wire.wait_closed()
         assert values_of(await fetch(other, topic)) == [b"x"]
@@ -163,7 +163,7 @@ async def test_it_ends_with_its_broker() -> None:
             wire = await stack.enter_async_context(connected(broker.endpoint))
             assert await wire.works()
             connection = only(broker)
-            assert connection.rests
+            assert connection.is_idle
         await wire.wait_closed()
         assert connection.peer.is_gone
         assert not broker.server.connections
@@ -172,7 +172,7 @@ async def test_it_ends_with_its_broker() -> None:
 async def test_it_is_closed_for_what_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         assert await wire.works()
-        assert only(broker).rests
+        assert only(broker).is_idle
         await wire.send_bytes(b"\xff" * 8)
         await wire.wait_closed()
         assert "frame of -1 bytes" in caplog.text
@@ -196,6 +196,6 @@ async def test_many_that_rest_take_little_memory() -> None:
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        resting = sum(each.rests for each in broker.server.connections)
+        resting = sum(each.is_idle for each in broker.server.connections)
         assert resting > 0.9 * IDLE, "others had their turn before some of them"
         assert (after - before) / IDLE < IDLE_BYTES

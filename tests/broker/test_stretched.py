@@ -8,15 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.handlers.context import Context
-from kbroker.handlers.registry import Api, load_apis
+from kbroker.handlers.context import Api, Context
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.transactions import DescribeProducersRequest
 
@@ -161,14 +160,15 @@ async def test_a_handler_that_keeps_the_loop_is_found() -> None:
         return apis[ApiKey.DESCRIBE_TRANSACTIONS].handler(ctx, asked)
 
     async def multiplying(ctx: Context, asked: Any) -> Any:
-        answer = await apis[ApiKey.DESCRIBE_PRODUCERS].handler(ctx, asked)
+        work: Any = apis[ApiKey.DESCRIBE_PRODUCERS].handler(ctx, asked)
+        answer = await work
         for topic in answer.topics:
             for row in topic.partitions:
                 row.active_producers *= max(len(asked.topics), 1)
         return answer
 
     planted: dict[int, Api] = {
-        key: replace(apis[key], handler=handler)
+        key: apis[key]._replace(handler=handler)
         for key, handler in (
             (ApiKey.DESCRIBE_TRANSACTIONS, slow),
             (ApiKey.DESCRIBE_PRODUCERS, multiplying),

@@ -13,7 +13,8 @@ import trio
 import trio.testing
 
 from kbroker.broker import Broker
-from kbroker.net.connection import ROW_BYTES, Connection
+from kbroker.net.connection import Connection
+from kbroker.net.replies import ROW_BYTES
 from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -44,14 +45,16 @@ ALL = MetadataRequest(topics=None)
 
 
 def owed_bytes(connection: Connection) -> int:
-    return connection._queued_bytes + sum(map(len, connection._unsent))
+    return connection.replies.owed_bytes
 
 
 async def connection_of(broker: Broker, wire: Wire) -> Connection:
     """The broker's end, once it has read something."""
     name = wire.stream.socket.getsockname()
     await until(
-        lambda: any(_is_end_of(each, name) and each.requests for each in broker.server.connections)
+        lambda: any(
+            _is_end_of(each, name) and each.requests.count for each in broker.server.connections
+        )
     )
     return next(each for each in broker.server.connections if _is_end_of(each, name))
 
@@ -63,10 +66,10 @@ def _is_end_of(connection: Connection, name: Any) -> bool:
 
 async def has_stopped_reading(connection: Connection) -> None:
     """Wait until it does not take more requests, because its client does not take its answers."""
-    await until(lambda: connection._owes_too_much)
+    await until(lambda: connection.replies.is_full)
     before = -1
-    while before != connection.requests:
-        before = connection.requests
+    while before != connection.requests.count:
+        before = connection.requests.count
         await trio.testing.wait_all_tasks_blocked(0.05)
 
 
@@ -109,14 +112,14 @@ async def test_answers_that_nobody_takes_stop_the_reader(count: int) -> None:
             await deaf.send_bytes(data)
             connection = await connection_of(broker, deaf)
             most = 0
-            while not connection._owes_too_much:
+            while not connection.replies.is_full:
                 assert await other.works()
                 most = max(most, owed_bytes(connection))
             await has_stopped_reading(connection)
             assert await other.works()
         most = max(most, owed_bytes(connection))
         assert UNSENT_BYTES < most <= UNSENT_BYTES + answer_bytes
-        assert connection.requests < count
+        assert connection.requests.count < count
         assert step.seconds < TURN_SECONDS_MAX, str(step)
 
 

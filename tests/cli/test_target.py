@@ -81,7 +81,7 @@ def test_a_broker_that_stops_answering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def only_waits(connection: Connection) -> bool:
     """Whether all that its client has asked is a fetch that waits for records."""
-    return connection.owes_answers and not connection.is_working
+    return connection.owes_replies and not connection.is_working
 
 
 async def test_reading_goes_on_when_a_broker_comes_back(cli: Cli, tmp_path: Path) -> None:

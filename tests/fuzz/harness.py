@@ -12,7 +12,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from kbroker.cluster import Cluster
 from kbroker.cluster.quota_changes import alter_quotas
 from kbroker.config import BrokerConfig
 from kbroker.config.broker_table import STANDARD_AUTHORIZER
-from kbroker.handlers.context import Context, Peer
-from kbroker.handlers.registry import Api, load_apis
+from kbroker.handlers.context import Api, Context, Peer
+from kbroker.handlers.registry import load_apis
 from kbroker.net.connection import Connection
 from kbroker.net.server import Listener
 from kbroker.net.transport import PlainTransport
@@ -145,7 +145,7 @@ class Fuzzer:
                 self.report.hits[api.key.name] += 1
             return api.handler(ctx, asked)
 
-        return replace(api, handler=handler)
+        return api._replace(handler=handler)
 
     async def run(self, frames: int) -> Report:
         """Send the frames; the report says what went wrong."""

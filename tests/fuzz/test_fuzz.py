@@ -6,7 +6,6 @@ import logging
 import random
 import struct
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, HeartbeatResponse
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
+from kbroker.protocol.schema import Message, as_message
 from kbroker.security.principals import Principal
 from kbroker.security.quotas import Entity
 
@@ -160,7 +160,7 @@ async def test_valid_requests_are_valid() -> None:
 async def planted(key: ApiKey, handler: Any, frames: int = 400) -> harness.Report:
     """A run against a broker of one API, whose handler is broken."""
     apis = load_apis()
-    broken = {key: replace(apis[key], handler=handler), 18: apis[18]}
+    broken = {key: apis[key]._replace(handler=handler), 18: apis[18]}
     return await Fuzzer(1, broken).run(frames)
 
 
@@ -184,15 +184,20 @@ async def test_a_late_error_is_reported() -> None:
 
 
 async def test_an_answer_that_cannot_be_encoded_is_reported() -> None:
-    report = await planted(
-        ApiKey.HEARTBEAT, lambda ctx, request: HeartbeatResponse(error_code=request.generation_id)
-    )
+    def unencodable(_: Context, request: Any) -> Message:
+        return as_message(HeartbeatResponse(error_code=request.generation_id))
+
+    report = await planted(ApiKey.HEARTBEAT, unencodable)
     assert any("EncodeError" in failure for failure in report.failures)
 
 
 async def test_the_answer_of_another_api_is_reported() -> None:
     apis = load_apis()
-    broken = {11: replace(apis[11], handler=lambda ctx, request: HeartbeatResponse()), 18: apis[18]}
+
+    def wrong(_: Context, request: Message) -> Message:
+        return as_message(HeartbeatResponse())
+
+    broken = {11: apis[11]._replace(handler=wrong), 18: apis[18]}
     report = await Fuzzer(1, broken).run(200)
     assert any("decoded" in failure or "mean nothing" in failure for failure in report.failures)
 

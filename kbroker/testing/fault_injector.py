@@ -1,8 +1,8 @@
-"""A connection on which armed faults hit requests and answers."""
+"""Faults of the test kit, injected into the requests and replies of a connection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple
@@ -11,16 +11,18 @@ import trio
 
 from kbroker.cluster.peers import client_id_of
 from kbroker.handlers.context import Refused
-from kbroker.handlers.registry import Api
-from kbroker.net.connection import Connection, Parts, abandon
-from kbroker.partitions.waiters import Pending, Waiting
+from kbroker.net.replies import Parts, Replies
+from kbroker.net.requests import Request, Requests
+from kbroker.node.node import Node
+from kbroker.partitions.waiters import Outcome, Pending, Waiting
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.compile import Encoded
+from kbroker.protocol.compile import Encoded, with_throttle_time
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
-from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.records import HEADER_SIZE
+from kbroker.protocol.schema import Message, as_message
 from kbroker.schemas import CLIENT_ID as REGISTRY_CLIENT_ID
 
 from .error_answers import error_answer
@@ -30,124 +32,109 @@ from .rules import Asked, Faults, Rule, asked_of
 from .schedule import Effect
 
 
-class Mangled(NamedTuple):
-    """An answer that does not go out as it should."""
-
-    response: Any
-    effect: Effect
-
-
 class Asking(NamedTuple):
-    """One request with its number of array elements, what is asked with it, and what serves it."""
+    """A request, and what the rules of faults compare."""
 
-    api: Api
-    header: RequestHeader
-    request: Any
-    rows: int
+    request: Request
     asked: Asked
 
 
-class FaultyConnection(Connection):
-    """Asks `faults` what to do with each request.
+class FaultInjector:
+    """Asks `faults` what to do with each request of one connection.
 
     A request that is delayed, or that a hook thinks about, holds up what its client sends after it,
     as a slow network would: work is done in the order of arrival.
+
+    Args:
+        faults: The rules of the broker under test.
+        node: The node that serves the connection.
+        requests: The connection's requests; faults are injected before their handlers.
+        replies: Its replies; faults may change their bytes.
     """
 
-    def __init__(self, faults: Faults, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, faults: Faults, node: Node, requests: Requests, replies: Replies) -> None:
         self._faults = faults
+        self._node = node
+        self._requests = requests
+        self._replies = replies
         self._is_known = False
+        self._altered: dict[int, Effect] = {}
+        """By correlation ID: how the bytes of a reply are altered."""
         self.is_of_kit = False
         """The test itself asks."""
         self.is_spared = False
         """The test itself, its schema registry or another node asks, and no fault hits it."""
+        replies.on_encoded = self._alter
 
     # -- who asks
 
-    def _get_to_know(self, header: RequestHeader) -> None:
-        """The first request says whose connection it is, and so what it may know of."""
-        if not self._is_known:
-            self._is_known = True
-            self.is_of_kit = header.client_id == CLIENT_ID
-            self.is_spared = (
-                self.is_of_kit
-                or header.client_id == REGISTRY_CLIENT_ID
-                or self._is_of_node(header.client_id)
-            )
-            self._traced = self._traced and not self.is_spared
-            if not self.is_spared:
-                self._apis = self._faults.admitted(self._apis)
+    def identify(self, header: RequestHeader) -> None:
+        """Find out from the first request whose connection this is, and what it may know of."""
+        if self._is_known:
+            return
+        self._is_known = True
+        self.is_of_kit = header.client_id == CLIENT_ID
+        self.is_spared = (
+            self.is_of_kit
+            or header.client_id == REGISTRY_CLIENT_ID
+            or self._is_of_node(header.client_id)
+        )
+        if self.is_spared:  # traces of the test's own requests would hide those of its clients
+            self._requests.is_traced = self._replies.is_traced = False
+        else:
+            self._requests.apis = self._faults.admitted(self._requests.apis)
 
     def _is_of_node(self, client_id: str | None) -> bool:
         node_ids = self._node.cluster.node_ids
         return any(client_id == client_id_of(each) for each in node_ids if each != self._node.id)
 
-    def _trace(self, header: RequestHeader, request: Any) -> None:
-        """What the test itself asks would drown what its clients ask."""
-        self._get_to_know(header)
-        if not self.is_spared:
-            super()._trace(header, request)
-
-    def _refuse_or_answer(self, header: RequestHeader) -> None:
-        self._get_to_know(header)
-        super()._refuse_or_answer(header)
-
-    def _is_served(self, header: RequestHeader) -> bool:
-        api = self._apis.get(header.api_key)
-        return api is not None and header.api_version in api.versions
-
     # -- requests
 
-    async def _handle_frames(self) -> None:
-        await super()._handle_frames()
-        self._node.changes.happened()  # who waits for rest looks again: less is being worked on
+    def finished(self) -> None:
+        """Wake those who wait until the broker is idle: less is being worked on."""
+        self._node.changes.happened()
 
-    async def _handle(self, api: Api, header: RequestHeader, request: Any, rows: int) -> None:
-        self._get_to_know(header)
+    def dispatch(self, request: Request) -> Awaitable[None] | None:
+        """Serve a request, or carry out the rule that it meets."""
+        api, header, body, _ = request
         if self.is_spared:
             if self.is_of_kit:
                 self._faults.own.add(api.key)
-            await self._serve_plainly(api, header, request, rows)
-        elif not self._is_served(header):
-            self._refuse_or_answer(header)
-        elif api.key == ApiKey.FETCH and self._names_too_little(header, request):
-            self._reply(header, FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-        else:
-            asked = asked_of(
-                api.key, header.api_version, header.client_id, request, self._name_of_topic
-            )
-            rule = self._faults.take(asked)
-            asking = Asking(api, header, request, rows, asked)
-            await (self._serve(asking) if rule is None else self._hit(rule, asking))
+            return self._requests.dispatch(*request)
+        if api.key == ApiKey.FETCH and self._names_too_little(header, body):
+            not_found = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            self._requests.reply(header, as_message(not_found))
+            return None
+        asked = asked_of(api.key, header.api_version, header.client_id, body, self._name_of_topic)
+        rule = self._faults.take(asked)
+        asking = Asking(request, asked)
+        return self._serve(asking) if rule is None else self._hit(rule, asking)
 
     async def _serve(self, asking: Asking) -> None:
         """Serve a request that no rule hits, unless one breaks its batches."""
-        api, header, request, rows, asked = asking
+        request, asked = asking
         if self._faults.corrupts(asked):
-            if api.key == ApiKey.PRODUCE:
-                self._break_batches(asked, request)
-            elif api.key == ApiKey.FETCH:
+            if request.api.key == ApiKey.PRODUCE:
+                self._break_batches(asked, request.body)
+            elif request.api.key == ApiKey.FETCH:
                 await self._answer_with_broken_batches(asking)
                 return
-        await self._serve_plainly(api, header, request, rows)
+        await self._serve_plainly(request)
 
-    async def _serve_plainly(
-        self, api: Api, header: RequestHeader, request: Any, rows: int
-    ) -> None:
-        unfinished = super()._handle(api, header, request, rows)
+    async def _serve_plainly(self, request: Request) -> None:
+        unfinished = self._requests.dispatch(*request)
         if unfinished is not None:
             await unfinished
 
-    async def _ordered_work(self, asking: Asking) -> Any:
-        """Call the handler; what it returns is the answer, or stands for it."""
-        result = asking.api.handler(self._context(asking.header, asking.rows), asking.request)
+    async def _ordered_work(self, request: Request) -> Outcome[Message]:
+        """Call the handler and return the outcome."""
+        result = self._requests.call_handler(*request)
         return await result if isawaitable(result) else result
 
-    def _names_too_little(self, header: RequestHeader, request: FetchRequest) -> bool:
-        """A fetch of a session does not name its partitions (KIP-227), and a rule has to know them.
+    def _names_too_little(self, header: RequestHeader, request: Any) -> bool:
+        """Return True for a fetch of a session, which does not name its partitions (KIP-227).
 
-        A session that is not found any more makes the client name all of them.
+        A rule has to know them. A session that is not found makes the client name all of them.
         """
         return request.session_epoch > 0 and self._faults.must_know_partitions(
             header.client_id or ""
@@ -159,7 +146,7 @@ class FaultyConnection(Connection):
 
     async def _hit(self, rule: Rule, asking: Asking) -> None:
         """Carry out a rule on one request."""
-        effect, (api, header, request, rows, _) = rule.effect, asking
+        effect, (request, _) = rule.effect, asking
         if rule.after:
             await self._answer(rule, asking)
         elif effect is Effect.HOOK:
@@ -169,51 +156,56 @@ class FaultyConnection(Connection):
         elif effect is Effect.DISCONNECT:
             raise Refused(f"fault: {rule}")
         elif effect is Effect.BLACKHOLE:
-            self._reply(header, Waiting(trio.sleep_forever))
+            self._requests.reply(request.header, Waiting(trio.sleep_forever))
         elif effect is Effect.DELAY:
             await trio.sleep(rule.milliseconds / 1000)
-            await self._serve_plainly(api, header, request, rows)
+            await self._serve_plainly(request)
         else:
             await self._answer(rule, asking)
 
     async def _refuse(self, rule: Rule, asking: Asking) -> None:
         """Answer with the error; rows about what is not meant are served as they should be."""
-        api, header, request, _, _ = asking
+        request = asking.request
+        key, header = request.api.key, request.header
         if rule.top_level:
-            self._reply(header, messages.response_class(api.key)(error_code=rule.code))
+            self._requests.reply(header, messages.response_class(key)(error_code=rule.code))
             return
-        kept, refused = split(request, rule.target, self._name_of_topic)
-        refusal = error_answer(api.key, refused, rule.code)
+        kept, refused = split(request.body, rule.target, self._name_of_topic)
+        refusal = error_answer(key, refused, rule.code)
         if kept is None:
-            self._reply(header, refusal)
+            self._requests.reply(header, refusal)
             return
-        result = await self._ordered_work(asking._replace(request=kept))
-        self._reply(header, _Changed(result, lambda response: joined(response, refusal)))
+
+        async def join(response: Message) -> Message:
+            return as_message(joined(response, refusal))
+
+        result = await self._ordered_work(request._replace(body=kept))
+        self._requests.reply(header, _Changed(result, join))
 
     async def _ask_first(self, rule: Rule, asking: Asking) -> None:
         """Let a hook answer, or another rule do what it does, or serve the request."""
-        _, header, request, _, asked = asking
+        request, asked = asking
         try:
-            answer = await self._ask_hook(rule, request, asked)
+            answer = await self._ask_hook(rule, request.body, asked)
         except OSError as error:
             raise Refused(str(error)) from error
         if answer is not None:
-            self._reply(header, answer)
+            self._requests.reply(request.header, answer)
             return
         next_rule = self._faults.take_next(asked, rule)
         await (self._serve(asking) if next_rule is None else self._hit(next_rule, asking))
 
-    async def _ask_hook(self, rule: Rule, message: Any, asked: Asked) -> Any:
-        """What a hook returns. Raises OSError to close the connection."""
+    async def _ask_hook(self, rule: Rule, message: Message, asked: Asked) -> Message | None:
+        """Return what a hook returns. Raises OSError to close the connection."""
         assert rule.hook is not None
         try:
             answer = rule.hook(message, asked)
             if isawaitable(answer):
                 answer = await answer
             expected = messages.response_class(asked.api)
-            if answer is not None and not isinstance(answer, expected):
-                raise TypeError(f"a hook answers with None or a {expected.__name__}: {answer!r}")
-            return answer
+            if answer is None or isinstance(answer, expected):
+                return answer
+            raise TypeError(f"a hook answers with None or a {expected.__name__}: {answer!r}")
         except OSError:
             raise
         except Exception as error:
@@ -234,24 +226,26 @@ class FaultyConnection(Connection):
         return [row for row in rows if row.records]
 
     async def _answer_with_broken_batches(self, asking: Asking) -> None:
-        def break_batches(response: Any) -> Any:
+        async def break_batches(response: Message) -> Message:
             self._break_batches(asking.asked, response)
             return response
 
-        self._reply(asking.header, _Changed(await self._ordered_work(asking), break_batches))
+        result = await self._ordered_work(asking.request)
+        self._requests.reply(asking.request.header, _Changed(result, break_batches))
 
     # -- answers
 
     async def _answer(self, rule: Rule, asking: Asking) -> None:
         """Do the work, then lie about it."""
-        result = await self._ordered_work(asking)
+        request = asking.request
+        result = await self._ordered_work(request)
         if result is not None:
-            lie = partial(self._lie, rule, asking.asked)
-            self._reply(asking.header, _Changed(result, lie))
+            lie = partial(self._lie, rule, asking)
+            self._requests.reply(request.header, _Changed(result, lie))
         elif rule.effect is Effect.DISCONNECT:  # Produce with acks=0
             raise Refused(f"fault: {rule}")
 
-    async def _lie(self, rule: Rule, asked: Asked, response: Any) -> Any:
+    async def _lie(self, rule: Rule, asking: Asking, response: Message) -> Message:
         effect = rule.effect
         if effect is Effect.DISCONNECT:
             raise OSError(f"fault: {rule}")
@@ -260,15 +254,14 @@ class FaultyConnection(Connection):
         elif effect is Effect.DELAY:
             await trio.sleep(rule.milliseconds / 1000)
         elif effect is Effect.THROTTLE:
-            if hasattr(response, "throttle_time_ms"):
-                response.throttle_time_ms = int(rule.milliseconds)
+            response = with_throttle_time(response, int(rule.milliseconds))
         elif effect is Effect.ERROR:
             self._set_error(rule, response)
         elif effect is Effect.HOOK:
-            answer = await self._ask_hook(rule, response, asked)
+            answer = await self._ask_hook(rule, response, asking.asked)
             return response if answer is None else answer
         elif effect in (Effect.HALF_FRAME, Effect.ANSWER_TWICE):
-            return Mangled(response, effect)
+            self._altered[asking.request.header.correlation_id] = effect
         return response
 
     def _set_error(self, rule: Rule, response: Any) -> None:
@@ -278,42 +271,39 @@ class FaultyConnection(Connection):
             rows = covered_rows(response, rule.target, self._name_of_topic)
             set_errors(response, rule.code, rows)
 
-    def _encode(self, asked: RequestHeader, response: Any) -> Parts:
-        if not isinstance(response, Mangled):
-            return super()._encode(asked, response)
-        parts = super()._encode(asked, response.response)
-        if response.effect is Effect.ANSWER_TWICE:
+    def _alter(self, header: RequestHeader, parts: Parts) -> Parts:
+        """Send a reply twice, or half of it and then close the connection."""
+        effect = self._altered.pop(header.correlation_id, None)
+        if effect is None:
+            return parts
+        if effect is Effect.ANSWER_TWICE:
             return parts + parts
-        while len(self._replies) > 1:
-            _, reply, size, _, _ = self._replies.pop()
-            self._queued_bytes -= size
-            abandon(reply)
-        self._replies.append((asked, Waiting(_break_off), 0, None, 0.0))
+        self._replies.end_after_first(OSError("fault: an answer ends in the middle"))
         return _half(parts)
 
 
-async def _break_off() -> None:
-    """Nothing more is answered."""
-    raise OSError("fault: an answer ends in the middle")
-
-
-async def _resolve(result: Any) -> Any:
-    """The response that a handler's result stands for, which may be changed."""
-    if isinstance(result, Encoded):
-        return result.decoded()
+async def _resolve(result: Outcome[Message]) -> Message | None:
+    """Wait for the response that an outcome stands for. It may be changed."""
+    response: Message | None
     if isinstance(result, Pending):
-        return await result.wait()
-    return await result.begin() if isinstance(result, Waiting) else result
+        response = await result.wait()
+    elif isinstance(result, Waiting):
+        response = await result.begin()
+    else:
+        response = result
+    return response.decoded() if isinstance(response, Encoded) else response
 
 
-class _Changed(Pending[Any]):
-    """An answer that is changed when it is there. Who gives up waiting gives up the original."""
+class _Changed(Pending[Message]):
+    """A response that is changed when it exists. Abandoning it abandons the original."""
 
     __slots__ = ("_change", "_original")
 
     is_given = False
 
-    def __init__(self, original: Any, change: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, original: Outcome[Message], change: Callable[[Message], Awaitable[Message]]
+    ) -> None:
         super().__init__()
         self._original = original
         self._change = change
@@ -322,10 +312,9 @@ class _Changed(Pending[Any]):
         if isinstance(self._original, Pending):
             await self._original.until_ready()
 
-    async def wait(self) -> Any:
+    async def wait(self) -> Message | None:
         response = await _resolve(self._original)
-        changed = None if response is None else self._change(response)
-        return await changed if isawaitable(changed) else changed
+        return None if response is None else await self._change(response)
 
     def abandon(self) -> None:
         if isinstance(self._original, Pending):

@@ -1,0 +1,446 @@
+"""The requests of one connection: from frames to handlers, and their results to `Replies`.
+
+`Connection` feeds received bytes into `Requests.frames` and calls `handle_some`. Requests are
+handled in arrival order, and each one completes its ordered work (append, join, create) before the
+next one begins. A handler that returns an awaitable has more ordered work to do: `handle_some`
+returns it to the connection, which awaits it.
+
+Only a Produce request follows another Produce request at once. Every other request first waits
+until the records of the requests before it are appended, so that it sees them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kbroker.handlers.api_versions import refuse_version
+from kbroker.handlers.context import Api, Context, Peer, Refused
+from kbroker.handlers.security import authenticate
+from kbroker.node.metering import Toll
+from kbroker.node.request_memory import Claim
+from kbroker.partitions.waiters import Outcome, Pending, Waiting
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import (
+    OBJECTS_MAX,
+    TooManyElements,
+    decode_counted,
+    decode_in_slices,
+)
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.framing import FrameReader
+from kbroker.protocol.headers import RequestHeader, decode_request_header
+from kbroker.protocol.messages import response_class
+from kbroker.protocol.schema import Message, as_message
+from kbroker.security.errors import LoginFailed
+
+from .replies import PRODUCE, SMALL_ROWS, Replies
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
+    from kbroker.runtime.slices import Turn
+    from kbroker.security.login import Login
+
+wire_logger = logging.getLogger("kbroker.protocol")
+
+# A request of at most this size is decoded in less than a time slice.
+SMALL_BYTES = 32 * 1024
+# So is a larger one with at most this many array elements: the rest of it is record batches, which
+# are not decoded, and strings of at most 32 KiB.
+SMALL_ELEMENTS = 64
+# Produce requests of at most this size are handled in a row, up to LIGHT_MAX, before the end of the
+# time slice is checked.
+LIGHT_BYTES = 1024
+LIGHT_MAX = 16
+
+# Only brokers send these, and their time is not charged to quotas.
+_INTER_BROKER = frozenset({ApiKey.WRITE_TXN_MARKERS})
+# The header for replies to raw SASL messages, which have no header of their own.
+_RAW_SASL = RequestHeader(int(ApiKey.SASL_AUTHENTICATE), 0, 0, None)
+
+
+class Request(NamedTuple):
+    """A decoded request, and the number of its array elements."""
+
+    api: Api
+    header: RequestHeader
+    body: Message
+    rows: int
+
+
+class Interceptor(Protocol):
+    """Sees the requests of one connection before their handlers do; the test kit injects faults so."""
+
+    def identify(self, header: RequestHeader) -> None:
+        """Inspect a request's header before its version is checked."""
+        ...
+
+    def dispatch(self, request: Request) -> Awaitable[None] | None:
+        """Handle a request in place of `Requests.dispatch`."""
+        ...
+
+    def finished(self) -> None:
+        """Note that all complete requests have been handled."""
+        ...
+
+
+class Requests:
+    """Decodes, authenticates, charges and dispatches the requests of one connection.
+
+    Args:
+        node: The node that serves the connection.
+        apis: The served APIs by key.
+        peer: The client.
+        replies: Receives the reply of each request.
+        turn: The client's time slices.
+        claim: The memory that large incomplete requests take.
+        frame_bytes_max: The largest request in bytes once the client is authenticated.
+        now: Returns the time in seconds of the event loop's clock.
+    """
+
+    __slots__ = (
+        "_activity",
+        "_charge",
+        "_frame_bytes_max",
+        "_has_appends",
+        "_login",
+        "_meters",
+        "_node",
+        "_now",
+        "_peer",
+        "_quotas",
+        "_read_at",
+        "_replies",
+        "apis",
+        "claim",
+        "count",
+        "frames",
+        "interceptor",
+        "is_aborted",
+        "is_traced",
+        "must_yield",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        node: Node,
+        apis: Mapping[int, Api],
+        peer: Peer,
+        replies: Replies,
+        turn: Turn,
+        claim: Claim,
+        *,
+        frame_bytes_max: int,
+        now: Callable[[], float],
+    ) -> None:
+        self.apis = apis
+        self.frames = FrameReader(frame_bytes_max)
+        self.count = 0
+        """How many requests have come."""
+        self.must_yield = False
+        """The time slice is over, and complete requests may be left."""
+        self.is_aborted = False
+        """No more requests are handled."""
+        self.is_traced = wire_logger.isEnabledFor(logging.DEBUG)
+        self.interceptor: Interceptor | None = None
+        self._node = node
+        self._peer = peer
+        self._replies = replies
+        self.turn = turn
+        self.claim = claim
+        self._now = now
+        self._frame_bytes_max = frame_bytes_max
+        self._quotas = node.cluster.client_quotas
+        self._meters = node.meters
+        self._activity = node.activity
+        """Counts the requests of each client; None while nothing shows them."""
+        self._charge: Toll | None = None
+        """The quota charge of the current request; None if there are no quotas."""
+        self._read_at = 0.0
+        """When the current request was read, in seconds of `time.perf_counter`."""
+        self._has_appends = False
+        """A queued reply may wait for records to be appended."""
+        self._login = peer.login
+        """The client's authentication; None once it is done for good."""
+        if self._login is not None:
+            self.frames.limit = node.config.login_bytes_max
+
+    @property
+    def is_throttled(self) -> bool:
+        """Return True if complete requests have to wait for the end of a throttle time (KIP-219).
+
+        A large request that is partly received is received to its end, because it holds memory.
+        """
+        return self._replies.throttled_until is not None and not self.frames.held
+
+    @property
+    def awaits_login(self) -> bool:
+        """Return True until the client has sent its first request and is authenticated."""
+        return not self.count or (self._login is not None and not self._login.has_session)
+
+    def needs_memory(self) -> bool:
+        """Count what has come of a large request, and return True if no memory is left for more."""
+        buffer = self.frames.next_buffer()
+        if buffer is None:
+            return False
+        self.claim.count(self.frames.held, len(buffer))
+        return not self.claim.may_go_on
+
+    # -- handling
+
+    def begin(self) -> None:
+        """Begin a time slice with what has just been read."""
+        self.turn.begin()
+        self._read_at = time.perf_counter()
+
+    def handle_some(self) -> Awaitable[None] | None:
+        """Handle complete requests until one has to be awaited or the time slice is over.
+
+        Returns:
+            The rest of a request's ordered work, after which the caller calls `finish_one`. None if
+            no request has to be awaited; `must_yield` then says whether complete ones may be left.
+
+        Raises:
+            Refused: The connection has to be closed.
+            FrameError: The bytes are not frames.
+            DecodeError: A request is malformed.
+        """
+        self.must_yield = False
+        light = 0
+        for frame in self.frames:
+            unfinished = self._handle_frame(frame)
+            if unfinished is not None:
+                return unfinished
+            is_throttled = self._replies.throttled_until is not None
+            if self._has_appends and not is_throttled and len(frame) <= LIGHT_BYTES:
+                light += 1
+                if light <= LIGHT_MAX:
+                    continue
+            light = 0
+            if self.finish_one():
+                self.must_yield = True
+                break
+            if self.is_aborted or self._replies.throttled_until is not None:
+                break
+        return None
+
+    def finish_one(self) -> bool:
+        """Release what a handled request held.
+
+        Returns:
+            True if other connections have to be served before the next request.
+
+        Raises:
+            Refused: The authentication failed.
+        """
+        if self._login is not None:
+            self._check_login(self._login)
+        self.claim.release()
+        return self.turn.is_over or self._replies.is_full
+
+    def _handle_frame(self, frame: memoryview) -> Awaitable[None] | None:
+        if self._login is not None and self._login.takes_raw_messages:
+            return self._answer_raw(self._login, bytes(frame))
+        header, offset = decode_request_header(frame)
+        self.count += 1
+        self._charge = None if self._quotas.of_clients is None else self._charge_of(header, frame)
+        if self._login is not None:
+            self._require_login(self._login, header)
+        if header.api_key == PRODUCE:
+            self._has_appends = True
+        elif self._has_appends:
+            return self._decode_after_appends(header, frame, offset)
+        return self._decode(header, frame, offset)
+
+    async def _decode_after_appends(
+        self, header: RequestHeader, frame: memoryview, offset: int
+    ) -> None:
+        for reply in self._replies.appends():
+            await reply.until_ready()
+        self._has_appends = False
+        unfinished = None if self.is_aborted else self._decode(header, frame, offset)
+        if unfinished is not None:
+            await unfinished
+
+    def _decode(
+        self, header: RequestHeader, frame: memoryview, offset: int
+    ) -> Awaitable[None] | None:
+        if self.interceptor is not None:
+            self.interceptor.identify(header)
+        api = self.apis.get(header.api_key)
+        if api is None or header.api_version not in api.versions:
+            self._refuse_version(header)
+            return None
+        if self._replies.is_closed and api.only_looks:
+            return None
+        elements_max = SMALL_ELEMENTS if len(frame) > SMALL_BYTES else OBJECTS_MAX
+        try:
+            body, _, rows = decode_counted(
+                api.request_class, frame, header.api_version, offset, elements_max
+            )
+        except TooManyElements:
+            return self._decode_in_slices(api, header, frame, offset)
+        if self.is_traced:
+            self._trace(header, body)
+        if self.interceptor is not None:
+            return self.interceptor.dispatch(Request(api, header, body, rows))
+        return self.dispatch(api, header, body, rows)
+
+    async def _decode_in_slices(
+        self, api: Api, header: RequestHeader, frame: memoryview, offset: int
+    ) -> None:
+        """Decode a request with many array elements in time slices, and handle it."""
+        rows_max = self._node.config.request_max_rows
+        version = header.api_version
+        decoding = self.turn.finish(
+            decode_in_slices(api.request_class, frame, version, offset, objects_max=rows_max)
+        )
+        charge = self._charge
+        body, _, rows = await (decoding if charge is None else charge.timed(decoding))
+        if self.is_traced:
+            self._trace(header, body)
+        if self.interceptor is not None:
+            unfinished = self.interceptor.dispatch(Request(api, header, body, rows))
+        else:
+            unfinished = self.dispatch(api, header, body, rows)
+        if unfinished is not None:
+            await unfinished
+
+    def dispatch(
+        self, api: Api, header: RequestHeader, body: Message, rows: int
+    ) -> Awaitable[None] | None:
+        """Call a request's handler and add its reply.
+
+        Args:
+            api: The request's API.
+            header: The request's header.
+            body: The decoded request.
+            rows: The number of its array elements.
+
+        Returns:
+            The rest of its ordered work, or None if that is done.
+        """
+        charge = self._charge
+        self._meters.requests[header.api_key] += 1
+        if self._activity is not None:
+            self._activity.asks(self._peer, header.client_id, header.api_key)
+        result = self.call_handler(api, header, body, rows)
+        if result is None or isinstance(result, (Message, Pending, Waiting)):
+            if rows > SMALL_ROWS:
+                return self._replies.add_in_slices(header, result, charge, self._read_at, rows)
+            self._replies.add(header, result, charge, self._read_at, rows)
+            return None
+        work = result if charge is None else charge.timed(result)
+        return self._await_handler(header, work, rows)
+
+    def call_handler(
+        self, api: Api, header: RequestHeader, body: Message, rows: int
+    ) -> Outcome[Message] | Awaitable[Outcome[Message]]:
+        """Call a request's handler; see `dispatch`."""
+        charge = self._charge
+        context = Context(
+            self._node,
+            self.apis,
+            self._peer,
+            header.client_id,
+            header.api_key,
+            header.api_version,
+            self.turn,
+            rows,
+            charge,
+        )
+        if charge is None:
+            return api.handler(context, body)
+        began = self._now()
+        result = api.handler(context, body)
+        charge.worked(began)
+        return result
+
+    def reply(self, header: RequestHeader, result: Outcome[Message]) -> None:
+        """Add the reply to the current request."""
+        self._replies.add(header, result, self._charge, self._read_at)
+
+    async def _await_handler(
+        self, header: RequestHeader, work: Awaitable[Outcome[Message]], rows: int
+    ) -> None:
+        result = await work
+        await self._replies.add_in_slices(header, result, self._charge, self._read_at, rows)
+
+    def _charge_of(self, header: RequestHeader, frame: memoryview) -> Toll | None:
+        if header.api_key in _INTER_BROKER:
+            return None
+        user = self._peer.client.principal.name
+        return self._node.metering.toll(user, header.client_id, len(frame))
+
+    def _refuse_version(self, header: RequestHeader) -> None:
+        """Reply to an unknown version of ApiVersions (KIP-511), and close for any other API."""
+        if header.api_key == ApiKey.API_VERSIONS:
+            self.reply(header._replace(api_version=0), as_message(refuse_version(self.apis)))
+            return
+        software = self._peer.software or "unknown software"
+        raise Refused(
+            f"{_api_name(header.api_key)} version {header.api_version}, asked by {software}, "
+            "is not served"
+        )
+
+    def _trace(self, header: RequestHeader, body: Message) -> None:
+        wire_logger.debug("%s > %s %s", self._peer.host, header, body)
+
+    # -- authentication
+
+    def _require_login(self, login: Login, header: RequestHeader) -> None:
+        """Raise Refused for a request that is not allowed in this state of the authentication.
+
+        During a SASL exchange, Kafka replies to any other request before it closes the connection.
+        """
+        objection = login.objection(header.api_key, self._now())
+        if not objection:
+            return
+        api = self.apis.get(header.api_key)
+        if login.is_under_way and api is not None and header.api_version in api.versions:
+            self.reply(header, _illegal_sasl_state(header.api_key))
+        raise Refused(f"{_api_name(header.api_key)} {objection}")
+
+    async def _answer_raw(self, login: Login, message: bytes) -> None:
+        """Answer a SASL message without a header, as after SaslHandshake version 0 (KIP-43)."""
+        try:
+            answer = await authenticate(self._node, self._peer, login, message)
+        except LoginFailed:
+            return  # `finish_one` closes the connection
+        framed = len(answer).to_bytes(4, "big") + answer
+        self._replies.add_parts(_RAW_SASL, [framed], self._read_at)
+
+    def _check_login(self, login: Login) -> None:
+        """Apply the state of the authentication after a request. Raises Refused if it failed."""
+        if login.failure:
+            self._node.audit.kept_out(
+                self._peer.host, self._peer.listener, login.mechanism, login.claimed, login.failure
+            )
+            raise Refused(f"the login has failed: {login.failure}")
+        if login.is_done:
+            if self._peer.client.principal != login.principal:
+                self._peer.shows(login.principal)
+            self.frames.limit = self._frame_bytes_max
+            if math.isinf(login.ends_at):
+                self._login = None
+        else:
+            self.frames.limit = self._node.config.login_bytes_max
+
+
+def _illegal_sasl_state(key: int) -> Message:
+    """Return a response with ILLEGAL_SASL_STATE, if the API's response has an error code."""
+    response = response_class(key)()
+    if hasattr(response, "error_code"):
+        response.error_code = ErrorCode.ILLEGAL_SASL_STATE
+    return response
+
+
+def _api_name(key: int) -> str:
+    try:
+        return f"{ApiKey(key).api_name} ({key})"
+    except ValueError:
+        return f"API key {key}"

@@ -32,8 +32,11 @@ def alternatives(annotation: Any) -> Iterator[Any]:
 
 
 def complaint(key: ApiKey, handler: Callable[..., Any]) -> str:
-    """What is wrong with what a handler says that it returns; see `kbroker.partitions.waiters`."""
-    returned = get_type_hints(handler)["return"]
+    """Return the error in the declared types of a handler; see `kbroker.partitions.waiters`."""
+    hints = get_type_hints(handler)
+    if hints["request"] is not messages.request_class(key):
+        return f"it takes {hints['request']}"
+    returned = hints["return"]
     for each in alternatives(returned):
         outcomes = [each]
         if get_origin(each) is Coroutine:
@@ -84,5 +87,6 @@ def test_what_is_not_an_outcome_is_found() -> None:
         raise NotImplementedError
 
     assert "Waiting" in complaint(ApiKey.HEARTBEAT, parks)
+    assert "takes" in complaint(ApiKey.FETCH, parks)
     assert "FetchResponse" in complaint(ApiKey.HEARTBEAT, answers_another)
     assert "awaited" in complaint(ApiKey.FETCH, twice)

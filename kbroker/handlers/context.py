@@ -151,7 +151,7 @@ class Api(NamedTuple):
     handler: Handler
     request_class: type[Message]
     only_looks: bool = False
-    """Whether it is of no use when nobody gets the answer."""
+    """The API has no effect, so a request of a disconnected client is skipped."""
 
 
 class Context:

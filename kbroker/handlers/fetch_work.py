@@ -60,7 +60,7 @@ READS_AT_ONCE = 8
 SMALL_BYTES = 4096
 """Maximum number of stored bytes that are read at once instead of being sent from their file."""
 SMALL_BYTES_PER_REQUEST = 64 * 1024
-"""The same for all partitions of one request."""
+"""Maximum number of such bytes over all partitions of one request."""
 
 Answer: TypeAlias = FetchResponse | Waiting[FetchResponse]
 

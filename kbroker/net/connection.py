@@ -134,13 +134,13 @@ class Connection:
         self._working = False
         """Requests that were read are being handled."""
         self._begun: Awaitable[None] | None = None
-        """What the reader has to await next."""
+        """The work that the reader has to await next."""
         self._wake: Callable[[Connection], None] | None = None
         """Called when the connection is no longer idle."""
         self._is_closing = False
         """The connection ends, as soon as it is served if it is idle."""
         self._came: outcome.Outcome[None] | None = None
-        """What ended the last idle time."""
+        """The event or error that ended the last idle time."""
         self._have_no_tasks()
 
     def _have_no_tasks(self) -> None:
@@ -288,7 +288,7 @@ class Connection:
         self.abort()
 
     def _give_up(self) -> None:
-        """Close because other requests wait for the memory of one that is hardly being received."""
+        """Close the connection: other requests wait for the memory of its slow request."""
         logger.warning(
             "closing the connection from %s: a large request comes too slowly while others wait for "
             "its memory (queued.max.request.bytes)",
@@ -420,7 +420,7 @@ class Connection:
         return size == len(buffer)
 
     async def _handle_all(self) -> None:
-        """Handle what has come; requests after one that exceeded a quota wait."""
+        """Handle the received requests; those after a request that exceeded a quota wait."""
         while True:
             if self._begun is None:
                 while self.requests.is_throttled:

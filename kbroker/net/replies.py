@@ -81,6 +81,7 @@ class Replies:
         self.is_closed = False
         """The client is gone: replies are dropped."""
         self.is_traced = wire_logger.isEnabledFor(logging.DEBUG)
+        """Requests and responses are logged."""
         self.throttled_until: float | None = None
         """No request is handled before this time, in seconds (KIP-219)."""
         self.on_encoded: Callable[[RequestHeader, Parts], Parts] | None = None
@@ -314,34 +315,32 @@ class Replies:
     # -- encoding
 
     def _encode(self, header: RequestHeader, response: Message) -> Parts:
+        self._note(header, response)
         key, version = header.api_key, header.api_version
-        if key != PRODUCE:
-            self._meters.answers(key, response)
-        if self._activity is not None:
-            self._activity.answers(self._peer, header.client_id, key, response)
-        if self.is_traced:
-            self._trace(header, response)
         parts = encode_response(header.correlation_id, key, version, response)
         return parts if self.on_encoded is None else self.on_encoded(header, parts)
 
     async def _encode_in_slices(
         self, header: RequestHeader, response: Message, charge: Toll | None
     ) -> Parts:
+        self._note(header, response)
         key, version = header.api_key, header.api_version
-        self._meters.answers(key, response)
-        if self._activity is not None:
-            self._activity.answers(self._peer, header.client_id, key, response)
-        if self.is_traced:
-            self._trace(header, response)
         encoding = self._turn.finish(
             encode_response_in_slices(header.correlation_id, key, version, response)
         )
         parts = await (encoding if charge is None else charge.timed(encoding))
         return parts if self.on_encoded is None else self.on_encoded(header, parts)
 
-    def _trace(self, header: RequestHeader, response: Message) -> None:
-        shown = response.decoded() if isinstance(response, Encoded) else response
-        wire_logger.debug("%s < %d %s", self._peer.host, header.correlation_id, shown)
+    def _note(self, header: RequestHeader, response: Message) -> None:
+        """Count and trace a response."""
+        key = header.api_key
+        if key != PRODUCE:  # its handler counts the rows that it rejects
+            self._meters.answers(key, response)
+        if self._activity is not None:
+            self._activity.answers(self._peer, header.client_id, key, response)
+        if self.is_traced:
+            shown = response.decoded() if isinstance(response, Encoded) else response
+            wire_logger.debug("%s < %d %s", self._peer.host, header.correlation_id, shown)
 
 
 def is_parked(reply: Parts | Deferred) -> bool:

@@ -11,7 +11,6 @@ until the records of the requests before it are appended, so that it sees them.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,14 +36,12 @@ from kbroker.protocol.messages import response_class
 from kbroker.protocol.schema import Message, as_message
 from kbroker.security.errors import LoginFailed
 
-from .replies import PRODUCE, SMALL_ROWS, Replies
+from .replies import PRODUCE, SMALL_ROWS, Replies, wire_logger
 
 if TYPE_CHECKING:
     from kbroker.node.node import Node
     from kbroker.runtime.slices import Turn
     from kbroker.security.login import Login
-
-wire_logger = logging.getLogger("kbroker.protocol")
 
 # A request of at most this size is decoded in less than a time slice.
 SMALL_BYTES = 32 * 1024
@@ -120,7 +117,6 @@ class Requests:
         "frames",
         "interceptor",
         "is_aborted",
-        "is_traced",
         "must_yield",
         "turn",
     )
@@ -140,12 +136,11 @@ class Requests:
         self.apis = apis
         self.frames = FrameReader(frame_bytes_max)
         self.count = 0
-        """How many requests have come."""
+        """Number of requests that have come."""
         self.must_yield = False
         """The time slice is over, and complete requests may be left."""
         self.is_aborted = False
         """No more requests are handled."""
-        self.is_traced = wire_logger.isEnabledFor(logging.DEBUG)
         self.interceptor: Interceptor | None = None
         self._node = node
         self._peer = peer
@@ -284,11 +279,7 @@ class Requests:
             )
         except TooManyElements:
             return self._decode_in_slices(api, header, frame, offset)
-        if self.is_traced:
-            self._trace(header, body)
-        if self.interceptor is not None:
-            return self.interceptor.dispatch(Request(api, header, body, rows))
-        return self.dispatch(api, header, body, rows)
+        return self._decoded(api, header, body, rows)
 
     async def _decode_in_slices(
         self, api: Api, header: RequestHeader, frame: memoryview, offset: int
@@ -301,14 +292,18 @@ class Requests:
         )
         charge = self._charge
         body, _, rows = await (decoding if charge is None else charge.timed(decoding))
-        if self.is_traced:
-            self._trace(header, body)
-        if self.interceptor is not None:
-            unfinished = self.interceptor.dispatch(Request(api, header, body, rows))
-        else:
-            unfinished = self.dispatch(api, header, body, rows)
+        unfinished = self._decoded(api, header, body, rows)
         if unfinished is not None:
             await unfinished
+
+    def _decoded(
+        self, api: Api, header: RequestHeader, body: Message, rows: int
+    ) -> Awaitable[None] | None:
+        if self._replies.is_traced:
+            wire_logger.debug("%s > %s %s", self._peer.host, header, body)
+        if self.interceptor is not None:
+            return self.interceptor.dispatch(Request(api, header, body, rows))
+        return self.dispatch(api, header, body, rows)
 
     def dispatch(
         self, api: Api, header: RequestHeader, body: Message, rows: int
@@ -386,9 +381,6 @@ class Requests:
             f"{_api_name(header.api_key)} version {header.api_version}, asked by {software}, "
             "is not served"
         )
-
-    def _trace(self, header: RequestHeader, body: Message) -> None:
-        wire_logger.debug("%s > %s %s", self._peer.host, header, body)
 
     # -- authentication
 

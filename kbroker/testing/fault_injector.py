@@ -80,7 +80,7 @@ class FaultInjector:
             or self._is_of_node(header.client_id)
         )
         if self.is_spared:  # traces of the test's own requests would hide those of its clients
-            self._requests.is_traced = self._replies.is_traced = False
+            self._replies.is_traced = False
         else:
             self._requests.apis = self._faults.admitted(self._requests.apis)
 
@@ -91,7 +91,7 @@ class FaultInjector:
     # -- requests
 
     def finished(self) -> None:
-        """Wake those who wait until the broker is idle: less is being worked on."""
+        """Wake the waiters for an idle broker: fewer requests are in progress."""
         self._node.changes.happened()
 
     def dispatch(self, request: Request) -> Awaitable[None] | None:

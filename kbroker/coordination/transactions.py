@@ -46,7 +46,7 @@ from .shards import Shard, ShardPending, Shards, outcome_of
 logger = logging.getLogger(__name__)
 
 END_SECONDS_MAX = 5
-"""How long the response to EndTxn waits for the decision to be replicated, and for markers."""
+"""Maximum seconds that an EndTxn response waits for a replicated decision and markers."""
 RETRY_SECONDS = 0.2
 """How long the end of a transaction waits that could not be written."""
 MARKERS_AT_ONCE = 100

@@ -54,7 +54,7 @@ class FailingDisk:
 
     @property
     def failed(self) -> dict[str, int]:
-        """How many calls of each operation have failed."""
+        """Number of failed calls by operation."""
         counts = _ORDERS.unpack_from(self._orders)[1 + len(OPERATIONS) :]
         return dict(zip(OPERATIONS, counts, strict=True))
 

@@ -38,13 +38,13 @@ pytestmark = pytest.mark.slow
 
 ACKS_MIN, COMMITS_MIN = 300, 5
 HEALTHY_SECONDS = 1.5
-"""How long a broker has to go on by itself before it is restarted."""
+"""Seconds after which a broker that does not recover by itself is restarted."""
 STOP_SECONDS = 20
 ROUNDS_PER_CLUSTER = 4
 LEADER_DISK, ANY_DISK = "disk of a leader", "disk of any node"
 KINDS = (LEADER_DISK, ANY_DISK)
 RESTARTS_DURING = 0.3
-"""How often the broker is stopped or killed, and started, while its disk fails."""
+"""Probability that a round restarts the broker while its disk fails."""
 
 
 def goes_on(server: Server) -> bool:

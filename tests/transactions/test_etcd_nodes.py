@@ -19,7 +19,7 @@ MISSES_PER_ROUND_MAX = 3
 
 
 def plan(rounds: int, draw: random.Random) -> list[str]:
-    """What each round ends with: at least once something that happens to etcd."""
+    """Return the event that ends each round; at least one of them is a fault of etcd."""
     shuffled = draw.sample(list(MOMENTS), len(MOMENTS))
     planned = [shuffled[number % len(shuffled)] for number in range(rounds)]
     if not set(OF_ETCD) & set(planned):

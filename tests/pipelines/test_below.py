@@ -16,6 +16,9 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "root-beside").mkdir()
     (root / "out").symlink_to(tmp_path / "root-beside")
     (root / "in").symlink_to(root / "inside")
+    (root / "there").symlink_to("back")
+    (root / "back").symlink_to("there")
+    (root / "self").symlink_to("self/below")
     return root
 
 
@@ -41,4 +44,12 @@ def test_path_below_a_folder_is_taken(root: Path, relative: str) -> None:
 )
 def test_path_elsewhere_is_refused(root: Path, relative: str) -> None:
     with pytest.raises(ValueError, match="is not below"):
+        below(root, relative)
+
+
+@pytest.mark.parametrize(
+    "relative", ["there", "there/x", "self", "inside/../back/x", "new/../there"]
+)
+def test_loop_of_symbolic_links_is_refused(root: Path, relative: str) -> None:
+    with pytest.raises(ValueError, match="has a loop of symbolic links"):
         below(root, relative)

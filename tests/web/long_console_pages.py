@@ -24,6 +24,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.client.groups import commit_offsets
 from kbroker.client.producer import Producer
 from kbroker.client.topics import NewTopic, create_topics
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import Record
 
 from ..broker.test_serve import serving, wait_for
@@ -35,6 +36,8 @@ PICTURES = ROOT / ".work/console"
 SIZES = ((1280, 800), (360, 740))
 THEMES = ("light", "dark")
 SERIOUS = ("serious", "critical")
+OVERSIZED = 17 * 1024 * 1024
+"""Bytes of a value that the console does not read."""
 PAINT_MS, PAGE_BYTES = 200, 200_000
 EVIL = "<img src=x onerror=document.title='broken'>\x1b[31m"
 PAGES = {
@@ -95,7 +98,7 @@ async def seed(address: str) -> None:
     """Topics, records and groups, some of them with names that mean no good."""
     async with open_cluster([Endpoint.parse(address)], "shop") as cluster:
         topics = [NewTopic("orders", 6), NewTopic("payments", 1), NewTopic("typed", 1)]
-        topics.append(NewTopic("written", 3))
+        topics += [NewTopic("written", 3), NewTopic("oversized", 1)]
         await create_topics(cluster, topics)
         producer = Producer(cluster)
         records: dict[tuple[str, int], list[Record]] = {("orders", at): [] for at in range(6)}
@@ -117,6 +120,8 @@ async def seed(address: str) -> None:
             Record(b"c", b"\0\0\0\0\2" + bytes([2 * len(EVIL)]) + EVIL.encode(), 3, [], -1),
         ]
         await producer.write(records)
+        oversized = [Record(b"k", b"small", 1, [], -1), Record(b"k", bytes(OVERSIZED), 2, [], -1)]
+        await Producer(cluster, codec=Codec.GZIP).write({("oversized", 0): oversized})
         await commit_offsets(cluster, "billing", {("orders", at): 60 for at in range(6)})
         await commit_offsets(cluster, EVIL, {("payments", 0): 1})
 
@@ -270,6 +275,28 @@ def test_a_long_value_is_cut_and_loaded_whole(shown: Shown) -> None:
     assert "the end" not in page.locator("dialog").inner_text()
     page.get_by_role("button", name="Load all").click()
     expect(page.locator("dialog")).to_contain_text("the end")
+
+
+def test_oversized_record_is_shown_by_its_size_and_left_out_of_saved_file(shown: Shown) -> None:
+    page = shown.go("#/topics/oversized/messages")
+    row = page.locator("tr.pick").first
+    size = row.locator("td.mono").last.inner_text().partition(" ")[0]
+    assert int(size.replace(",", "")) > OVERSIZED
+    expect(row).to_contain_text("bytes, not shown")
+    expect(row.locator("td").last).to_have_text("17.8 MB")
+    row.click()
+    dialog = page.locator("dialog")
+    expect(dialog).to_contain_text(
+        f"{size} bytes, not shown: kbroker topic consume reads the record."
+    )
+    expect(dialog.locator("pre")).to_have_count(0)
+    expect(dialog.get_by_role("button", name="Send again")).to_have_count(0)
+    page.keyboard.press("Escape")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as NDJSON").click()
+    assert '"value":"small"' in saved.value.path().read_text()
+    assert len(saved.value.path().read_text().splitlines()) == 1
+    expect(page.locator("#notes")).to_contain_text("1 records are too large to read")
 
 
 def test_the_address_has_the_query(shown: Shown) -> None:

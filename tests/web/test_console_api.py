@@ -131,6 +131,19 @@ async def test_records_are_looked_at_from_either_end_an_offset_or_a_time() -> No
         assert len(everything["records"]) == 50
 
 
+async def test_oversized_record_is_listed_with_its_size_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan, "RECORD_BYTES_MAX", 1000)
+    async with console() as it:
+        await it.topic("t", record(b"small"), record(bytes(5000), b"k"))
+        large, small = (await it.get("/topics/t/messages"))["records"]
+        assert large["oversized_bytes"] > 5000
+        assert (large["key"], large["value"], large["headers"]) == (None, None, [])
+        assert small["value"] == "small"
+        assert "oversized_bytes" not in small
+
+
 async def test_partitions_are_merged_by_time() -> None:
     async with console() as it:
         await it.topic(

@@ -31,7 +31,11 @@ export async function topic(view, parts, query, isShown) {
 const shown = (row, name) =>
   row[`${name}_text`] ?? row[name] ?? (row[`${name}_base64`] === undefined ? "null" : row[`${name}_base64`]);
 
+// A record that is too large to be read has a size, but neither a key, a value nor headers.
+const withheld = (row) => row.oversized_bytes && `${number(row.oversized_bytes)} bytes, not shown`;
+
 const sizeOf = (row) =>
+  row.oversized_bytes ??
   row.value_size ??
   (row.value_base64 === undefined
     ? new TextEncoder().encode(row.value ?? "").length
@@ -98,8 +102,8 @@ async function messages(view, name, query, isShown) {
       ["Time", (row) => time(row.timestamp)],
       ["Partition", (row) => row.partition, "num"],
       ["Offset", (row) => number(row.offset), "num"],
-      ["Key", (row) => visible(shown(row, "key").slice(0, 80)), "mono"],
-      ["Value", (row) => visible(shown(row, "value").slice(0, 300)), "mono"],
+      ["Key", (row) => (withheld(row) ? "–" : visible(shown(row, "key").slice(0, 80))), "mono"],
+      ["Value", (row) => withheld(row) || visible(shown(row, "value").slice(0, 300)), "mono"],
       ["Size", (row) => bytes(sizeOf(row)), "num"],
     ],
     { label: "Records", pick: (row) => detail(name, row) },
@@ -205,7 +209,8 @@ function download(name, rows) {
     "value",
     "value_base64",
   ];
-  const lines = rows.map((row) =>
+  const whole = rows.filter((row) => !withheld(row));
+  const lines = whole.map((row) =>
     JSON.stringify({
       ...Object.fromEntries(fields.filter((each) => each in row).map((each) => [each, row[each]])),
       headers: row.headers.map((each) =>
@@ -219,6 +224,8 @@ function download(name, rows) {
   );
   if (rows.some((row) => row.value_cut || row.key_cut))
     note("Long values are cut in it: load them one by one.", true);
+  if (whole.length < rows.length)
+    note(`${number(rows.length - whole.length)} records are too large to read and are not in the file.`, true);
   const url = URL.createObjectURL(new Blob([lines.join("\n")], { type: "application/x-ndjson" }));
   h("a", { href: url, download: `${name}.ndjson` }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
@@ -319,23 +326,27 @@ function detail(topicName, row) {
         { class: "soft" },
         `${time(row.timestamp)} ${row.timestamp_type}${row.producer_id === undefined ? "" : `, producer ${row.producer_id}`}`,
       ),
-      h("div", { class: "row" }, close, copy, resend),
-      block("key"),
-      block("value"),
-      h("h2", {}, "Headers"),
-      h(
-        "ul",
-        { class: "lines card" },
-        row.headers.length
-          ? row.headers.map((each) =>
-              h("li", { class: "mono" }, `${visible(shown(each, "key"))}: ${visible(shown(each, "value"))}`),
-            )
-          : h("li", {}, "none"),
-      ),
+      h("div", { class: "row" }, close, copy, withheld(row) ? [] : resend),
+      withheld(row)
+        ? h("p", { class: "bad" }, `${withheld(row)}: kbroker topic consume reads the record.`)
+        : [block("key"), block("value"), headersOf(row)],
     ),
   );
   dialog.showModal();
 }
+
+const headersOf = (row) => [
+  h("h2", {}, "Headers"),
+  h(
+    "ul",
+    { class: "lines card" },
+    row.headers.length
+      ? row.headers.map((each) =>
+          h("li", { class: "mono" }, `${visible(shown(each, "key"))}: ${visible(shown(each, "value"))}`),
+        )
+      : h("li", {}, "none"),
+  ),
+];
 
 // A button that first says what it will do, and does it when that is confirmed.
 function asking(name, question, yes, act) {

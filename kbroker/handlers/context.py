@@ -55,13 +55,22 @@ class Refused(Exception):
     """The client sent what is answered by closing the connection; the message says what."""
 
 
+class PeerTransport(Protocol):
+    """The part of a connection's transport that handlers use."""
+
+    def peer_has_closed(self) -> bool:
+        """Return True if the peer has closed the connection. Receives nothing."""
+        ...
+
+
 class Peer:
     """The client on the other end of a connection, and the address that it dialled.
 
     `advertised` is the fixed address of the listener, None where the client is told the address
     that it came in on. `software` is what ApiVersions named (KIP-511), `login` what it has shown of
     itself where it has to log in, `client` who it is, `client_id` what its last request that was looked
-    at calls it. `is_gone` is true once the connection has ended.
+    at calls it. `is_gone` is true once the connection has ended; `transport` is that of a connection
+    that has not.
     """
 
     __slots__ = (
@@ -78,6 +87,7 @@ class Peer:
         "port",
         "refused_batches",
         "software",
+        "transport",
     )
 
     def __init__(
@@ -99,6 +109,7 @@ class Peer:
         self.client_id: str | None = None
         self.software = ""
         self.is_gone = False
+        self.transport: PeerTransport | None = None
         self.heavy_client = HeavyClient()
         self.refused_batches: RefusedBatches | None = None
         """Produced batches behind which no later one of the same producer may be appended."""
@@ -111,9 +122,17 @@ class Peer:
     def leave(self) -> None:
         """The connection has ended."""
         self.is_gone = True
+        self.transport = None
         farewells, self._when_gone = self._when_gone, []
         for do in farewells:
             do()
+
+    def has_disconnected(self) -> bool:
+        """Return True if the client has closed its connection.
+
+        While a request is handled, the connection receives nothing, so `is_gone` is not set yet.
+        """
+        return self.is_gone or (self.transport is not None and self.transport.peer_has_closed())
 
     def came_to(self, host: str) -> None:
         """It has named the host that it wants to talk to, and is told that one again."""

@@ -155,7 +155,10 @@ class _Answer:
             yield
 
     async def finish(self, reading: Coroutine[Any, Any, None] | None) -> MetadataResponse:
-        """Read what is not read yet, and make the topics that are missing."""
+        """Read what is not read yet, and make the topics that are missing.
+
+        When the client disconnects, the topic that is being created is the last one.
+        """
         ctx = self._ctx
         if reading is not None:
             await reading
@@ -169,6 +172,8 @@ class _Answer:
                 except KafkaError as error:
                     if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                         self._failures[name] = error.code
+                if ctx.peer.has_disconnected():
+                    return self.response
             await ctx.turn.finish(self._tell(self._find_all()))
         return self.response
 

@@ -102,6 +102,7 @@ class Connection:
         intercept: Intercept | None = None,
     ) -> None:
         self.peer = peer
+        peer.transport = transport
         self.opened_at = trio.current_time()
         self.active_at = self.opened_at
         """When bytes were last waited for, or replies last taken, in seconds."""

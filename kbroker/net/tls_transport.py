@@ -147,6 +147,10 @@ class TlsTransport:
         self._has_some = True
         return True
 
+    def peer_has_closed(self) -> bool:
+        """Return True if the peer has closed the connection. Receives nothing."""
+        return self._plain.peer_has_closed()
+
     @property
     def has_more(self) -> bool:
         """Whether something has come that was not looked at."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import sys
@@ -63,6 +64,10 @@ class Transport(Protocol):
 
     def receive_into_now(self, buffer: memoryview) -> int | None:
         """As `receive_now`, into a part of `buffer`: how much it was, 0 when the peer has closed."""
+        ...
+
+    def peer_has_closed(self) -> bool:
+        """Return True if the peer has closed the connection. Receives nothing."""
         ...
 
     @property
@@ -156,6 +161,24 @@ class PlainTransport:
             return self._socket.recv_into(buffer)
         except BlockingIOError:
             return None
+
+    def peer_has_closed(self) -> bool:
+        """Return True if the peer has closed the connection. Receives nothing.
+
+        Without POLLRDHUP (Linux only), the end is not visible behind bytes that are not received.
+        """
+        if self._socket.fileno() < 0:
+            return True
+        if hasattr(select, "POLLRDHUP"):
+            poll = select.poll()
+            poll.register(self._socket, select.POLLRDHUP)
+            return bool(poll.poll(0))  # a reset and an error are always reported
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def acknowledge(self) -> bool:
         """Let the peer know at once that all has come; False where the system leaves no choice.

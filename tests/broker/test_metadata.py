@@ -15,7 +15,17 @@ from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest, M
 from kbroker.protocol.schema import ZERO_UUID
 
 from ..brokers import started
-from ..wire import Topic, Wire, batch, connected, create_topic, delete_topic, produce, request
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    connected,
+    create_topic,
+    delete_topic,
+    produce,
+    request,
+    until,
+)
 
 VERSIONS = range(14)
 NOT_ASKED = -(2**31)
@@ -321,3 +331,33 @@ async def test_request_that_would_create_too_many_partitions_creates_none(
         answer = await ask(wire, 9, topics=rows("a"), allow_auto_topic_creation=True)
         assert len(answer.topics[0].partitions) == 4_000
     assert "would create 12000 partitions" in caplog.text
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+async def test_topics_are_not_created_after_client_disconnects(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, pipelined: bool
+) -> None:
+    created: list[str] = []
+    auto_create_topic = broker.node.auto_create_topic
+    async with connected(broker.endpoint) as wire:
+
+        async def create(name: str) -> Any:
+            created.append(name)
+            if len(created) == 3:
+                await wire.stream.aclose()
+            return await auto_create_topic(name)
+
+        monkeypatch.setattr(broker.node, "auto_create_topic", create)
+        names = [f"t{number}" for number in range(500)]
+        asked = MetadataRequest(topics=rows(*names), allow_auto_topic_creation=True)
+        await wire.send(ApiKey.METADATA, 9, asked)
+        if pipelined:  # bytes that the broker does not receive hide no disconnect
+            await wire.send_bytes(b"\0\0\0\x10")
+        await until(lambda: len(created) >= 3 and not broker.server.connections)
+    assert created == names[:3] == list(broker.node.cluster.topics)
+
+
+async def test_all_topics_are_created_for_connected_client(broker: Broker, wire: Wire) -> None:
+    names = [f"t{number}" for number in range(20)]
+    answer = await ask(wire, 9, topics=rows(*names), allow_auto_topic_creation=True)
+    assert [each.name for each in answer.topics if not each.error_code] == names

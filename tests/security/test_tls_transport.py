@@ -48,6 +48,9 @@ class Line:
     def let_go(self) -> bool:
         return False
 
+    def peer_has_closed(self) -> bool:
+        return self.is_closed
+
     def receive_now(self, size: int) -> bytes | None:
         return self.coming.popleft() if self.coming else None
 

@@ -94,6 +94,11 @@ class _Pipe:
     def _next_arrival(self) -> float:
         return self._chunks[0][0] if self._chunks else math.inf
 
+    def peer_has_closed(self) -> bool:
+        """Return True if the end or a reset has arrived."""
+        has_end = bool(self._chunks) and self._chunks[-1][1] is None
+        return self.reset or (has_end and self._chunks[-1][0] <= trio.current_time())
+
     def receive_now(self, size: int) -> bytes | None:
         """Up to `size` bytes, none at the end; None while nothing has come. Raises ConnectionResetError."""
         if self.reset:
@@ -141,6 +146,10 @@ class Socket:
         """Wait until there is something to be received, if only an end or an error."""
         if not self.closed:
             await self._incoming.readable()
+
+    def peer_has_closed(self) -> bool:
+        """Return True if the other end has closed."""
+        return self.closed or self._incoming.peer_has_closed()
 
     def receive_now(self, size: int) -> bytes | None:
         """As `receive`, None while nothing has come. Raises OSError."""
@@ -234,6 +243,9 @@ class MemoryTransport:
 
     def let_go(self) -> bool:
         return False
+
+    def peer_has_closed(self) -> bool:
+        return self._socket.peer_has_closed()
 
     def receive_now(self, size: int) -> bytes | None:
         return self._socket.receive_now(size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kbroker.client.endpoint import EVERY_INTERFACE, Endpoint
@@ -11,7 +12,7 @@ from kbroker.coordinator import ClientInfo
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import Message
-from kbroker.runtime.heavy_work import HeavyClient
+from kbroker.runtime.cpu_shares import HeavyClient
 from kbroker.security.acls import (
     CLUSTER,
     AclOperation,
@@ -110,7 +111,8 @@ class Peer:
         self.software = ""
         self.is_gone = False
         self.transport: PeerTransport | None = None
-        self.heavy_client = HeavyClient()
+        self.heavy_client: HeavyClient | None = None
+        """Account of the heavy work of this connection, None before the first such work."""
         self.refused_batches: RefusedBatches | None = None
         """Produced batches behind which no later one of the same producer may be appended."""
         self._when_gone: list[Callable[[], None]] = []
@@ -306,6 +308,19 @@ class Context:
         """
         if self.toll is not None:
             self.toll.change_partitions(count, is_told=self.version >= told_since)
+
+    @contextmanager
+    def heavy_client(self) -> Iterator[HeavyClient]:
+        """Return the client to which heavy work is charged. Its quota is charged after the block."""
+        client = self.peer.heavy_client
+        if client is None:
+            client = self.peer.heavy_client = HeavyClient(self.peer.client)
+        before = client.seconds
+        try:
+            yield client
+        finally:
+            if self.toll is not None:
+                self.toll.worked_in_thread(client.seconds - before)
 
     # -- where nodes are
 

@@ -329,13 +329,8 @@ class ProduceWork:
 
     async def _in_thread(self, begin: Callable[[], Steps[Result]]) -> Result:
         """Do heavy work of this client in turns with that of others, and charge its time."""
-        client, toll = self.ctx.peer.heavy_client, self.ctx.toll
-        before = client.seconds
-        try:
+        with self.ctx.heavy_client() as client:
             return await self.node.heavy_work.run_in_steps(begin, client)
-        finally:
-            if toll is not None:
-                toll.worked_in_thread(client.seconds - before)
 
     def _append_unless_heavy(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition

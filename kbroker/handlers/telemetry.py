@@ -74,7 +74,10 @@ async def push_telemetry(ctx: Context, request: PushTelemetryRequest) -> PushTel
         return PushTelemetryResponse()
     try:
         if codec != Codec.NONE:
-            await ctx.node.heavy_work.run(partial(decompress, codec, data, INFLATED_BYTES_MAX))
+            with ctx.heavy_client() as client:
+                await ctx.node.heavy_work.run(
+                    partial(decompress, codec, data, INFLATED_BYTES_MAX), client
+                )
     except DecompressionError:
         return PushTelemetryResponse(error_code=ErrorCode.INVALID_RECORD)
     metrics.keep(instance, codec, data)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import trio
 
+from .cpu_shares import CpuShares, HeavyClient
 from .threads import InThread, run_in_thread
 
 Result = TypeVar("Result")
@@ -14,10 +18,6 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 STEPS_AT_ONCE = 16
 """Steps of one client's work before other clients get the thread: some milliseconds."""
-HEAVY_SECONDS = 0.1
-"""CPU time that a client may use beyond its share before its work counts as heavy."""
-SHARE = 0.5
-"""Fraction of the thread's time that a client may use before its work counts as heavy."""
 
 
 class Steps(Protocol[Result_co]):
@@ -30,58 +30,52 @@ class Steps(Protocol[Result_co]):
         """Return the result, after the last step."""
 
 
-class HeavyClient:
-    """CPU time that was used for one client, normally a connection."""
-
-    __slots__ = ("busy_until", "seconds")
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        """Seconds that the thread has worked for the client."""
-        self.busy_until = 0.0
-        """Time of trio's clock from which on the client is within its share."""
-
-    def charge(self, seconds: float, now: float) -> None:
-        """Count seconds that the thread has worked for the client."""
-        self.seconds += seconds
-        self.busy_until = max(self.busy_until, now) + seconds / SHARE
-
-    def is_heavy(self, now: float) -> bool:
-        return self.busy_until > now + HEAVY_SECONDS / SHARE
-
-
 class HeavyWork:
     """Runs functions in a worker thread, one at a time.
 
     Functions share the interpreter with the event loop, so a second thread would slow down clients
     and finish nothing earlier.
 
-    Light work runs in the order in which it was submitted. Work is heavy if it takes more than
-    `STEPS_AT_ONCE` steps, or if its client has used more than its share. Only one piece of heavy work
-    is in progress at a time, which bounds its memory, and light work runs between its steps. The heavy
-    work of the client with the least CPU time runs first.
+    Work is heavy if it takes more than `STEPS_AT_ONCE` steps, or if its client has used more than its
+    share of the thread's CPU time. Only one piece of heavy work is in progress at a time, which bounds
+    its memory, and light work runs between its steps. The work of the client with the least CPU time
+    runs first; see `CpuShares`.
     """
 
-    __slots__ = ("_heavy", "_in_thread", "_thread")
+    __slots__ = ("_cpu_seconds", "_heavy", "_in_thread", "_shares", "_thread")
 
-    def __init__(self, in_thread: InThread = run_in_thread) -> None:
+    def __init__(
+        self,
+        in_thread: InThread = run_in_thread,
+        *,
+        cpu_seconds: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Create the queues.
+
+        Args:
+            in_thread: Runs functions.
+            cpu_seconds: Clock of the CPU time that the calling thread has used, in seconds. Other
+                processes on a busy machine do not move it.
+        """
         self._in_thread = in_thread
-        self._thread = trio.Lock()  # first in, first out
-        self._heavy = _LeastFirst()
+        self._cpu_seconds = cpu_seconds
+        self._shares = CpuShares()
+        self._thread = _LeastFirst(self._shares)
+        self._heavy = _LeastFirst(self._shares)
 
-    async def run(self, work: Callable[[], Result], client: HeavyClient | None = None) -> Result:
+    async def run(self, work: Callable[[], Result], client: HeavyClient) -> Result:
         """Run a function as one step.
 
         Args:
             work: The function. It must not touch a node's state.
-            client: The client to which the CPU time is charged, None for the node itself.
+            client: The client to which the CPU time is charged.
 
         Returns:
             The result of `work`. Exceptions of `work` are passed on.
         """
-        client = client or HeavyClient()
-        if not client.is_heavy(trio.current_time()):
-            return await self._run(work, client)
+        done = await self._run_light(work, client)
+        if done is not None:
+            return done[0]
         async with self._heavy.turn(client):
             return await self._run(work, client)
 
@@ -97,24 +91,49 @@ class HeavyWork:
         Returns:
             The result of the last step. Exceptions of the steps are passed on.
         """
-        if not client.is_heavy(trio.current_time()):
-            done = await self._run(_Progress(begin).go_on, client)
-            if done is not None:
-                return done[0]
+        done = await self._run_light(_Progress(begin).go_on, client)
+        if done is not None and done[0] is not None:
+            return done[0][0]
         async with self._heavy.turn(client):
             progress = _Progress(begin)
-            while (done := await self._run(progress.go_on, client)) is None:
+            while (last := await self._run(progress.go_on, client)) is None:
                 pass
-            return done[0]
+            return last[0]
+
+    async def _run_light(
+        self, work: Callable[[], Result], client: HeavyClient
+    ) -> tuple[Result] | None:
+        """Run a function unless it is heavy work. Return the result in a tuple, None if it is heavy.
+
+        The check follows the wait for the thread, because other connections of the same client may
+        have been served in the meantime.
+        """
+        async with self._thread.turn(client):
+            if self._shares.is_heavy(client, trio.current_time()):
+                return None
+            return (await self._run_charged(work, client),)
 
     async def _run(self, work: Callable[[], Result], client: HeavyClient) -> Result:
-        async with self._thread:
-            began = trio.current_time()
-            try:
-                return await self._in_thread(work)
-            finally:
-                now = trio.current_time()
-                client.charge(now - began, now)
+        async with self._thread.turn(client):
+            return await self._run_charged(work, client)
+
+    async def _run_charged(self, work: Callable[[], Result], client: HeavyClient) -> Result:
+        used: list[float] = []
+        try:
+            return await self._in_thread(partial(_timed, work, self._cpu_seconds, used))
+        finally:
+            self._shares.charge(client, sum(used), trio.current_time())
+
+
+def _timed(
+    work: Callable[[], Result], cpu_seconds: Callable[[], float], used: list[float]
+) -> Result:
+    """Run a function, and append the CPU time in seconds that it used."""
+    began = cpu_seconds()
+    try:
+        return work()
+    finally:
+        used.append(cpu_seconds() - began)
 
 
 class _Progress(Generic[Result]):
@@ -135,48 +154,44 @@ class _Progress(Generic[Result]):
 
 
 class _LeastFirst:
-    """A lock that the waiting client with the least CPU time gets next."""
+    """A lock that the waiting client with the least CPU time gets next; see `CpuShares.order`."""
 
-    def __init__(self) -> None:
-        self._holder: trio.Event | None = None
-        self._waiters: dict[trio.Event, HeavyClient] = {}
+    __slots__ = ("_is_held", "_shares", "_waiters")
 
-    def turn(self, client: HeavyClient) -> _Turn:
-        return _Turn(self, client)
+    def __init__(self, shares: CpuShares) -> None:
+        self._is_held = False
+        self._shares = shares
+        self._waiters: dict[trio.Event, HeavyClient] = {}  # in the order in which they came
 
-    async def acquire(self, client: HeavyClient) -> None:
-        mine = trio.Event()
-        self._waiters[mine] = client
-        if self._holder is None:
-            self._call_next()
+    @asynccontextmanager
+    async def turn(self, client: HeavyClient) -> AsyncIterator[None]:
+        """Hold the lock for a client within the block."""
+        if self._is_held:
+            await self._wait(client)
+        self._is_held = True
         try:
-            await mine.wait()
+            yield
+        finally:
+            self._release()
+
+    async def _wait(self, client: HeavyClient) -> None:
+        given = trio.Event()
+        self._waiters[given] = client
+        try:
+            await given.wait()
         except trio.Cancelled:
-            self._waiters.pop(mine, None)
-            if self._holder is mine:
-                self._call_next()
+            if self._waiters.pop(given, None) is None:  # the lock was passed on to this waiter
+                self._release()
             raise
 
-    def release(self) -> None:
-        self._call_next()
-
-    def _call_next(self) -> None:
-        waiters = self._waiters
-        self._holder = min(waiters, key=lambda each: waiters[each].busy_until, default=None)
-        if self._holder is not None:
-            del waiters[self._holder]
-            self._holder.set()
-
-
-class _Turn:
-    """Context manager that holds the lock for one client."""
-
-    def __init__(self, lock: _LeastFirst, client: HeavyClient) -> None:
-        self._lock = lock
-        self._client = client
-
-    async def __aenter__(self) -> None:
-        await self._lock.acquire(self._client)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+    def _release(self) -> None:
+        """Pass the lock on, held all the time, or free it."""
+        waiters, now = self._waiters, trio.current_time()
+        following = min(
+            waiters, key=lambda each: self._shares.order(waiters[each], now), default=None
+        )
+        if following is None:
+            self._is_held = False
+        else:
+            del waiters[following]
+            following.set()

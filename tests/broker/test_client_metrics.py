@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.otlp import Metric
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.heavy_work import HeavyWork, Result
 
 from ..brokers import started
 from ..protocol.test_otlp import field, gauge, pushed
@@ -178,6 +180,33 @@ async def test_bombs_are_refused(codec: Codec) -> None:
         broken = b"broken"
         assert await push(wire, asked, broken, compression_type=codec) == ErrorCode.INVALID_RECORD
         assert latest(broker) == []
+
+
+class RecordingWork(HeavyWork):
+    """Heavy work that keeps the clients to which it is charged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clients: list[HeavyClient] = []
+
+    async def run(self, work: Callable[[], Result], client: HeavyClient) -> Result:
+        self.clients.append(client)
+        return await super().run(work, client)
+
+
+async def test_decompression_is_charged_to_the_client() -> None:
+    bomb = compress(Codec.GZIP, bytes(client_metrics.INFLATED_BYTES_MAX + 1))
+    async with started() as broker:
+        work = broker.node.heavy_work = RecordingWork()
+        for _ in range(2):
+            async with connected(broker.endpoint) as wire:
+                for _ in range(2):
+                    code = await push(wire, await ask(wire), bomb, compression_type=Codec.GZIP)
+                    assert code == ErrorCode.INVALID_RECORD
+    assert len(work.clients) == 4
+    assert len(set(work.clients)) == 2, "one account for each connection"
+    assert len({each.identity for each in work.clients}) == 1, "of one client"
+    assert all(each.seconds > 0 for each in work.clients)
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

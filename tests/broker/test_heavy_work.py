@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import pytest
 import trio
 import trio.testing
 
-from kbroker.runtime.heavy_work import STEPS_AT_ONCE, HeavyClient, HeavyWork
+from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.heavy_work import STEPS_AT_ONCE, HeavyWork
+
+Result = TypeVar("Result")
 
 
 async def test_one_at_a_time_and_off_the_event_loop() -> None:
@@ -27,7 +32,7 @@ async def test_one_at_a_time_and_off_the_event_loop() -> None:
         return number, alone and threading.current_thread() is not here
 
     async def run(number: int) -> None:
-        results[number] = await work.run(lambda: piece(number))
+        results[number] = await work.run(lambda: piece(number), HeavyClient())
 
     async with trio.open_nursery() as nursery:
         for number in range(5):
@@ -38,8 +43,8 @@ async def test_one_at_a_time_and_off_the_event_loop() -> None:
 async def test_an_error_is_the_callers() -> None:
     work = HeavyWork()
     with pytest.raises(ZeroDivisionError):
-        await work.run(lambda: 1 // 0)
-    assert await work.run(lambda: 1) == 1
+        await work.run(lambda: 1 // 0, HeavyClient())
+    assert await work.run(lambda: 1, HeavyClient()) == 1
 
 
 class Counted:
@@ -98,33 +103,108 @@ async def test_one_piece_of_heavy_work_is_in_progress() -> None:
     assert most <= 2
 
 
-async def test_client_that_has_used_less_goes_first() -> None:
-    work, order = HeavyWork(), list[str]()
-    greedy, modest = HeavyClient(), HeavyClient()
-    now = trio.current_time()
-    greedy.charge(100.0, now)
-    modest.charge(50.0, now)
+def use(seconds: float, cpu: list[float]) -> None:
+    """Use CPU time of a clock that nothing else moves."""
+    cpu[0] += seconds
 
-    async def run(name: str, client: HeavyClient) -> None:
-        order.append(await work.run_in_steps(partial(Counted, name, 2, []), client))
 
+def with_clock() -> tuple[HeavyWork, list[float]]:
+    cpu = [0.0]
+    return HeavyWork(cpu_seconds=lambda: cpu[0]), cpu
+
+
+async def order_behind(
+    work: HeavyWork, holder: HeavyClient, waiting: Mapping[str, HeavyClient]
+) -> list[str]:
+    """Return the order in which work is done that waits while `holder` has the thread."""
+    order: list[str] = []
     release = threading.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(work.run, release.wait, greedy)
+        nursery.start_soon(work.run, release.wait, holder)
         await trio.testing.wait_all_tasks_blocked()
-        for number in range(3):
-            nursery.start_soon(run, f"greedy {number}", greedy)
-        nursery.start_soon(run, "modest", modest)
+        for name, client in waiting.items():
+            nursery.start_soon(work.run_in_steps, partial(Counted, name, 2, order), client)
         await trio.testing.wait_all_tasks_blocked()
         release.set()
-    assert order[0] == "modest"
-    assert greedy.seconds >= 100.0
+    return list(dict.fromkeys(order))
+
+
+async def test_client_that_has_used_less_goes_first() -> None:
+    work, cpu = with_clock()
+    greedy, modest = HeavyClient(), HeavyClient()
+    await work.run(partial(use, 4.0, cpu), greedy)
+    await work.run(partial(use, 2.0, cpu), modest)
+    waiting = {"greedy": greedy, "modest": modest, "new": HeavyClient()}
+    assert await order_behind(work, HeavyClient(), waiting) == ["new", "modest", "greedy"]
+    assert greedy.seconds == 4.0
+
+
+async def test_wait_for_a_busy_processor_is_not_charged(autojump_clock: object) -> None:
+    """A function of a busy machine takes long, though it uses little CPU time."""
+
+    async def delayed(function: Callable[[], Result]) -> Result:
+        await trio.sleep(5)
+        return function()
+
+    work, cpu = HeavyWork(delayed, cpu_seconds=lambda: cpu[0]), [0.0]
+    client = HeavyClient()
+    for _ in range(10):
+        await work.run(partial(use, 0.001, cpu), client)
+    assert client.seconds == pytest.approx(0.01)
+
+
+async def test_real_cpu_time_is_charged() -> None:
+    client = HeavyClient()
+    work = HeavyWork()
+    await work.run(partial(threading.Event().wait, 0.1), client)
+    waited = client.seconds
+    await work.run(lambda: sum(range(1_000_000)), client)
+    assert waited < 0.05 < 20 * client.seconds
+
+
+async def test_failed_work_is_charged() -> None:
+    work, cpu = with_clock()
+    client = HeavyClient()
+
+    def fail() -> None:
+        use(3.0, cpu)
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011  # it is the one above
+        await work.run(fail, client)
+    assert client.seconds == 3.0
+
+
+async def test_many_connections_at_once_are_heavy_together() -> None:
+    """Work that was queued before its client became heavy waits behind another client."""
+    work, cpu = with_clock()
+    order: list[str] = []
+
+    def piece(name: str, seconds: float) -> None:
+        use(seconds, cpu)
+        order.append(name)
+
+    release = threading.Event()
+    polite = HeavyClient("polite")
+    await work.run(partial(use, 0.001, cpu), polite)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work.run, release.wait, HeavyClient())
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(50):
+            client = HeavyClient("greedy")
+            nursery.start_soon(work.run, partial(piece, "greedy", 0.02), client)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(work.run, partial(piece, "polite", 0.001), polite)
+        await trio.testing.wait_all_tasks_blocked()
+        release.set()
+    assert order.index("polite") <= 1
+    assert len(order) == 51
 
 
 async def test_cancelled_waiter_leaves_the_queue() -> None:
-    work = HeavyWork()
+    work, cpu = with_clock()
     client = HeavyClient()
-    client.charge(100.0, trio.current_time())
+    await work.run(partial(use, 4.0, cpu), client)
     release = threading.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(work.run, release.wait, client)

@@ -27,7 +27,8 @@ from kbroker.protocol.records import (
 )
 from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.batch_reads import Result as ReadResult
-from kbroker.runtime.heavy_work import HeavyClient, HeavyWork, Result, Steps
+from kbroker.runtime.cpu_shares import HeavyClient
+from kbroker.runtime.heavy_work import HeavyWork, Result, Steps
 
 from ..brokers import Start
 from ..message_sets import LOG_APPEND_TIME, message, messages, to_batch, wrapper

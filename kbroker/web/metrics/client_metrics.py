@@ -12,6 +12,7 @@ from typing import TypeAlias
 from kbroker.node.client_metrics import Labels, Pushed
 from kbroker.node.node import Node
 from kbroker.protocol.otlp import Metric
+from kbroker.runtime.cpu_shares import HeavyClient
 
 from .exposition import Family, labelled
 
@@ -35,6 +36,7 @@ class PushedMetrics:
         self._node = node
         self._read: dict[str, tuple[Pushed, Lines]] = {}
         """What was read of the newest push of each client."""
+        self._account = HeavyClient()
 
     def is_of(self, node: Node) -> bool:
         """Whether it is about this run of a node."""
@@ -53,7 +55,7 @@ class PushedMetrics:
             before = known.get(name)
             if before is None or before[0] is not pushed:
                 read = partial(_lines, labels, pushed)
-                before = pushed, await self._node.heavy_work.run(read)
+                before = pushed, await self._node.heavy_work.run(read, self._account)
             self._read[name] = before
             for row, value in before[1]:
                 family.add(row, value)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-POINTS_MAX = 20_000
-"""Of one push."""
+FIELDS_MAX = 100_000
+"""Fields that are read of one push (about 0.1 s), with those that are skipped."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types of protobuf."""
 VARINT_BYTES_MAX = 10
@@ -39,66 +40,82 @@ class Metric(NamedTuple):
     measured: int | None = None
 
 
-def read_metrics(data: bytes) -> list[Metric]:
-    """All data points of a push, `POINTS_MAX` at most. Raises BadMetrics."""
-    found: list[Metric] = []
-    for each in _metrics(memoryview(data)):
-        for point in _points(each):
-            if len(found) >= POINTS_MAX:
-                raise BadMetrics(f"more than {POINTS_MAX} data points")
-            found.append(point)
-    return found
+def read_metrics(data: bytes, limit: int) -> list[Metric]:
+    """Read the first data points of a push.
+
+    Args:
+        data: Bytes of the push, decompressed.
+        limit: Maximum number of data points; the rest of the push is not read.
+
+    Raises:
+        BadMetrics: The bytes are not metrics, or more than `FIELDS_MAX` fields must be read.
+    """
+    return [*islice(_Reader().metrics(memoryview(data)), limit)]
 
 
-def _metrics(data: memoryview) -> Iterator[memoryview]:
-    for of_resource in _messages(data, RESOURCE_METRICS):
-        for of_scope in _messages(of_resource, SCOPE_METRICS):
-            yield from _messages(of_scope, METRICS)
+class _Reader:
+    """Reads one push, up to `FIELDS_MAX` fields."""
 
+    def __init__(self) -> None:
+        self._fields_left = FIELDS_MAX
 
-def _points(metric: memoryview) -> Iterator[Metric]:
-    name = next((_text(each) for each in _messages(metric, NAME)), "")
-    for kind in (GAUGE, SUM):
-        for data in _messages(metric, kind):
-            for point in _messages(data, DATA_POINTS):
-                yield _number(name, point)
-    for data in _messages(metric, HISTOGRAM):
-        for point in _messages(data, DATA_POINTS):
-            yield _histogram(name, point)
+    def metrics(self, data: memoryview) -> Iterator[Metric]:
+        for of_resource in self._messages(data, RESOURCE_METRICS):
+            for of_scope in self._messages(of_resource, SCOPE_METRICS):
+                for metric in self._messages(of_scope, METRICS):
+                    yield from self._points(metric)
 
+    def _points(self, metric: memoryview) -> Iterator[Metric]:
+        name = next((_text(each) for each in self._messages(metric, NAME)), "")
+        for number, _, data in self._fields(metric):
+            if isinstance(data, memoryview) and number in (GAUGE, SUM, HISTOGRAM):
+                read = self._histogram if number == HISTOGRAM else self._number
+                for point in self._messages(data, DATA_POINTS):
+                    yield read(name, point)
 
-def _number(name: str, point: memoryview) -> Metric:
-    attributes: dict[str, str] = {}
-    value = 0.0
-    for number, kind, content in _fields(point):
-        if isinstance(content, memoryview):
-            if number == NUMBER_ATTRIBUTES:
-                attributes.update([_attribute(content)])
-        elif kind == FIXED64 and number == AS_DOUBLE:
-            value = _double(content)
-        elif kind == FIXED64 and number == AS_INTEGER:
-            value = _signed(content)
-    return Metric(name, attributes, value)
+    def _number(self, name: str, point: memoryview) -> Metric:
+        attributes: dict[str, str] = {}
+        value = 0.0
+        for number, kind, content in self._fields(point):
+            if isinstance(content, memoryview):
+                if number == NUMBER_ATTRIBUTES:
+                    attributes.update([self._attribute(content)])
+            elif kind == FIXED64 and number == AS_DOUBLE:
+                value = _double(content)
+            elif kind == FIXED64 and number == AS_INTEGER:
+                value = _signed(content)
+        return Metric(name, attributes, value)
 
+    def _histogram(self, name: str, point: memoryview) -> Metric:
+        attributes: dict[str, str] = {}
+        count, total = 0, 0.0
+        for number, kind, content in self._fields(point):
+            if isinstance(content, memoryview):
+                if number == HISTOGRAM_ATTRIBUTES:
+                    attributes.update([self._attribute(content)])
+            elif kind == FIXED64 and number == HISTOGRAM_COUNT:
+                count = content
+            elif kind == FIXED64 and number == HISTOGRAM_SUM:
+                total = _double(content)
+        return Metric(name, attributes, total, count)
 
-def _histogram(name: str, point: memoryview) -> Metric:
-    attributes: dict[str, str] = {}
-    count, total = 0, 0.0
-    for number, kind, content in _fields(point):
-        if isinstance(content, memoryview):
-            if number == HISTOGRAM_ATTRIBUTES:
-                attributes.update([_attribute(content)])
-        elif kind == FIXED64 and number == HISTOGRAM_COUNT:
-            count = content
-        elif kind == FIXED64 and number == HISTOGRAM_SUM:
-            total = _double(content)
-    return Metric(name, attributes, total, count)
+    def _attribute(self, data: memoryview) -> tuple[str, str]:
+        key = next((_text(each) for each in self._messages(data, KEY)), "")
+        value = next(self._messages(data, VALUE), memoryview(b""))
+        return key, next((_value(*each) for each in self._fields(value)), "")
 
+    def _messages(self, data: memoryview, number: int) -> Iterator[memoryview]:
+        """The fields of one number that have a length."""
+        for each, _, content in self._fields(data):
+            if each == number and isinstance(content, memoryview):
+                yield content
 
-def _attribute(data: memoryview) -> tuple[str, str]:
-    key = next((_text(each) for each in _messages(data, KEY)), "")
-    value = next(_messages(data, VALUE), memoryview(b""))
-    return key, next((_value(*each) for each in _fields(value)), "")
+    def _fields(self, data: memoryview) -> Iterator[Field]:
+        for field in _fields(data):
+            if not self._fields_left:
+                raise BadMetrics(f"more than {FIELDS_MAX} fields")
+            self._fields_left -= 1
+            yield field
 
 
 def _value(number: int, kind: int, content: int | memoryview) -> str:
@@ -108,13 +125,6 @@ def _value(number: int, kind: int, content: int | memoryview) -> str:
     if kind == FIXED64:
         return str(_double(content))
     return str(bool(content)).lower() if number == 2 else str(_signed(content))
-
-
-def _messages(data: memoryview, number: int) -> Iterator[memoryview]:
-    """The fields of one number that have a length."""
-    for each, _, content in _fields(data):
-        if each == number and isinstance(content, memoryview):
-            yield content
 
 
 def _fields(data: memoryview) -> Iterator[Field]:

@@ -71,9 +71,13 @@ class Pushed(NamedTuple):
     codec: int
     data: bytes
 
-    def metrics(self) -> list[Metric]:
-        """Read it: work in proportion to `INFLATED_BYTES_MAX`. Raises ValueError."""
-        return read_metrics(decompress(self.codec, self.data, INFLATED_BYTES_MAX))
+    def metrics(self, limit: int) -> list[Metric]:
+        """Read up to `limit` data points. This takes up to 0.1 s, so not in the event loop.
+
+        Raises:
+            ValueError: The push cannot be read.
+        """
+        return read_metrics(decompress(self.codec, self.data, INFLATED_BYTES_MAX), limit)
 
 
 class Instance:

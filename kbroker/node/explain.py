@@ -8,7 +8,8 @@ both keep it in a `History`. Here it becomes sentences.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from heapq import nlargest
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC
@@ -82,31 +83,67 @@ def group_lines(events: Iterable[Event]) -> Iterator[Line]:
 
 METRICS_SHOWN = 1_000
 """Of one client."""
+CLIENTS_SHOWN = 20
+"""Clients with one client ID whose metrics are read."""
+TEXT_MAX = 500
+"""Characters of a metric's name, and of its attributes."""
 
 
 def explain_client(nodes: Iterable[Node], client_id: str) -> Explanation:
-    """What clients of an id have said of themselves last, at whichever node (KIP-714)."""
-    lines: list[Line] = []
-    clients = 0
-    for node in nodes:
-        for labels, pushed in node.client_metrics.latest():
-            if labels["client_id"] == client_id:
-                clients += 1
-                lines.extend(islice(_metric_lines(pushed), METRICS_SHOWN))
-    if not clients:
-        return Explanation(f"no client {client_id} has sent metrics", [])
-    return Explanation(f"client {client_id}: metrics of {clients}", lines)
+    """Explain the metrics that clients with a client ID pushed last to any node (KIP-714).
+
+    This takes up to 0.1 s for each client, so not in the event loop of a server; see `ClientPushes`.
+    """
+    pushes = ClientPushes.of(nodes, client_id)
+    return pushes.explanation([metric_lines(each) for each in pushes.newest])
 
 
-def _metric_lines(pushed: Pushed) -> Iterator[Line]:
+class ClientPushes(NamedTuple):
+    """Metrics that clients with one client ID pushed last.
+
+    Attributes:
+        client_id: The client ID.
+        clients: Number of clients.
+        newest: Pushes of up to `CLIENTS_SHOWN` clients, the newest first.
+    """
+
+    client_id: str
+    clients: int
+    newest: list[Pushed]
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], client_id: str) -> ClientPushes:
+        """Return what the clients pushed to any of the nodes."""
+        found = [
+            pushed
+            for node in nodes
+            for labels, pushed in node.client_metrics.latest()
+            if labels["client_id"] == client_id
+        ]
+        return cls(client_id, len(found), nlargest(CLIENTS_SHOWN, found, lambda it: it.at_ms))
+
+    def explanation(self, lines: Iterable[list[Line]]) -> Explanation:
+        """Return the explanation with the `metric_lines` of the newest pushes."""
+        if not self.clients:
+            return Explanation(f"no client {self.client_id} has sent metrics", [])
+        text = f"client {self.client_id}: metrics of {self.clients}"
+        if self.clients > len(self.newest):
+            text += f", the newest {len(self.newest)} of them are shown"
+        return Explanation(text, [*chain.from_iterable(lines)])
+
+
+def metric_lines(pushed: Pushed) -> list[Line]:
+    """Return a sentence about each metric of a push. This takes up to 0.1 s."""
     try:
-        metrics = pushed.metrics()
+        metrics = pushed.metrics(METRICS_SHOWN)
     except ValueError as error:
-        yield Line(pushed.at_ms, f"what it sent is not readable: {error}")
-        return
+        return [Line(pushed.at_ms, f"what it sent is not readable: {error}")]
+    lines = []
     for each in metrics:
-        told = ", ".join(f"{key}={value}" for key, value in each.attributes.items())
-        yield Line(pushed.at_ms, f"{each.name}{{{told}}} {each.value:.12g}")
+        attributes = ", ".join(f"{key}={value}" for key, value in each.attributes.items())
+        text = f"{each.name[:TEXT_MAX]}{{{attributes[:TEXT_MAX]}}} {each.value:.12g}"
+        lines.append(Line(pushed.at_ms, text))
+    return lines
 
 
 def explain_transaction(

@@ -60,7 +60,7 @@ async def push(wire: Wire, asked: Any, data: bytes = DATA, **fields: Any) -> int
 
 def latest(broker: Broker) -> list[tuple[Mapping[str, str], list[Metric]]]:
     kept = broker.node.client_metrics.latest()
-    return [(labels, each.metrics()) for labels, each in kept]
+    return [(labels, each.metrics(100)) for labels, each in kept]
 
 
 async def announced(wire: Wire) -> set[int]:

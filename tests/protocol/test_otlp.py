@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from kbroker.protocol.otlp import POINTS_MAX, BadMetrics, Metric, read_metrics
+from kbroker.protocol.otlp import FIELDS_MAX, BadMetrics, Metric, read_metrics
 
 
 def varint(value: int) -> bytes:
@@ -52,13 +52,14 @@ def test_what_metrics_say() -> None:
         field(1, b"a.time") + field(9, histogram),
         field(1, b"nothing"),
     )
-    assert read_metrics(data) == [
+    assert read_metrics(data, 100) == [
         Metric("a.rate", {"topic": "orders", "is": "true", "n": "7"}, 0.25),
         Metric("a.rate", {}, 2.0),
         Metric("a.total", {}, -5),
         Metric("a.time", {"k": ""}, 1.5, 3),
     ]
-    assert read_metrics(b"") == []
+    assert read_metrics(b"", 100) == []
+    assert [each.value for each in read_metrics(data, 2)] == [0.25, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +70,28 @@ def test_what_metrics_say() -> None:
         b"\x0b",
         b"\xff" * 11,
         b"\x09\x00",
-        pushed(*[gauge("x", *[b""] * 200)] * (POINTS_MAX // 200), gauge("y", b"")),
+        pushed(*[gauge("x", *[b""] * 200)] * (FIELDS_MAX // 200)),
+        pushed(varint(15 << 3) * 2 * FIELDS_MAX),
+        pushed(gauge("x", varint(15 << 3) * 2 * FIELDS_MAX)),
+        pushed(gauge("x", field(7, varint(15 << 3) * 2 * FIELDS_MAX))),
+        pushed(gauge("x", field(7, field(2, field(1, b"")) + b"\x78\x00" * FIELDS_MAX))),
     ],
-    ids=["no length", "cut", "a group", "a long number", "a cut number", "too many"],
+    ids=[
+        "no length",
+        "cut",
+        "a group",
+        "a long number",
+        "a cut number",
+        "many points",
+        "many fields of a metric",
+        "many fields of a point",
+        "many fields of an attribute",
+        "many fields behind a value",
+    ],
 )
 def test_what_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(BadMetrics):
-        read_metrics(data)
+        read_metrics(data, FIELDS_MAX)
 
 
 def test_any_bytes_are_read_or_refused() -> None:
@@ -87,7 +103,7 @@ def test_any_bytes_are_read_or_refused() -> None:
         for _ in range(rng.randint(1, 4)):
             data[rng.randrange(len(data))] = rng.randrange(256)
         try:
-            read_metrics(bytes(data[: rng.randint(0, len(data))]))
+            read_metrics(bytes(data[: rng.randint(0, len(data))]), 100)
         except BadMetrics:
             refused += 1
     assert 0 < refused < 20_000

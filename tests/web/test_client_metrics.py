@@ -6,14 +6,19 @@ import math
 
 import pytest
 
+from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
+from kbroker.node import explain
+from kbroker.protocol.compression import Codec, compress
+from kbroker.protocol.otlp import FIELDS_MAX
 from kbroker.web.metrics import client_metrics
-from kbroker.web.metrics.client_metrics import CLIENT, ROWS_OF_ONE_MAX, TEXT_MAX
+from kbroker.web.metrics.client_metrics import CLIENT, ROWS_OF_ONE_MAX, TEXT_MAX, PushedMetrics
 
 from ..broker.test_client_metrics import ask, push, subscribe
 from ..protocol.test_otlp import attribute, field, gauge, pushed
+from ..turns import TURN_SECONDS_MAX, longest_step
 from ..wire import connected
-from .client import served
+from .client import get, served
 from .test_metrics import seen
 
 
@@ -71,3 +76,52 @@ async def test_what_is_no_metric_is_told_of_nobody() -> None:
         await subscribe(wire, "all", metrics="*")
         assert await push(wire, await ask(wire), b"nonsense") == 0
         assert await rows(http.endpoint_of(1)) == {}
+
+
+BOMB_FIELDS = 1_000_000
+
+
+async def push_bombs(broker: Broker, count: int) -> None:
+    """Push small requests of clients named `test` that are many fields when they are decompressed."""
+    bomb = compress(Codec.GZIP, pushed(b"\x78\x00" * BOMB_FIELDS))
+    assert len(bomb) < 10_000
+    async with connected(broker.endpoint) as wire:
+        await subscribe(wire, "all", metrics="*")
+        for _ in range(count):
+            data = await ask(wire)
+            assert await push(wire, data, bomb, compression_type=Codec.GZIP) == 0
+
+
+async def test_pushes_of_many_fields_do_not_block_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(explain, "CLIENTS_SHOWN", 2)
+    async with served() as (broker, http):
+        await push_bombs(broker, 3)
+        there = http.endpoint_of(1)
+        with longest_step() as measured:
+            explained = await get(there, "/api/v1/explain/client/test")
+            look = await seen(there)
+    assert explained.status == 200
+    assert "metrics of 3, the newest 2 of them are shown" in explained.json()["now"]
+    assert [each["text"] for each in explained.json()["past"]] == [
+        f"what it sent is not readable: more than {FIELDS_MAX} fields"
+    ] * 2
+    assert not [name for name, _ in look.samples if name == CLIENT]
+    assert measured.seconds < TURN_SECONDS_MAX, measured
+
+
+async def test_one_look_reads_new_pushes_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_metrics, "READ_SECONDS", 1e-9)
+    async with served() as (broker, _), connected(broker.endpoint) as wire:
+        await subscribe(wire, "all", metrics="*")
+        for _ in range(3):
+            await push(wire, await ask(wire), pushed(gauge("a", field(4, 1.0))))
+        found = []
+        metrics = PushedMetrics(broker.node)
+        for _ in range(4):
+            family, left_out = await metrics.family()
+            found.append((len(family.lines), left_out))
+    assert found == [(1, 2), (2, 1), (3, 0), (3, 0)]

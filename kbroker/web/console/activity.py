@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -11,14 +12,16 @@ from starlette.routing import Route
 from kbroker.cluster import TRANSACTIONS_TOPIC
 from kbroker.node.activity import ClientActivity, error_name
 from kbroker.node.explain import (
+    ClientPushes,
     Explanation,
-    explain_client,
     explain_group,
     explain_partition,
     explain_transaction,
+    metric_lines,
 )
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.runtime.cpu_shares import HeavyClient
 from kbroker.runtime.slices import Slices
 from kbroker.security.acls import AclOperation, AclResourceType
 from kbroker.text.times import iso_time
@@ -94,9 +97,14 @@ class Activity:
             node = self._api.node_of(node.transactions.coordinator_id(name))
         return _explained(explain_transaction(node, name, viewer.may_describe))
 
-    async def _client(self, request: Request, _: Viewer) -> Response:
+    async def _client(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]
-        return _explained(_told(self._api.nodes, name))
+        pushes = ClientPushes.of(self._api.nodes, name)
+        work, account = self._api.node.heavy_work, HeavyClient(viewer.client)
+        lines = [await work.run(partial(metric_lines, each), account) for each in pushes.newest]
+        explained = pushes.explanation(lines)
+        sentences = [*_client_sentences(self._api.nodes, name), explained.now]
+        return _explained(Explanation(". ".join(sentences), explained.past))
 
     async def _partition(self, request: Request, viewer: Viewer) -> Response:
         name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
@@ -127,8 +135,8 @@ def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, Any]
     }
 
 
-def _told(nodes: list[Node], name: str) -> Explanation:
-    """A client in sentences: what it asked for, what went wrong, and what it says of itself."""
+def _client_sentences(nodes: list[Node], name: str) -> list[str]:
+    """Return sentences about a client: which requests it sent, and what went wrong."""
     sentences = []
     for node in nodes:
         known = node.activity.clients.get(name) if node.activity is not None else None
@@ -146,8 +154,7 @@ def _told(nodes: list[Node], name: str) -> Explanation:
             )
         for kind, count in known.disconnects.items():
             sentences.append(f"{count} of its connections ended: {kind}")
-    explained = explain_client(nodes, name)
-    return Explanation(". ".join([*sentences, explained.now]), explained.past)
+    return sentences
 
 
 def _explained(explanation: Explanation) -> Response:

@@ -19,6 +19,10 @@ from .exposition import Family, labelled
 ROWS_MAX = 10_000
 """Of all clients together."""
 ROWS_OF_ONE_MAX = 500
+POINTS_MAX = 2 * ROWS_OF_ONE_MAX
+"""Data points that are read of one push: some may be repeated."""
+READ_SECONDS = 1.0
+"""CPU time in which one look reads new pushes; the others are left out until the next look."""
 TEXT_MAX = 200
 """Characters of a name, or of what belongs to it."""
 CLIENT = "kbroker_client_metric"
@@ -45,26 +49,32 @@ class PushedMetrics:
     async def family(self) -> tuple[Family, int]:
         """The rows, and how many are left out."""
         family = Family(CLIENT, "gauge", "What clients have sent of themselves (KIP-714).")
-        known, self._read = self._read, {}
+        read: dict[str, tuple[Pushed, Lines]] = {}
+        ends_at = self._account.seconds + READ_SECONDS
         left_out = 0
         for labels, pushed in self._node.client_metrics.latest():
             if len(family.lines) >= ROWS_MAX:
                 left_out += 1
                 continue
             name = labels["client_instance_id"]
-            before = known.get(name)
+            before = self._read.get(name)
             if before is None or before[0] is not pushed:
-                read = partial(_lines, labels, pushed)
-                before = pushed, await self._node.heavy_work.run(read, self._account)
-            self._read[name] = before
+                if self._account.seconds >= ends_at:
+                    left_out += 1
+                    continue
+                work = partial(_lines, labels, pushed)
+                before = pushed, await self._node.heavy_work.run(work, self._account)
+            # Also kept for the next look if this one is cancelled.
+            read[name] = self._read[name] = before
             for row, value in before[1]:
                 family.add(row, value)
+        self._read = read
         return family, left_out
 
 
 def _lines(labels: Labels, pushed: Pushed) -> Lines:
     try:
-        metrics = pushed.metrics()
+        metrics = pushed.metrics(POINTS_MAX)
     except ValueError:
         return []
     # A push may have the same twice, or what is the same when it is cut off.

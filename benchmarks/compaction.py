@@ -26,7 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
-from kbroker.coordinator.records import offset_record
+from kbroker.coordinator.common.records import offset_record
 from kbroker.net.server import Listener
 from kbroker.protocol.group_metadata import OffsetCommitValue
 from kbroker.protocol.records import Record, encode_batch, read_header

@@ -18,7 +18,7 @@ from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker
 from harness.raw import RawConnection
 from harness.tools import Tools
 
-from kbroker.coordinator.state_batches import StateBatch, StateBatches
+from kbroker.coordinator.share.state_batches import StateBatch, StateBatches
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.schema import Struct, fields

@@ -1,12 +1,9 @@
 """Coordinators: pure state machines that turn requests and time into records and answers."""
 
-from .assignors import TopicShape
-from .coordinator import GroupCoordinator
-from .in_flight import Change, RecordState
-from .offsets import TopicNames
-from .placement import hash_partition
-from .rebalance import some_of
-from .result import (
+from .common.assignor import TopicShape
+from .common.events import some_of
+from .common.placement import hash_partition
+from .common.result import (
     Answer,
     ClientInfo,
     CoordinatorRecord,
@@ -18,21 +15,28 @@ from .result import (
     TransactionEvent,
     append_error,
 )
-from .settings import (
+from .common.settings import (
     ConsumerGroupSettings,
     GroupSettings,
     MigrationPolicy,
     ShareGroupSettings,
     StreamsGroupSettings,
 )
-from .share_acquiring import Acquired, LogBatch, Taker, acquire, without_aborted
-from .share_delivery import Acknowledgement, DeliverySettings, ShareDelivery
-from .share_making import ToMake
-from .share_states import ShareStateCoordinator
-from .sharing import TopicRights
-from .state_batches import StateBatch, StateBatches
-from .transaction import Transaction, TransactionState
-from .transactions import TransactionCoordinator, TransactionSettings, names_whole_producer
+from .common.topics import TopicNames
+from .consumer.targets import TopicRights
+from .group_coordinator import GroupCoordinator
+from .share.acquiring import Acquired, LogBatch, Taker, acquire, without_aborted
+from .share.coordinator import ShareStateCoordinator
+from .share.delivery import Acknowledgement, DeliverySettings, ShareDelivery
+from .share.in_flight import Change, RecordState
+from .share.initialization import ToMake
+from .share.state_batches import StateBatch, StateBatches
+from .transactions.coordinator import (
+    TransactionCoordinator,
+    TransactionSettings,
+    names_whole_producer,
+)
+from .transactions.transaction import Transaction, TransactionState
 
 __all__ = [
     "Acknowledgement",

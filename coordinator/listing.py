@@ -12,15 +12,15 @@ from kbroker.protocol.messages.groups import (
     ListGroupsResponse,
 )
 
-from .consumer_group import ConsumerGroup
-from .group import Group
-from .group_state import DEAD, EMPTY, STABLE
-from .rebalance import note_deleted
-from .records import offset_tombstone
-from .result import Now, Result, append_error
-from .share_group import PROTOCOL_TYPE as SHARE
+from .classic.group import Group
+from .classic.group_state import DEAD, EMPTY, STABLE
+from .classic.rebalance import note_deleted
+from .common.records import offset_tombstone
+from .common.result import Now, Result, append_error
+from .consumer.group import ConsumerGroup
+from .share.group import PROTOCOL_TYPE as SHARE
 from .state import OFFSETS_AT_ONCE, AnyGroup, ShardState
-from .streams_group import StreamsGroup
+from .streams.group import StreamsGroup
 from .tombstones import tombstones_of
 
 CLASSIC, CONSUMER, STREAMS = "classic", "consumer", "streams"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode
@@ -20,23 +20,25 @@ from kbroker.protocol.messages.offsets import (
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
 
-from .consumer_offsets import (
-    Check,
-    always,
-    committer_check,
-    fetcher_error,
-    transactional_committer_check,
+from .classic.group import CONSUMER_PROTOCOL_TYPE, Group
+from .classic.group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
+from .classic.rebalance import Rebalances, note_deleted
+from .common.offset_checks import Check, always
+from .common.pending import Place
+from .common.records import offset_record, offset_tombstone
+from .common.result import CoordinatorRecord, Now, Pieces, Result, append_error
+from .common.settings import GroupSettings
+from .common.shapes import (
+    commit_refused,
+    fetch_refused,
+    no_offset,
+    plain_commit,
+    transactional_response,
 )
-from .group import CONSUMER_PROTOCOL_TYPE, Group
-from .group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
-from .pending import Place
-from .rebalance import Rebalances, note_deleted
-from .records import offset_record, offset_tombstone
-from .result import CoordinatorRecord, Now, Pieces, Result, append_error
-from .settings import GroupSettings
-from .shapes import commit_refused, fetch_refused, no_offset, plain_commit, transactional_response
+from .common.topics import TopicNames
+from .consumer.offsets import committer_check, fetcher_error, transactional_committer_check
 from .state import OFFSETS_AT_ONCE, AnyGroup, GroupOffsets, ShardState
-from .streams_offsets import (
+from .streams.offsets import (
     streams_committer_check,
     streams_fetcher_error,
     streams_transactional_check,
@@ -48,22 +50,6 @@ FIRST_VERSION_OF_IDS = 10
 """Of OffsetCommit and OffsetFetch: topics come by id instead of by name."""
 ROWS_AT_ONCE = 16
 """Of a fetch, in one piece."""
-
-
-class TopicNames(Protocol):
-    """What committed offsets need to know of the cluster's topics."""
-
-    def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic, None if there is no such topic."""
-        ...
-
-    def id_of(self, name: str) -> UUID | None:
-        """The id of a topic, None if there is no such topic."""
-        ...
-
-    def exists(self, name: str, partition: int) -> bool:
-        """Whether a topic has this partition."""
-        ...
 
 
 class _Wanted(NamedTuple):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .consumer_group import ConsumerGroup, ConsumerGroupState
-from .group import Group
-from .group_state import EMPTY, PREPARING, STABLE
-from .rebalance import JOIN, SYNC, printable, some_of
-from .result import Now
-from .share_group import ShareGroup
-from .streams_group import StreamsGroup, StreamsGroupState
-from .timers import Timers
+from .classic.group import Group
+from .classic.group_state import EMPTY, PREPARING, STABLE
+from .classic.rebalance import JOIN, SYNC
+from .common.events import printable, some_of
+from .common.result import Now
+from .common.timers import Timers
+from .consumer.group import ConsumerGroup, ConsumerGroupState
+from .share.group import ShareGroup
+from .streams.group import StreamsGroup, StreamsGroupState
 
 
 def standing(

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 from kbroker.protocol.group_metadata import OffsetCommitValue
 
-from .consumer_group import ConsumerGroup
-from .deleted_topics import DeletedTopics
-from .group import Group
-from .pending import PendingOffsets, Place
-from .share_group import ShareGroup
-from .streams_group import StreamsGroup
+from .classic.group import Group
+from .common.deleted_topics import DeletedTopics
+from .common.pending import PendingOffsets, Place
+from .consumer.group import ConsumerGroup
+from .share.group import ShareGroup
+from .streams.group import StreamsGroup
 
 GroupOffsets: TypeAlias = dict[Place, OffsetCommitValue]
 """Committed offsets of one group by (topic, partition)."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from .consumer_group import ConsumerGroup
-from .consumer_records import group_tombstones
-from .records import group_tombstone
-from .result import CoordinatorRecord
-from .share_group import ShareGroup
-from .share_records import group_tombstones as share_group_tombstones
+from .common.records import group_tombstone
+from .common.result import CoordinatorRecord
+from .consumer.group import ConsumerGroup
+from .consumer.records import group_tombstones
+from .share.group import ShareGroup
+from .share.records import group_tombstones as share_group_tombstones
 from .state import AnyGroup
-from .streams_group import StreamsGroup
-from .streams_records import streams_group_tombstones
+from .streams.group import StreamsGroup
+from .streams.records import streams_group_tombstones
 
 
 def tombstones_of(group: AnyGroup) -> list[CoordinatorRecord]:

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from kbroker.protocol.group_metadata import read_assignment
 
-from .consumer_group import ConsumerMember
-from .consumer_topics import KnownTopics
-from .group import Group, Member
-from .group_state import DEAD
-from .pending import Place
-from .share_group import ShareMember
+from .classic.group import Group, Member
+from .classic.group_state import DEAD
+from .common.pending import Place
+from .common.topics import KnownTopics
+from .consumer.group import ConsumerMember
+from .share.group import ShareMember
 from .state import ShardState
-from .streams_group import StreamsGroup, StreamsMember
-from .streams_topology import sources_of
+from .streams.group import StreamsGroup, StreamsMember
+from .streams.topology import sources_of
 
 
 class MemberView(NamedTuple):

@@ -2,7 +2,7 @@
 
 A coordinator is pure. Here its records are appended and replayed, its answers are released at the
 high watermark, and its deadlines are waited for. The contract is that of
-`kbroker.coordinator.result`.
+`kbroker.coordinator.common.result`.
 
 A coordinator lives where its partition is led. When leadership comes it is rebuilt from the log, as
 soon as everything that the log held then is committed. A large log takes a while, in which others
@@ -26,7 +26,7 @@ import trio
 from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.coordinator import Answer, Now, Parked, Pieces, Result, hash_partition
-from kbroker.coordinator.shapes import refused
+from kbroker.coordinator.common.shapes import refused
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending

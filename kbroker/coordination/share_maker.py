@@ -11,7 +11,7 @@ from uuid import UUID
 import trio
 
 from kbroker.coordinator import GroupCoordinator, ToMake
-from kbroker.coordinator.consumer_group import Target
+from kbroker.coordinator.common.modern_group import Target
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,

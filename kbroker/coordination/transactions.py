@@ -28,7 +28,7 @@ from kbroker.coordinator import (
     TransactionState,
     some_of,
 )
-from kbroker.coordinator.transaction import SECOND_PROTOCOL
+from kbroker.coordinator.transactions.transaction import SECOND_PROTOCOL
 from kbroker.partitions.history import History
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica

@@ -32,7 +32,7 @@ from kbroker.config import (
     validate_topic_configs,
 )
 from kbroker.coordinator import some_of
-from kbroker.coordinator.patterns import compile_pattern
+from kbroker.coordinator.consumer.patterns import compile_pattern
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import MAX_STRING_BYTES
 

@@ -30,7 +30,7 @@ def consumer_group_heartbeat(
     ctx: Context, request: ConsumerGroupHeartbeatRequest
 ) -> HeartbeatAnswer | Coroutine[Any, Any, HeartbeatAnswer]:
     """Behaviour: a member of a consumer group joins, lives, says what it owns, or leaves; the answer
-    has its epoch and, where that changed, its assignment. See `kbroker.coordinator.consumer_groups`.
+    has its epoch and, where that changed, its assignment. See `kbroker.coordinator.consumer.groups`.
 
     Versions: 1 can subscribe by a regular expression; the client makes the id of its member.
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from kbroker.coordination.groups import GroupService, GroupShard
 from kbroker.coordination.shards import ShardPending, Shards, outcome_of
-from kbroker.coordinator.share_offsets import Begun
+from kbroker.coordinator.share.offsets import Begun
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (
@@ -124,7 +124,7 @@ def _share_name(key: str) -> str:
 
 @handles(ApiKey.JOIN_GROUP, versions="0-9")
 def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | ShardPending | None:
-    """Behaviour: answers when all members have joined; see `kbroker.coordinator.classic`.
+    """Behaviour: answers when all members have joined; see `kbroker.coordinator.classic.groups`.
 
     Differs from Kafka: INVALID_REQUEST for more than a thousand protocols.
     """

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from kbroker.coordination.admission import Writer
 from kbroker.coordination.shards import ShardPending, outcome_of
-from kbroker.coordinator.shapes import (
+from kbroker.coordinator.common.shapes import (
     commit_refused,
     fetch_refused,
     fetch_response,

@@ -7,7 +7,7 @@ from typing import Any
 
 from kbroker.coordination.share_partitions import Outcome
 from kbroker.coordinator import Acknowledgement
-from kbroker.coordinator.share_delivery import REJECT, RENEW
+from kbroker.coordinator.share.delivery import REJECT, RENEW
 from kbroker.node.share_sessions import TargetKey
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError

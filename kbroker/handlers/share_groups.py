@@ -33,7 +33,7 @@ def share_group_heartbeat(
     ctx: Context, request: ShareGroupHeartbeatRequest
 ) -> HeartbeatAnswer | Coroutine[Any, Any, HeartbeatAnswer]:
     """Behaviour: a member of a share group joins, lives or leaves; the answer has its epoch and, where
-    that changed, its assignment. See `kbroker.coordinator.share_groups`.
+    that changed, its assignment. See `kbroker.coordinator.share.groups`.
 
     Differs from Kafka: INVALID_REQUEST for names of more than 1,000 characters or more than 10,000
     topics. A group asks for the states of 2,000 partitions at a time.

@@ -10,8 +10,8 @@ from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
 from kbroker.cluster.topics import DEFAULT, NewTopic, check_new_partitions, plan_topic
 from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator import GroupCoordinator
-from kbroker.coordinator.streams_topics import MISSING_INTERNAL_TOPICS, InternalTopic
-from kbroker.coordinator.streams_topology import topics_named
+from kbroker.coordinator.streams.topics import MISSING_INTERNAL_TOPICS, InternalTopic
+from kbroker.coordinator.streams.topology import topics_named
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import (
@@ -38,7 +38,7 @@ def streams_group_heartbeat(
 ) -> HeartbeatAnswer | Waiting:
     """Behaviour: a member of a streams group joins with the topology of its application, lives, says
     which tasks it has, or leaves; the answer has its epoch and, where those changed, its tasks. See
-    `kbroker.coordinator.streams_groups`. Internal topics that the topology needs are made, if the
+    `kbroker.coordinator.streams.groups`. Internal topics that the topology needs are made, if the
     client may do that.
 
     Differs from Kafka: internal topics are there when the answer comes, and where one cannot be made

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from kbroker.cluster.model import check_topic_name
 from kbroker.coordinator import Transaction, TransactionState
-from kbroker.coordinator.patterns import compile_pattern
-from kbroker.coordinator.transaction import by_topic
+from kbroker.coordinator.consumer.patterns import compile_pattern
+from kbroker.coordinator.transactions.transaction import by_topic
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kbroker.coordination.share_partitions import LedShare
-from kbroker.coordinator.share_standing import share_partition_standing
+from kbroker.coordinator.share.standing import share_partition_standing
 from kbroker.protocol.share_state_log import SharePartition
 
 from .explain import Explanation, explain_partition

@@ -6,7 +6,7 @@ import contextlib
 
 from kbroker.broker import Broker
 from kbroker.coordinator import GroupCoordinator, TransactionState
-from kbroker.coordinator.share_states import ShareState
+from kbroker.coordinator.share.coordinator import ShareState
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.share_state_log import SharePartition

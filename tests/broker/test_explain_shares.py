@@ -7,8 +7,8 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.cluster import ResourceType
 from kbroker.coordinator import Acknowledgement, DeliverySettings, ShareDelivery
-from kbroker.coordinator.in_flight import ACQUIRED, Run
-from kbroker.coordinator.share_standing import share_partition_standing
+from kbroker.coordinator.share.in_flight import ACQUIRED, Run
+from kbroker.coordinator.share.standing import share_partition_standing
 from kbroker.node.explain_shares import explain_share
 from kbroker.protocol.share_state_log import SharePartition
 

@@ -14,9 +14,9 @@ from kbroker.cluster import OFFSETS_TOPIC
 from kbroker.coordination.groups import GroupService, GroupShard
 from kbroker.coordination.shards import _stored_batches
 from kbroker.coordinator import CoordinatorRecord, Result
-from kbroker.coordinator.records import offset_record
+from kbroker.coordinator.common.records import offset_record
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
-from kbroker.coordinator.transaction import Transaction, to_value
+from kbroker.coordinator.transactions.transaction import Transaction, to_value
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.group_metadata import OffsetCommitValue

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.coordinator import ConsumerGroupSettings
-from kbroker.coordinator.consumer_group import ConsumerGroup, MemberState
+from kbroker.coordinator.common.modern_group import MemberState
+from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode

@@ -28,8 +28,8 @@ from kbroker.coordinator import (
     ToMake,
     TopicRights,
 )
-from kbroker.coordinator.assignors import TopicShape
-from kbroker.coordinator.shapes import fetch_response, groups_to_fetch
+from kbroker.coordinator.common.assignor import TopicShape
+from kbroker.coordinator.common.shapes import fetch_response, groups_to_fetch
 from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import (

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker.coordinator.group import Group
+from kbroker.coordinator.classic.group import Group
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import (
     read_assignment,

@@ -17,8 +17,8 @@ from uuid import UUID
 
 from kbroker.coordinator import Result, ShareGroupSettings
 from kbroker.coordinator.replay import end_transaction, replay
-from kbroker.coordinator.share_group import SharedTopic, ShareGroup
-from kbroker.coordinator.share_offsets import Begun
+from kbroker.coordinator.share.group import SharedTopic, ShareGroup
+from kbroker.coordinator.share.offsets import Begun
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode
 

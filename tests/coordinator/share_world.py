@@ -19,7 +19,7 @@ from kbroker.coordinator import (
     acquire,
     without_aborted,
 )
-from kbroker.coordinator.share_delivery import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from kbroker.coordinator.share.delivery import ACCEPT, GAP, REJECT, RELEASE, RENEW
 from kbroker.protocol.errors import KafkaError
 
 LOCK_MS = 1000

@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 from kbroker.coordinator import GroupSettings
-from kbroker.coordinator.group import Group
-from kbroker.coordinator.group_state import COMPLETING, EMPTY, PREPARING, STABLE
-from kbroker.coordinator.rebalance import JOIN, SESSION, SYNC
+from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group_state import COMPLETING, EMPTY, PREPARING, STABLE
+from kbroker.coordinator.classic.rebalance import JOIN, SESSION, SYNC
 from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode

@@ -17,7 +17,7 @@ from typing import Any
 from kbroker.coordinator import StreamsGroupSettings
 from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
-from kbroker.coordinator.streams_group import StreamsGroup, StreamsMemberState
+from kbroker.coordinator.streams.group import StreamsGroup, StreamsMemberState
 from kbroker.protocol.errors import ErrorCode
 
 from .consumer_simulation import BAD_NEWS, FENCED, must

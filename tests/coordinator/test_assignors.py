@@ -11,18 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.assignors import (
+from kbroker.coordinator.common.assignor import Group, Subscriber, Targets, Topics, TopicShape
+from kbroker.coordinator.common.targets import all_of
+from kbroker.coordinator.consumer.assignors import (
     ASSIGNORS,
     Assignor,
-    Group,
-    Subscriber,
-    Targets,
-    Topics,
-    TopicShape,
     assign_ranges,
     assign_uniformly,
 )
-from kbroker.coordinator.sharing import all_of
 
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import reconciliation
-from kbroker.coordinator.consumer_group import ConsumerGroup
+from kbroker.coordinator.consumer import reconciliation
+from kbroker.coordinator.consumer.group import ConsumerGroup
 
 from .consumer_simulation import ConsumerSimulation, Violation
 

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 from kbroker.coordinator import GroupCoordinator, GroupSettings, Parked, hash_partition
-from kbroker.coordinator.coordinator import GROUPS_AT_ONCE
+from kbroker.coordinator.group_coordinator import GROUPS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import GroupMetadataKey, encode_key
 

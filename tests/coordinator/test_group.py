@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kbroker.coordinator.group import Group, Member, protocols_of
-from kbroker.coordinator.group_state import STABLE
-from kbroker.coordinator.result import Parked
+from kbroker.coordinator.classic.group import Group, Member, protocols_of
+from kbroker.coordinator.classic.group_state import STABLE
+from kbroker.coordinator.common.result import Parked
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse
 

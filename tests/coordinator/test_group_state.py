@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from kbroker.coordinator.group import Group
-from kbroker.coordinator.group_state import (
+from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group_state import (
     COMMIT_ANSWER,
     DEAD,
     EMPTY,

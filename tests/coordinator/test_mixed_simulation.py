@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import consumer_offsets, consumer_replay, reconciliation
-from kbroker.coordinator.consumer_group import ConsumerGroup, ConsumerMember
-from kbroker.coordinator.consumer_groups import ConsumerGroups
-from kbroker.coordinator.conversion import Conversion
-from kbroker.coordinator.sharing import Sharing, Step
+from kbroker.coordinator.common.offset_checks import Check, always
+from kbroker.coordinator.consumer import offsets as consumer_offsets
+from kbroker.coordinator.consumer import reconciliation
+from kbroker.coordinator.consumer import replay as consumer_replay
+from kbroker.coordinator.consumer.conversion import Conversion
+from kbroker.coordinator.consumer.group import ConsumerGroup, ConsumerMember
+from kbroker.coordinator.consumer.groups import ConsumerGroups
+from kbroker.coordinator.consumer.targets import Sharing, Step
 from kbroker.protocol.errors import ErrorCode
 
 from .consumer_simulation import Violation
@@ -131,8 +134,8 @@ def _a_target_is_shared_among_the_others_only(patch: pytest.MonkeyPatch) -> None
 def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
     """Whatever a member has had since."""
 
-    def epoch_check(member: Any, epoch: int, stale: ErrorCode) -> consumer_offsets.Check:
-        return consumer_offsets.always(stale if epoch > member.epoch else ErrorCode.NONE)
+    def epoch_check(member: Any, epoch: int, stale: ErrorCode) -> Check:
+        return always(stale if epoch > member.epoch else ErrorCode.NONE)
 
     patch.setattr(consumer_offsets, "_epoch_check", epoch_check)
 

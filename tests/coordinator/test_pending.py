@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from kbroker.coordinator import GroupSettings
-from kbroker.coordinator.pending import Place
-from kbroker.coordinator.records import offset_record, offset_tombstone
+from kbroker.coordinator.common.pending import Place
+from kbroker.coordinator.common.records import offset_record, offset_tombstone
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import OffsetCommitValue, decode_offset_commit

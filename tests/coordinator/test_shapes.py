@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.shapes import (
+from kbroker.coordinator.common.shapes import (
     commit_refused,
     fetch_refused,
     fetch_response,

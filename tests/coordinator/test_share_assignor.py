@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.assignors import Subscriber
-from kbroker.coordinator.consumer_group import NO_TARGET, Target
-from kbroker.coordinator.share_assignor import assign_simply
-from kbroker.coordinator.sharing import all_of
+from kbroker.coordinator.common.assignor import Subscriber
+from kbroker.coordinator.common.modern_group import NO_TARGET, Target
+from kbroker.coordinator.common.targets import all_of
+from kbroker.coordinator.share.assignor import assign_simply
 
 A, B = UUID(int=1), UUID(int=2)
 

@@ -17,11 +17,11 @@ from kbroker.coordinator import (
     StateBatch,
     Taker,
     acquire,
-    share_acquiring,
     without_aborted,
 )
-from kbroker.coordinator.in_flight import InFlightBatch, Run
-from kbroker.coordinator.share_delivery import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from kbroker.coordinator.share import acquiring as share_acquiring
+from kbroker.coordinator.share.delivery import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from kbroker.coordinator.share.in_flight import InFlightBatch, Run
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .share_world import play

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from kbroker.coordinator import Result, ShareGroupSettings
-from kbroker.coordinator.share_group import SharedTopic
-from kbroker.coordinator.share_making import PARTITIONS_AT_ONCE, RETRY_MS
-from kbroker.coordinator.share_offsets import Begun
-from kbroker.coordinator.share_records import shared_record
+from kbroker.coordinator.share.group import SharedTopic
+from kbroker.coordinator.share.initialization import PARTITIONS_AT_ONCE, RETRY_MS
+from kbroker.coordinator.share.offsets import Begun
+from kbroker.coordinator.share.records import shared_record
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatResponse
 

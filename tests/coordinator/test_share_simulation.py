@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from kbroker.coordinator import share_making
-from kbroker.coordinator.share_group import ShareGroup
+from kbroker.coordinator.share import initialization as share_making
+from kbroker.coordinator.share.group import ShareGroup
 
 from .share_simulation import ShareSimulation, Violation
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator import Now, Result, ShareStateCoordinator
-from kbroker.coordinator.share_states import STATE_BATCHES_MAX
+from kbroker.coordinator.share.coordinator import STATE_BATCHES_MAX
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,

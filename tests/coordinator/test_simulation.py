@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from kbroker.coordinator import Now, offsets, rebalance, records, replay
-from kbroker.coordinator.classic import ClassicGroups
-from kbroker.coordinator.group import Group, Member
+from kbroker.coordinator import Now, offsets
+from kbroker.coordinator.classic import rebalance
+from kbroker.coordinator.classic import replay as classic_replay
+from kbroker.coordinator.classic.group import Group, Member
+from kbroker.coordinator.classic.groups import ClassicGroups
+from kbroker.coordinator.classic.rebalance import Rebalances
+from kbroker.coordinator.common import records
 from kbroker.coordinator.offsets import Offsets
-from kbroker.coordinator.rebalance import Rebalances
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import GroupMetadataValue
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
@@ -84,19 +87,19 @@ def _sessions_do_not_begin_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_member_is_lost_in_replay(patch: pytest.MonkeyPatch) -> None:
-    original = replay._replay_members
+    original = classic_replay._replay_members
 
     def forgetful(group: Group, value: GroupMetadataValue) -> None:
         if len(value.members) > 1 and not group.members:
             value.members = value.members[:-1]
         original(group, value)
 
-    patch.setattr(replay, "_replay_members", forgetful)
+    patch.setattr(classic_replay, "_replay_members", forgetful)
 
 
 def _assignments_of_the_generation_before(patch: pytest.MonkeyPatch) -> None:
     """The first member keeps its old assignment."""
-    original = replay._replay_members
+    original = classic_replay._replay_members
 
     def stale(group: Group, value: GroupMetadataValue) -> None:
         first = next(iter(group.members.values()), None)
@@ -105,7 +108,7 @@ def _assignments_of_the_generation_before(patch: pytest.MonkeyPatch) -> None:
         if first is not None and before and first.id in group.members:
             first.assignment = before
 
-    patch.setattr(replay, "_replay_members", stale)
+    patch.setattr(classic_replay, "_replay_members", stale)
 
 
 def _the_generation_stays(patch: pytest.MonkeyPatch) -> None:

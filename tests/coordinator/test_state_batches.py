@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from kbroker.coordinator.state_batches import StateBatch, StateBatches
+from kbroker.coordinator.share.state_batches import StateBatch, StateBatches
 
 OFFSETS = 40
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.coordinator import group_state, transaction
-from kbroker.coordinator.group_state import GroupState
-from kbroker.coordinator.transaction import (
+from kbroker.coordinator.classic import group_state
+from kbroker.coordinator.classic.group_state import GroupState
+from kbroker.coordinator.transactions import transaction
+from kbroker.coordinator.transactions.transaction import (
     DEAD,
     EMPTY,
     FOLLOWS,

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from kbroker.coordinator.sharing import all_of
-from kbroker.coordinator.streams_assignor import TaskMember, TaskTargets, assign_tasks
-from kbroker.coordinator.streams_group import NO_TARGET, TaskLists, frozen
-from kbroker.coordinator.streams_topics import ConfiguredSubtopology, InternalTopic
+from kbroker.coordinator.common.targets import all_of
+from kbroker.coordinator.streams.assignor import TaskMember, TaskTargets, assign_tasks
+from kbroker.coordinator.streams.group import NO_TARGET, TaskLists, frozen
+from kbroker.coordinator.streams.topics import ConfiguredSubtopology, InternalTopic
 
 LOG = (InternalTopic("log", 1, 0, ()),)
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator import StreamsGroupSettings
-from kbroker.coordinator.streams_group import (
+from kbroker.coordinator.streams.group import (
     HeldTasks,
     StreamsGroup,
     StreamsMember,
     StreamsMemberState,
     TaskLists,
 )
-from kbroker.coordinator.streams_reconciliation import reconcile
+from kbroker.coordinator.streams.reconciliation import reconcile
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.streams_group import StreamsGroup, TaskLists
+from kbroker.coordinator.streams.group import StreamsGroup, TaskLists
 
 from .consumer_simulation import Violation
 from .streams_simulation import StreamsSimulation

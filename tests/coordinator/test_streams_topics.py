@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.streams_topics import (
+from kbroker.coordinator.streams.topics import (
     INCORRECTLY_PARTITIONED_TOPICS,
     MISSING_INTERNAL_TOPICS,
     MISSING_SOURCE_TOPICS,
     ConfiguredTopology,
     configure,
 )
-from kbroker.coordinator.streams_topology import check_topology, topology_of
+from kbroker.coordinator.streams.topology import check_topology, topology_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .harness import subtopology, topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from kbroker.coordinator.timers import Timers
+from kbroker.coordinator.common.timers import Timers
 
 
 def fired(timers: Timers[str], now_ms: int) -> list[str]:

@@ -14,7 +14,12 @@ from kbroker.coordinator import (
     TransactionSettings,
     TransactionState,
 )
-from kbroker.coordinator.transaction import LAST_EPOCH_GIVEN, Transaction, from_value, to_value
+from kbroker.coordinator.transactions.transaction import (
+    LAST_EPOCH_GIVEN,
+    Transaction,
+    from_value,
+    to_value,
+)
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     EndTxnResponse,

@@ -1,0 +1,512 @@
+"""The requests of classic group members: join, sync, heartbeat, leave (KIP-62, 345, 394, 814)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.group_metadata import GroupMetadataValue
+from kbroker.protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+from ..common.events import some_of
+from ..common.result import Answer, ClientInfo, Now, Parked, Result, append_error
+from ..common.settings import GroupSettings
+from ..common.shapes import leave_response, leaving_members
+from ..state import ShardState
+from .group import Group, Member, Protocols, metadata_size, protocols_of
+from .group_state import COMPLETING, EMPTY, HEARTBEAT_ANSWER, PREPARING, STABLE
+from .rebalance import Rebalances, joined, member_rows, note_stored
+from .records import group_record, group_value
+
+NAME_LENGTH_MAX = 255
+"""How much of a client's name goes into its member id, which must fit into a string itself."""
+REASON_LENGTH_MAX = 255
+
+
+class _Ask(NamedTuple):
+    """A join request, with what its version leaves open filled in."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    reason: str
+    client: ClientInfo
+    version: int
+
+
+class ClassicGroups:
+    """Classic groups of one shard."""
+
+    def __init__(
+        self,
+        state: ShardState,
+        rebalances: Rebalances,
+        settings: GroupSettings,
+        new_uuid: Callable[[], UUID],
+    ) -> None:
+        self._state = state
+        self._rebalances = rebalances
+        self._settings = settings
+        self._new_uuid = new_uuid
+
+    # -- join
+
+    def join(
+        self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
+    ) -> Result[JoinGroupResponse]:
+        ask = _read(request, client, version)
+        group = self._state.groups.get(ask.group_id)
+        code = self._refuse_join(group, ask)
+        if code:
+            return _refused(code, ask.member_id)
+        if group is None:
+            group = Group(ask.group_id)  # in the state only when a member or a pending id enters
+        if not self._has_room(group, ask):
+            return self._turn_away(group, ask, now)
+        if not group.supports(ask.protocol_type, ask.protocols):
+            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
+        if not ask.member_id:
+            return self._join_as_stranger(group, ask, now)
+        if ask.member_id in group.pending and ask.instance_id is None:
+            return self._admit(group, ask.member_id, ask, now)
+        code = group.check_member(ask.member_id, ask.instance_id)
+        if code:
+            return _refused(code, ask.member_id)
+        return self._join_again(group, group.members[ask.member_id], ask, now)
+
+    def _refuse_join(self, group: Group | None, ask: _Ask) -> ErrorCode:
+        if not ask.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if not self._has_fitting_session(ask):
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if group is None and ask.member_id:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE
+
+    def could_begin(self, request: JoinGroupRequest) -> bool:
+        """Whether a group could begin with this request, or at least with its id."""
+        is_new = bool(request.group_id) and not request.member_id
+        says_what = bool(request.protocol_type) and bool(request.protocols)
+        return is_new and says_what and self._has_fitting_session(request)
+
+    def _has_fitting_session(self, ask: JoinGroupRequest | _Ask) -> bool:
+        """Whether its session timeout is one that members may ask for."""
+        shortest_ms = self._settings.session_timeout_min_ms
+        return shortest_ms <= ask.session_timeout_ms <= self._settings.session_timeout_max_ms
+
+    def _has_room(self, group: Group, ask: _Ask) -> bool:
+        """Return True if `group.max.size` and `group.metadata.max.bytes` let this member in.
+
+        While members join again, those who came first have the places: after the limit was lowered
+        the last ones are sent away.
+        """
+        limit = self._settings.group_size_max
+        known = group.members.get(ask.member_id) or group.static_member(ask.instance_id)
+        had = 0 if known is None else metadata_size(known.protocols)
+        size = group.metadata_bytes - had + metadata_size(ask.protocols)
+        if size > self._settings.group_metadata_bytes_max:
+            return False
+        if group.state is EMPTY:
+            return True
+        member = group.members.get(ask.member_id) or group.static_member(ask.instance_id)
+        if group.state is PREPARING:
+            return group.joined < limit or (member is not None and member.join_slot is not None)
+        return member is not None or len(group.members) < limit
+
+    def _turn_away(self, group: Group, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
+        result = _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        member = group.members.get(ask.member_id)
+        if member is not None:
+            self._rebalances.drop(group, member, result)
+            self._rebalances.member_left(
+                group, f"there is no room for member {member.id}", now, result
+            )
+        elif ask.member_id in group.pending:
+            self._rebalances.drop_pending(group, ask.member_id)
+            self._rebalances.pending_left(group, now, result)
+        return result
+
+    def _join_as_stranger(self, group: Group, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
+        """A join without member id: a new member, or a static one that was restarted."""
+        static = group.static_member(ask.instance_id)
+        name = ask.instance_id or ask.client.client_id
+        new_id = f"{name[:NAME_LENGTH_MAX]}-{self._new_uuid()}"
+        if static is not None:
+            return self._replace(group, static, new_id, ask, now)
+        if ask.instance_id is None and ask.version >= 4:
+            # KIP-394: whoever loses this answer leaves no member behind.
+            self._state.groups[group.id] = group
+            group.pending.add(new_id)
+            self._rebalances.expect(group.id, new_id, ask.session_timeout_ms, now)
+            return _refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)
+        return self._admit(group, new_id, ask, now)
+
+    def _admit(
+        self, group: Group, member_id: str, ask: _Ask, now: Now
+    ) -> Result[JoinGroupResponse]:
+        """A new member, which rebalances the group."""
+        member = Member(member_id, ask.instance_id, ask.client.client_id, ask.client.host)
+        member.is_new = True
+        member.is_anonymous = member_id not in group.pending
+        _take_timeouts(member, ask)
+        self._state.groups[group.id] = group
+        group.add(member, ask.protocol_type, ask.protocols)
+        group.newcomer = True
+        member.heard_ms = now.coordinator_ms
+        self._rebalances.expect(group.id, member_id, self._settings.new_member_join_timeout_ms, now)
+        return self._park_join(group, member, f"member {member_id} joined", ask, now)
+
+    def _join_again(
+        self, group: Group, member: Member, ask: _Ask, now: Now
+    ) -> Result[JoinGroupResponse]:
+        """A member joins: for the coming generation, or to be told the present one once more."""
+        same = member.protocols == ask.protocols
+        if group.state is COMPLETING and same:
+            # Its first answer may be lost.
+            return Result(joined(group, member, member_rows(group)))
+        if group.state is STABLE and same and member.id != group.leader_id:
+            return Result(joined(group, member, []))
+        # In Stable a leader joins because it wants to assign anew: topics may have changed.
+        cause = f"member {member.id} " + ("joined again" if same else "joined with new metadata")
+        group.offer(member, ask.protocols)
+        _take_timeouts(member, ask)
+        return self._park_join(group, member, cause, ask, now)
+
+    def _park_join(
+        self, group: Group, member: Member, cause: str, ask: _Ask, now: Now
+    ) -> Result[JoinGroupResponse]:
+        slot: Parked[JoinGroupResponse] = Parked(group.id, member.id)
+        result: Result[JoinGroupResponse] = Result(slot)
+        # The same member on two connections: the earlier request must not wait for ever.
+        self._rebalances.fail_slots(
+            group, member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, result
+        )
+        group.park_join(member, slot)
+        self._rebalances.begin_or_complete(group, cause + ask.reason, now, result)
+        return result
+
+    # -- static members
+
+    def _replace(
+        self, group: Group, member: Member, new_id: str, ask: _Ask, now: Now
+    ) -> Result[JoinGroupResponse]:
+        """A static member is back under a new id; whoever used the old one is fenced (KIP-345)."""
+        fenced: Result[JoinGroupResponse] = Result()
+        self._rebalances.fail_slots(group, member, ErrorCode.FENCED_INSTANCE_ID, member.id, fenced)
+        offered = member.protocols
+        group.offer(member, ask.protocols)
+        if group.state is STABLE and group.vote() == group.protocol_name:
+            result = self._swap(group, member, new_id, offered, ask, now)
+        else:
+            self._rebalances.forget_session(group.id, member.id)
+            cause = f"static member {ask.instance_id} is back as {new_id}"
+            group.rename(member, new_id)
+            member.client_id, member.client_host = ask.client.client_id, ask.client.host
+            member.is_new = False
+            _take_timeouts(member, ask)
+            self._rebalances.keep_alive(group, member, now)
+            result = self._park_join(group, member, cause, ask, now)
+        result.answers[:0] = fenced.answers
+        return result
+
+    def _swap(
+        self, group: Group, member: Member, new_id: str, offered: Protocols, ask: _Ask, now: Now
+    ) -> Result[JoinGroupResponse]:
+        """In a stable group the new id takes the place, and nobody else notices.
+
+        The new id and timeouts enter the state with the record. What the member offers is volatile,
+        so it is put back (`offered`) when the append fails.
+        """
+        old_id = member.id
+        value = _with_new_id(group, member, new_id, ask, now)
+        result = Result(_swapped(group, member, value, new_id, ask.version))
+        result.records.append(group_record(group.id, value))
+        note_stored(group, f"static member {ask.instance_id} is back as {new_id}", now, result)
+        self._rebalances.forget_session(group.id, old_id)
+        self._rebalances.expect(group.id, new_id, ask.session_timeout_ms, now)
+        member.heard_ms = now.coordinator_ms
+
+        def put_back(code: ErrorCode, now: Now) -> Result[JoinGroupResponse]:
+            group.offer(member, offered)
+            self._rebalances.forget_session(group.id, new_id)
+            self._rebalances.keep_alive(group, member, now)
+            return _refused(append_error(code), "")
+
+        result.on_failure = put_back
+        return result
+
+    # -- sync
+
+    def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
+        group = self._state.groups.get(request.group_id)
+        code = _refuse_sync(group, request, version)
+        if code:
+            return Result(SyncGroupResponse(error_code=code))
+        assert group is not None  # or else the request was refused
+        member = group.members[request.member_id]
+        self._rebalances.synced(group, member)
+        if group.state is STABLE:
+            return Result(_synced(group, member.assignment))
+        slot: Parked[SyncGroupResponse] = Parked(group.id, member.id)
+        result: Result[SyncGroupResponse] = Result(slot)
+        self._rebalances.fail_slots(
+            group, member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, result
+        )
+        member.sync_slot = slot
+        if member.id == group.leader_id:
+            self._store_assignment(group, request, now, result)
+        return result
+
+    def _store_assignment(
+        self, group: Group, request: SyncGroupRequest, now: Now, result: Result[SyncGroupResponse]
+    ) -> None:
+        """The leader has decided: the generation can be stored, and who waits be answered."""
+        assignments = {row.member_id: row.assignment for row in request.assignments}
+        value = group_value(group, assignments, now.log_ms)
+        result.records.append(group_record(group.id, value))
+        for member in group.members.values():
+            if member.sync_slot is not None:
+                answer = _synced(group, assignments.get(member.id, b""))
+                result.answers.append(Answer(member.sync_slot, answer))
+                member.sync_slot = None
+                self._rebalances.keep_alive(group, member, now)
+        cause = f"leader {group.leader_id} assigned {len(group.members)} members"
+        note_stored(group, cause, now, result)
+
+        def start_over(code: ErrorCode, now: Now) -> Result[SyncGroupResponse]:
+            # The assignment is lost, and with it the generation: everyone joins again.
+            code = append_error(code)
+            failed: Result[SyncGroupResponse] = Result(result.response)
+            failed.answers += [
+                Answer(answer.slot, SyncGroupResponse(error_code=code)) for answer in result.answers
+            ]
+            self._rebalances.begin(
+                group, f"the assignment was not stored: {code.name}", now, failed
+            )
+            return failed
+
+        result.on_failure = start_over
+
+    # -- heartbeat
+
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
+        group = self._state.groups.get(request.group_id)
+        if group is None:
+            code = _no_group(request.group_id)
+        else:
+            code = group.check_member(request.member_id, request.group_instance_id)
+            if not code:
+                if request.generation_id != group.generation:
+                    code = ErrorCode.ILLEGAL_GENERATION
+                else:
+                    code = HEARTBEAT_ANSWER[group.state]
+                    self._rebalances.keep_alive(group, group.members[request.member_id], now)
+        return Result(HeartbeatResponse(error_code=code))
+
+    # -- leave
+
+    def leave(
+        self, request: LeaveGroupRequest, now: Now, version: int
+    ) -> Result[LeaveGroupResponse]:
+        if not request.group_id:
+            return Result(LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        group = self._state.groups.get(request.group_id)
+        result: Result[LeaveGroupResponse] = Result()
+        rows = []
+        left: list[str] = []
+        for leaver in leaving_members(request, version):
+            row = LeaveGroupResponse.Member(
+                member_id=leaver.member_id, group_instance_id=leaver.group_instance_id
+            )
+            rows.append(row)
+            if group is None:
+                row.error_code = ErrorCode.UNKNOWN_MEMBER_ID
+            else:
+                row.error_code = self._take_out(group, leaver, left, result)
+        if group is not None and left:
+            self._rebalances.member_left(group, f"{some_of(left)} left", now, result)
+        elif group is not None:
+            self._rebalances.pending_left(group, now, result)
+        result.response = leave_response(rows, version)
+        _refuse_when_not_stored(result)
+        return result
+
+    def _take_out(
+        self,
+        group: Group,
+        leaver: LeaveGroupRequest.Member,
+        left: list[str],
+        result: Result[LeaveGroupResponse],
+    ) -> ErrorCode:
+        """Drop a member, and note it in `left`, or an id that was given out."""
+        member_id = leaver.member_id
+        if member_id in group.pending:
+            self._rebalances.drop_pending(group, member_id)
+            return ErrorCode.NONE
+        static = group.static_member(leaver.group_instance_id)
+        if not member_id and static is not None:
+            member_id = static.id  # an operator takes out a static member by its name alone
+        code = group.check_member(member_id, leaver.group_instance_id)
+        if not code:
+            self._rebalances.drop(group, group.members[member_id], result)
+            left.append(f"member {member_id}{_reason(leaver.reason)}")
+        return code
+
+    # -- connections
+
+    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+        """The client whose request is parked in `slot` has gone.
+
+        A member that nobody has been told of goes at once. Any other may come back under its id,
+        and has its session timeout to do so; until then it counts as not joined, so that no
+        generation is made with a member that is not there.
+        """
+        result: Result[None] = Result()
+        group = self._state.groups.get(slot.group_id)
+        member = None if group is None else group.members.get(slot.member_id)
+        if group is None or member is None:
+            return result
+        if member.sync_slot is slot:
+            member.sync_slot = None
+            self._rebalances.keep_alive(group, member, now)
+        elif member.join_slot is slot:
+            group.take_join(member)
+            if member.is_anonymous and member.instance_id is None:
+                self._rebalances.drop(group, member, result)
+                cause = f"member {member.id} disconnected before it was told its id"
+                self._rebalances.member_left(group, cause, now, result)
+            else:
+                self._rebalances.keep_alive(group, member, now)
+        return result
+
+
+def _read(request: JoinGroupRequest, client: ClientInfo, version: int) -> _Ask:
+    # Version 0 has no rebalance timeout, and some clients send -1 later on (KAFKA-8653).
+    rebalance_ms = request.rebalance_timeout_ms
+    return _Ask(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocols=protocols_of((row.name, row.metadata) for row in request.protocols),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+        reason=_reason(request.reason),
+        client=client,
+        version=version,
+    )
+
+
+def _reason(given: str | None) -> str:
+    """What a client says of why it comes or goes (KIP-800), as the end of a cause."""
+    return f" (client reason: {given[:REASON_LENGTH_MAX]})" if given else ""
+
+
+def _take_timeouts(member: Member, ask: _Ask) -> None:
+    member.session_timeout_ms = ask.session_timeout_ms
+    member.rebalance_timeout_ms = ask.rebalance_timeout_ms
+
+
+def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
+    return Result(JoinGroupResponse(error_code=code, member_id=member_id))
+
+
+def _with_new_id(
+    group: Group, member: Member, new_id: str, ask: _Ask, now: Now
+) -> GroupMetadataValue:
+    """The stable group as it will be when a static member has its new id."""
+    assignments = {other.id: other.assignment for other in group.members.values()}
+    value = group_value(group, assignments, now.log_ms)
+    row = next(row for row in value.members if row.member_id == member.id)
+    row.member_id = new_id
+    row.client_id, row.client_host = ask.client.client_id, ask.client.host
+    row.session_timeout = ask.session_timeout_ms
+    row.rebalance_timeout = ask.rebalance_timeout_ms
+    if group.leader_id == member.id:
+        value.leader = new_id
+    return value
+
+
+def _swapped(
+    group: Group, member: Member, value: GroupMetadataValue, new_id: str, version: int
+) -> JoinGroupResponse:
+    """The answer to a static member that took its place again.
+
+    From version 9 on a leader is told that it leads, and that the assignment stands (KIP-814).
+    Before, it is told its old id as leader, which keeps it from assigning anew.
+    """
+    leads = version >= 9 and group.leader_id == member.id
+    rows = [
+        JoinGroupResponse.Member(
+            member_id=row.member_id,
+            group_instance_id=row.group_instance_id,
+            metadata=row.subscription,
+        )
+        for row in value.members
+    ]
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=new_id if leads else group.leader_id or "",
+        skip_assignment=leads,
+        member_id=new_id,
+        members=rows if leads else [],
+    )
+
+
+def _no_group(group_id: str) -> ErrorCode:
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _refuse_sync(group: Group | None, request: SyncGroupRequest, version: int) -> ErrorCode:
+    wanted = (request.protocol_type, request.protocol_name)
+    if version >= 5 and None in wanted:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # KIP-559: mandatory from here on
+    if group is None:
+        return _no_group(request.group_id)
+    code = group.check_member(request.member_id, request.group_instance_id)
+    if code:
+        return code
+    if request.generation_id != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    have = (group.protocol_type, group.protocol_name)
+    if any(w is not None and h is not None and w != h for w, h in zip(wanted, have, strict=True)):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING else ErrorCode.NONE
+
+
+def _synced(group: Group, assignment: bytes) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=assignment,
+    )
+
+
+def _refuse_when_not_stored(result: Result[LeaveGroupResponse]) -> None:
+    undo = result.on_failure
+    if undo is None:
+        return
+
+    def refuse(code: ErrorCode, now: Now) -> Result[LeaveGroupResponse]:
+        failed = undo(code, now)
+        failed.response = LeaveGroupResponse(error_code=append_error(code))
+        return failed
+
+    result.on_failure = refuse

@@ -1,0 +1,63 @@
+"""Records of classic groups (`replay` is the way back)."""
+
+from __future__ import annotations
+
+from kbroker.protocol.group_metadata import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    encode_key,
+    encode_value,
+)
+
+from ..common.result import CoordinatorRecord
+from .group import Group, Member
+
+
+def group_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
+    """A group as it stands after a rebalance."""
+    return CoordinatorRecord(encode_key(GroupMetadataKey(group=group_id)), encode_value(value))
+
+
+def group_value(group: Group, assignments: dict[str, bytes], at_ms: int) -> GroupMetadataValue:
+    """The group in its present generation, with these assignments by member id.
+
+    Members without an assignment get an empty one. `at_ms` is log time.
+    """
+    return GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation,
+        protocol=group.protocol_name,
+        leader=group.leader_id,
+        current_state_timestamp=at_ms,
+        members=[
+            _member_row(member, group.protocol_name, assignments.get(member.id, b""))
+            for member in group.members.values()
+        ],
+    )
+
+
+def emptied_value(group: Group, at_ms: int) -> GroupMetadataValue:
+    """The group after its last member has left: that is a generation of its own."""
+    return GroupMetadataValue(
+        protocol_type=group.protocol_type or "",
+        generation=group.generation + 1,
+        protocol=None,
+        leader=None,
+        current_state_timestamp=at_ms,
+        members=[],
+    )
+
+
+def _member_row(
+    member: Member, protocol: str | None, assignment: bytes
+) -> GroupMetadataValue.Member:
+    return GroupMetadataValue.Member(
+        member_id=member.id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.metadata(protocol),
+        assignment=assignment,
+    )

@@ -1,0 +1,73 @@
+"""Replay of the records of classic groups."""
+
+from __future__ import annotations
+
+from kbroker.protocol.group_metadata import (
+    GroupMetadataValue,
+)
+
+from ..state import ShardState
+from .group import Group, Member
+from .group_state import EMPTY, STABLE
+
+
+def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | None) -> None:
+    """A group as it stood after a rebalance, or None: it is gone."""
+    if value is None:
+        state.groups.pop(group_id, None)
+        return
+    group = _known_group(state, group_id)
+    group.stored = True
+    group.state = STABLE if value.members else EMPTY
+    group.state_since_ms = value.current_state_timestamp
+    group.generation = value.generation
+    group.protocol_type = value.protocol_type or None
+    group.protocol_name = value.protocol
+    group.is_initial = False
+    _replay_members(group, value)
+    group.leader_id = value.leader
+
+
+def _replay_members(group: Group, value: GroupMetadataValue) -> None:
+    before = dict(group.members)
+    # A static member may come with a new id: it is the same member.
+    members = [_known_member(group, row, before) for row in value.members]
+    for gone in before.values():
+        group.take_join(gone)
+        group.remove(gone)
+    for member, row in zip(members, value.members, strict=True):
+        offered = ((value.protocol or "", bytes(row.subscription)),)
+        if member.id not in group.members:
+            group.add(member, value.protocol_type, offered)
+        elif member.id != row.member_id:
+            group.rename(member, row.member_id)
+        member.client_id = row.client_id
+        member.client_host = row.client_host
+        member.session_timeout_ms = row.session_timeout
+        member.rebalance_timeout_ms = (
+            row.session_timeout if row.rebalance_timeout < 0 else row.rebalance_timeout
+        )
+        member.assignment = bytes(row.assignment)
+        if offered[0] not in member.protocols:
+            group.offer(member, offered)
+    group.members = {member.id: member for member in members}  # in the order of the record
+    group.keep_subscriptions()
+
+
+def _known_member(
+    group: Group, row: GroupMetadataValue.Member, before: dict[str, Member]
+) -> Member:
+    """The member of a row, taken out of `before` if it was there; else a new one."""
+    member_id: str | None = row.member_id
+    if member_id not in before and row.group_instance_id is not None:
+        member_id = group.static_ids.get(row.group_instance_id)
+    if member_id in before:
+        return before.pop(member_id)
+    return Member(row.member_id, row.group_instance_id, row.client_id, row.client_host)
+
+
+def _known_group(state: ShardState, group_id: str) -> Group:
+    group = state.groups.get(group_id)
+    if group is None:
+        group = state.groups[group_id] = Group(group_id)
+    return group

@@ -1,0 +1,1 @@
+"""Consumer groups (KIP-848), and their conversion from and to classic groups."""

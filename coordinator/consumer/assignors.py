@@ -1,0 +1,304 @@
+"""Who gets which partitions: the assignors `range` and `uniform` of the group coordinator (KIP-848).
+
+An assignor sees the whole group at one moment and gives each member its target. It is pure, and does
+its work in pieces, since a group may have tens of thousands of partitions.
+
+*range* gives each member of a topic a range of its partitions, in the order of member ids (or instance ids, which stay).
+Members that read the same topics get the same partitions of each, which is what joins need
+(co-partitioning); balance and stickiness come second.
+
+*uniform* balances first: over members that subscribe to the same topics, numbers of partitions differ by at
+most one. Then it is sticky: a partition stays where it was whenever balance allows. What is left goes
+to a member in the rack of one of its replicas if there is one that has room (KIP-881). Where members
+read different topics it gives each partition to that subscriber which has least, after taking from
+the fullest what they have more than others could have.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Generator, Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import TypeAlias
+from uuid import UUID
+
+from ..common.assignor import PARTITIONS_AT_ONCE, Group, Subscriber, Targets, Topics
+
+Assignor: TypeAlias = Callable[[Group, Topics], Generator[None, None, Targets]]
+
+
+def assign_ranges(group: Group, topics: Topics) -> Generator[None, None, Targets]:
+    """The targets of a group by the assignor `range`.
+
+    Parameters: `topics` has each topic that somebody subscribes to and that there is.
+    """
+    targets: Targets = {member_id: {} for member_id in group}
+    # Static members first, as in Kafka: who comes and goes moves them least.
+    order = sorted(
+        group, key=lambda each: (group[each].instance_id is None, group[each].instance_id or each)
+    )
+    readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
+    for member_id in order:
+        for topic_id in group[member_id].topics:
+            if topic_id in readers:
+                readers[topic_id].append(member_id)
+        yield
+    done = 0
+    for topic_id, members in readers.items():
+        first = 0
+        for position, member_id in enumerate(members):
+            share, more = divmod(topics[topic_id].partitions, len(members))
+            count = share + (position < more)
+            if count:
+                targets[member_id][topic_id] = set(range(first, first + count))
+            first += count
+        done += topics[topic_id].partitions
+        if done >= PARTITIONS_AT_ONCE:
+            done = 0
+            yield
+    return targets
+
+
+def assign_uniformly(group: Group, topics: Topics) -> Generator[None, None, Targets]:
+    """The targets of a group by the assignor `uniform`; parameters as of `assign_ranges`."""
+    subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
+    work = _Uniform(group, topics)
+    if len(subscriptions) == 1:
+        yield from work.share_alike(subscriptions.pop())
+    elif subscriptions:
+        yield from work.share_by_subscription()
+    return work.targets
+
+
+ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
+    {"uniform": assign_uniformly, "range": assign_ranges}
+)
+"""All assignors by name."""
+
+
+class _Uniform:
+    """One run of the assignor `uniform`."""
+
+    def __init__(self, group: Group, topics: Topics) -> None:
+        self._group = group
+        self._topics = topics
+        self.targets: Targets = {member_id: {} for member_id in group}
+        self._counts = dict.fromkeys(group, 0)
+        self._taken: dict[UUID, set[int]] = {}
+        self._room: dict[str, int] = {}
+        """How many more a member may get without those that only some have more."""
+        self._extra = 0
+        """How many members may have one more."""
+
+    # -- all members read the same
+
+    def share_alike(self, subscribed: AbstractSet[UUID]) -> Generator[None, None, None]:
+        """Every member may have every partition: numbers differ by one at most."""
+        total = sum(self._topics[topic_id].partitions for topic_id in subscribed)
+        share, self._extra = divmod(total, len(self._group))
+        yield from self._keep_what_fits(subscribed, share)
+        self._room = {each: share - self._counts[each] for each in self._group}
+        left = yield from self._left(subscribed)
+        left = yield from self._fill_racks(left)
+        yield from self._fill(left)
+
+    def _keep_what_fits(
+        self, subscribed: AbstractSet[UUID], share: int
+    ) -> Generator[None, None, None]:
+        done = 0
+        for member_id, member in self._group.items():
+            room = share
+            for topic_id in member.had:
+                if topic_id not in subscribed:
+                    continue
+                for partition in self._had(topic_id, member):
+                    if not room:
+                        if not self._extra or self._counts[member_id] > share:
+                            break
+                        self._extra -= 1
+                        room = 1
+                    self._give(member_id, topic_id, partition)
+                    room -= 1
+                    done += 1
+                    if not done % PARTITIONS_AT_ONCE:
+                        yield
+            yield
+
+    def _had(self, topic_id: UUID, member: Subscriber) -> list[int]:
+        """What a member had of a topic and is still there, those of its rack first."""
+        shape = self._topics[topic_id]
+        taken = self._taken.get(topic_id, ())
+        had = [e for e in member.had[topic_id] if e < shape.partitions and e not in taken]
+        had.sort()
+        if member.rack is not None and shape.racks:
+            had.sort(key=lambda each: member.rack not in shape.racks[each])
+        return had
+
+    def _left(self, subscribed: AbstractSet[UUID]) -> Generator[None, None, list[tuple[UUID, int]]]:
+        """What nobody has, topic by topic."""
+        left: list[tuple[UUID, int]] = []
+        seen = 0
+        for topic_id in sorted(subscribed, key=lambda each: each.int):
+            taken = self._taken.get(topic_id, ())
+            count = self._topics[topic_id].partitions
+            left += [(topic_id, each) for each in range(count) if each not in taken]
+            seen += count
+            if seen >= PARTITIONS_AT_ONCE:
+                seen = 0
+                yield
+        return left
+
+    def _fill_racks(
+        self, left: list[tuple[UUID, int]]
+    ) -> Generator[None, None, list[tuple[UUID, int]]]:
+        """Give partitions to members near one of their replicas; returns the other ones."""
+        near: dict[str, list[tuple[int, str]]] = {}
+        for member_id, member in self._group.items():
+            if member.rack is not None and self._room[member_id] > 0:
+                near.setdefault(member.rack, []).append((-self._room[member_id], member_id))
+        if not near or not any(self._topics[topic_id].racks for topic_id, _ in left):
+            return left
+        for heap in near.values():
+            heapq.heapify(heap)
+        rest = []
+        for count, (topic_id, partition) in enumerate(left, 1):
+            racks = self._topics[topic_id].racks
+            heaps = [near[rack] for rack in (racks[partition] if racks else ()) if near.get(rack)]
+            if heaps:
+                heap = min(heaps, key=lambda each: each[0])
+                negative, member_id = heapq.heappop(heap)
+                self._give(member_id, topic_id, partition)
+                self._room[member_id] -= 1
+                if self._room[member_id] > 0:
+                    heapq.heappush(heap, (negative + 1, member_id))
+            else:
+                rest.append((topic_id, partition))
+            if not count % PARTITIONS_AT_ONCE:
+                yield
+        return rest
+
+    def _fill(self, left: list[tuple[UUID, int]]) -> Generator[None, None, None]:
+        """Give what is left to whoever has least."""
+        heap = [(self._counts[each], each) for each in self._group]
+        heapq.heapify(heap)
+        for count, (topic_id, partition) in enumerate(left, 1):
+            had, member_id = heap[0]
+            heapq.heapreplace(heap, (had + 1, member_id))
+            self._give(member_id, topic_id, partition)
+            if not count % PARTITIONS_AT_ONCE:
+                yield
+
+    # -- members read different topics
+
+    def share_by_subscription(self) -> Generator[None, None, None]:
+        """Each partition goes to one of the subscribers of its topic."""
+        readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in self._topics}
+        for member_id, member in self._group.items():
+            for topic_id in member.topics & self._topics.keys():
+                readers[topic_id].append(member_id)
+            yield
+        yield from self._keep_all()
+        # The topics with the fewest readers first: theirs is the smallest choice.
+        for topic_id in sorted(readers, key=lambda each: (len(readers[each]), each.int)):
+            yield from self._fill_topic(topic_id, readers[topic_id])
+        yield from self._level(readers)
+
+    def _keep_all(self) -> Generator[None, None, None]:
+        for member_id, member in self._group.items():
+            for topic_id in member.had:
+                if topic_id in member.topics and topic_id in self._topics:
+                    for partition in self._had(topic_id, member):
+                        self._give(member_id, topic_id, partition)
+            yield
+
+    def _fill_topic(self, topic_id: UUID, readers: list[str]) -> Generator[None, None, None]:
+        if not readers:
+            return
+        racks = self._topics[topic_id].racks
+        taken = self._taken.get(topic_id, ())
+        heap = [(self._counts[each], each) for each in readers]
+        heapq.heapify(heap)
+        left = [e for e in range(self._topics[topic_id].partitions) if e not in taken]
+        for count, partition in enumerate(left, 1):
+            least = heap[0][0]
+            position = 0
+            if racks:  # among those who have least, one that is near
+                position = next(
+                    (
+                        at
+                        for at, (had, each) in enumerate(heap[:PARTITIONS_AT_ONCE])
+                        if had == least and self._group[each].rack in racks[partition]
+                    ),
+                    0,
+                )
+            had, member_id = heap[position]
+            if position:
+                heap[position] = (had + 1, member_id)
+                heapq.heapify(heap)
+            else:
+                heapq.heapreplace(heap, (had + 1, member_id))
+            self._give(member_id, topic_id, partition)
+            if not count % PARTITIONS_AT_ONCE:
+                yield
+
+    def _level(self, readers: Mapping[UUID, list[str]]) -> Generator[None, None, None]:
+        """Move partitions from members that have two more than another reader of the same topic.
+
+        Each move makes the sum of squares of what members have smaller, so it ends.
+        """
+        moved = True
+        while moved:
+            moved = False
+            for topic_id, members in readers.items():
+                if len(members) > 1:
+                    moved = (yield from self._level_topic(topic_id, members)) or moved
+                yield
+
+    def _level_topic(self, topic_id: UUID, members: list[str]) -> Generator[None, None, bool]:
+        spare = {each: self._spare(topic_id, each) for each in members}
+        givers = [(-self._counts[each], each) for each in members if spare[each]]
+        takers = [(self._counts[each], each) for each in members]
+        heapq.heapify(givers)
+        heapq.heapify(takers)
+        moves = 0
+        while givers:
+            most, giver = heapq.heappop(givers)
+            least, taker = takers[0]
+            if -most - least < 2:
+                break
+            if least != self._counts[taker]:  # it has given some itself
+                heapq.heapreplace(takers, (self._counts[taker], taker))
+                heapq.heappush(givers, (most, giver))
+                continue
+            if -most != self._counts[giver]:
+                heapq.heappush(givers, (-self._counts[giver], giver))
+                continue
+            self._move(topic_id, spare[giver].pop(), giver, taker)
+            moves += 1
+            if spare[giver]:
+                heapq.heappush(givers, (most + 1, giver))
+            heapq.heapreplace(takers, (least + 1, taker))
+            if not moves % PARTITIONS_AT_ONCE:
+                yield
+        return bool(moves)
+
+    def _spare(self, topic_id: UUID, member_id: str) -> list[int]:
+        """What a member has of a topic, behind all the rest what it did not have before."""
+        had = self._group[member_id].had.get(topic_id, frozenset())
+        partitions = self.targets[member_id].get(topic_id, ())
+        return sorted(partitions, key=lambda each: (each not in had, each))
+
+    def _move(self, topic_id: UUID, partition: int, giver: str, taker: str) -> None:
+        partitions = self.targets[giver][topic_id]
+        partitions.remove(partition)
+        if not partitions:
+            del self.targets[giver][topic_id]
+        self.targets[taker].setdefault(topic_id, set()).add(partition)
+        self._counts[giver] -= 1
+        self._counts[taker] += 1
+
+    def _give(self, member_id: str, topic_id: UUID, partition: int) -> None:
+        self.targets[member_id].setdefault(topic_id, set()).add(partition)
+        self._taken.setdefault(topic_id, set()).add(partition)
+        self._counts[member_id] += 1

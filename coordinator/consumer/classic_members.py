@@ -1,0 +1,318 @@
+"""Members of consumer groups that still use the classic protocol (KIP-848, online migration).
+
+They join, sync and send heartbeats as ever; the coordinator assigns in place of their leader, and no
+one of them is told that it leads. The epoch of a member is its generation. Where the newer protocol
+gives a member an assignment by a heartbeat, the heartbeat of a classic one is answered with
+REBALANCE_IN_PROGRESS, and it joins again: so it is told that it has to give partitions back, and says
+what it owns. A member of the eager protocols owns nothing when it joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.group_metadata import MemberSubscription, read_member_subscription
+from kbroker.protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+from ..classic.group import CONSUMER_PROTOCOL_TYPE, protocols_of
+from ..common.modern_group import MemberState
+from ..common.result import ClientInfo, Now, Result, append_error
+from ..common.settings import GroupSettings
+from ..common.shapes import leave_response, leaving_members
+from ..common.timers import Timers
+from ..common.topics import KnownTopics
+from .conversion import Conversion
+from .group import ClassicSide, ConsumerGroup, ConsumerMember
+from .groups import JOIN, SYNC, ConsumerGroups, Settings, names_of
+from .reconciliation import Owned
+from .targets import Step
+
+FIRST_VERSION_WITH_KNOWN_ID = 4
+"""Of JoinGroup: who joins has to come again with the id that it is given (KIP-394)."""
+
+
+class ClassicMembers:
+    """What members of the classic protocol ask of the consumer groups of one shard."""
+
+    def __init__(
+        self,
+        groups: ConsumerGroups,
+        timers: Timers[tuple[str, str, str]],
+        settings: GroupSettings,
+        consumer_settings: Settings,
+        topics: KnownTopics,
+        conversion: Conversion,
+        new_uuid: Callable[[], UUID],
+    ) -> None:
+        self._groups = groups
+        self._timers = timers
+        self._classic_settings = settings
+        self._settings = consumer_settings
+        self._topics = topics
+        self._conversion = conversion
+        self._new_uuid = new_uuid
+
+    # -- join
+
+    def join(
+        self,
+        group: ConsumerGroup,
+        request: JoinGroupRequest,
+        client: ClientInfo,
+        now: Now,
+        version: int,
+    ) -> Result[JoinGroupResponse]:
+        """A member joins, or joins again."""
+        try:
+            return self._join(group, request, client, now, version)
+        except KafkaError as error:
+            # Kafka names nobody, but where the request is wrong whatever the group is.
+            is_odd = error.code is ErrorCode.INVALID_SESSION_TIMEOUT
+            return _refused(error.code, request.member_id if is_odd else "")
+
+    def _join(
+        self,
+        group: ConsumerGroup,
+        request: JoinGroupRequest,
+        client: ClientInfo,
+        now: Now,
+        version: int,
+    ) -> Result[JoinGroupResponse]:
+        settings = self._settings(group.id)
+        self._check_session(request)
+        if len(group.members) >= settings.size_max and request.member_id not in group.members:
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        said = self._check(group, request)
+        member_id = request.member_id or f"{client.client_id[:255]}-{self._new_uuid()}"
+        is_static = request.group_instance_id is not None
+        if not (request.member_id or is_static) and version >= FIRST_VERSION_WITH_KNOWN_ID:
+            return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        result: Result[JoinGroupResponse] = Result()
+        step = Step(group, result.records)
+        self._find(step, request, member_id)
+        step.member = _updated(step.before, request, said, client)
+        self._groups.put_member(step)
+        # It has no pattern, and what its client may know of says nothing of other members' clients.
+        self._groups.sharing.advance(step, now, None, resolves=False)
+        if step.replaced is not None and self._groups.may_be_classic(group.id, step.members()):
+            self._become_classic(step, now, result)
+        else:
+            epoch, target = self._groups.sharing.share(step, now, settings)
+            self._groups.reconcile(step, epoch, target, self._owned(said))
+            self._groups.finish(step, result, now, settings)
+            self._wait(SYNC, group.id, step.member, now)
+        self._timers.cancel((JOIN, group.id, step.member.id))
+        assert step.member.classic is not None
+        result.response = JoinGroupResponse(
+            generation_id=step.member.epoch,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=step.member.classic.protocols[0][0],
+            member_id=step.member.id,
+        )
+        if result.records:
+            undo = self._groups.undo(step, settings)
+            result.on_failure = lambda code, now: self._not_joined(undo, code, now, member_id)
+        return result
+
+    def _not_joined(
+        self, undo: Callable[..., object], code: ErrorCode, now: Now, member_id: str
+    ) -> Result[JoinGroupResponse]:
+        undo(code, now)
+        return _refused(append_error(code), member_id)
+
+    def _check_session(self, request: JoinGroupRequest) -> None:
+        """Raises KafkaError INVALID_SESSION_TIMEOUT."""
+        settings = self._classic_settings
+        shortest_ms, longest_ms = settings.session_timeout_min_ms, settings.session_timeout_max_ms
+        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+
+    def _check(self, group: ConsumerGroup, request: JoinGroupRequest) -> MemberSubscription:
+        """What a member says of itself. Raises KafkaError."""
+        offered = {row.name for row in request.protocols}
+        for member in group.members.values():
+            if member.classic is not None and member.id != request.member_id:
+                offered &= {name for name, _ in member.classic.protocols}
+        if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not offered:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        said = read_member_subscription(request.protocols[0].metadata)
+        if said is None:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        return said
+
+    def _find(self, step: Step, request: JoinGroupRequest, member_id: str) -> None:
+        group, instance_id = step.group, request.group_instance_id
+        known = group.members.get(member_id)
+        if instance_id is not None:
+            static = group.static_member(instance_id)
+            if request.member_id:
+                known = self._groups.find(group, request.member_id, instance_id)
+            elif static is not None:
+                self._groups.replace_member(step, static, member_id, is_classic=True)
+                return
+        step.before = known or ConsumerMember(member_id)
+
+    def _owned(self, said: MemberSubscription) -> Owned:
+        owned: dict[UUID, set[int]] = {}
+        for row in said.owned_partitions:
+            for topic_id in self._topics.ids_of({row.topic}):
+                owned.setdefault(topic_id, set()).update(row.partitions)
+        return owned
+
+    def _become_classic(self, step: Step, now: Now, result: Result[JoinGroupResponse]) -> None:
+        """The last member of the newer protocol is back with the classic one."""
+        group = step.group
+        stale = step.epoch > group.assignment_epoch
+        if not stale:
+            step.member = step.member._replace(epoch=step.epoch, previous_epoch=step.epoch)
+        result.records.clear()
+        cause = f"static member {step.member.instance_id} is back as {step.member.id}"
+        members = step.members()
+        self._conversion.to_classic_group(
+            group, members, group.epoch, cause if stale else None, now, result
+        )
+
+    # -- sync and heartbeat
+
+    def sync(
+        self, group: ConsumerGroup, request: SyncGroupRequest, now: Now
+    ) -> Result[SyncGroupResponse]:
+        """A member asks for its assignment, which is there."""
+        try:
+            member, side = self._member(group, request.member_id, request.group_instance_id)
+            _check_generation(member, request.generation_id)
+            own = (CONSUMER_PROTOCOL_TYPE, side.protocols[0][0])
+            wanted = (request.protocol_type, request.protocol_name)
+            if any(w is not None and w != o for w, o in zip(wanted, own, strict=True)):
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            is_behind = member.epoch < group.assignment_epoch
+            if is_behind and member.state is not MemberState.UNREVOKED:
+                self._expect_join(group.id, member, now)
+                raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        except KafkaError as error:
+            return Result(SyncGroupResponse(error_code=error.code))
+        self._timers.cancel((SYNC, group.id, member.id))
+        self._groups.keep_alive(group, member, now, self._settings(group.id))
+        return Result(
+            SyncGroupResponse(
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+                assignment=self._conversion.assignment_of(member.assigned, side.protocols[0][1]),
+            )
+        )
+
+    def heartbeat(
+        self, group: ConsumerGroup, request: HeartbeatRequest, now: Now
+    ) -> Result[HeartbeatResponse]:
+        """A member lives, and is told to join again when there is another assignment for it."""
+        try:
+            member, _ = self._member(group, request.member_id, request.group_instance_id)
+            _check_generation(member, request.generation_id)
+        except KafkaError as error:
+            return Result(HeartbeatResponse(error_code=error.code))
+        self._groups.keep_alive(group, member, now, self._settings(group.id))
+        if not _has_to_join(group, member):
+            return Result(HeartbeatResponse())
+        self._expect_join(group.id, member, now)
+        return Result(HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+
+    # -- leave
+
+    def leave(
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Now, version: int
+    ) -> Result[LeaveGroupResponse]:
+        """Members leave, or an operator takes them out: those of the newer protocol, too."""
+        rows: list[LeaveGroupResponse.Member] = []
+        gone: dict[str, ConsumerMember] = {}
+        for leaver in leaving_members(request, version):
+            row = LeaveGroupResponse.Member(
+                member_id=leaver.member_id, group_instance_id=leaver.group_instance_id
+            )
+            rows.append(row)
+            member_id = leaver.member_id
+            static = group.static_member(leaver.group_instance_id)
+            if static is not None and not member_id:
+                member_id = static.id
+            try:
+                member = self._groups.find(group, member_id, leaver.group_instance_id)
+            except KafkaError as error:
+                row.error_code = error.code
+            else:
+                gone[member.id] = member
+        result = Result(leave_response(rows, version))
+        if gone:
+            members = list(gone.values())
+            self._groups.take_out(group, members, f"{names_of(members)} left", now, result)
+            result.on_failure = lambda code, now: Result(
+                LeaveGroupResponse(error_code=append_error(code))
+            )
+        return result
+
+    # -- time
+
+    def _wait(self, kind: str, group_id: str, member: ConsumerMember, now: Now) -> None:
+        timeout_ms = max(member.rebalance_timeout_ms, 0)
+        self._timers.schedule((kind, group_id, member.id), now.coordinator_ms + timeout_ms)
+
+    def _expect_join(self, group_id: str, member: ConsumerMember, now: Now) -> None:
+        if self._timers.deadline((JOIN, group_id, member.id)) is None:
+            self._wait(JOIN, group_id, member, now)
+
+    def _member(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None
+    ) -> tuple[ConsumerMember, ClassicSide]:
+        member = self._groups.find(group, member_id, instance_id)
+        if member.classic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member, member.classic
+
+
+def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Whether there is something for a member that it does not have yet, and can have."""
+    if member.epoch < group.assignment_epoch or member.state is MemberState.UNREVOKED:
+        return True
+    if member.state is not MemberState.UNRELEASED:
+        return False
+    return all(
+        group.holder(topic_id, partition) in (None, member.id)
+        for topic_id, partitions in group.target_of(member).items()
+        for partition in partitions
+    )
+
+
+def _updated(
+    member: ConsumerMember, request: JoinGroupRequest, said: MemberSubscription, client: ClientInfo
+) -> ConsumerMember:
+    protocols = protocols_of((row.name, bytes(row.metadata)) for row in request.protocols)
+    rebalance_ms = request.rebalance_timeout_ms
+    return member._replace(
+        instance_id=request.group_instance_id or member.instance_id,
+        rack_id=said.rack_id or member.rack_id,
+        client_id=client.client_id,
+        client_host=client.host,
+        rebalance_timeout_ms=request.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+        assignor=None,
+        topics=frozenset(said.topics),
+        pattern="",
+        classic=ClassicSide(request.session_timeout_ms, protocols),
+    )
+
+
+def _check_generation(member: ConsumerMember, generation: int) -> None:
+    if generation != member.epoch:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+
+
+def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
+    return Result(JoinGroupResponse(error_code=code, member_id=member_id))

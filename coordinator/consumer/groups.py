@@ -1,0 +1,642 @@
+"""The requests of members of consumer groups, and what time does to them (KIP-848).
+
+A heartbeat says only what is new, and so does its answer: null stands for "as before". It is taken in
+four steps, and what each of them changes is a record:
+
+1. the member is new, or says something new of itself;
+2. the epoch of the group rises when that, or a change of the topics, asks for other shares;
+3. a target is computed for the new epoch (`sharing`);
+4. the member makes its next step towards its target (`reconciliation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+from ..common.events import printable, some_of
+from ..common.modern_group import (
+    JOINS,
+    LEAVES,
+    LEAVES_FOR_A_WHILE,
+    NAME_LENGTH_MAX,
+    NOTHING,
+    SUBSCRIPTION_MAX,
+    Assigned,
+    MemberState,
+    Target,
+    UnknownMemberState,
+)
+from ..common.result import ClientInfo, Event, Now, Result, append_error
+from ..common.settings import ConsumerGroupSettings
+from ..common.timers import Timers
+from ..common.topics import KnownTopics
+from ..state import ShardState
+from .conversion import Conversion
+from .group import ConsumerGroup, ConsumerGroupState, ConsumerMember, same_partitions
+from .reconciliation import Holder, Owned, reconcile
+from .records import current_record, member_record, member_tombstones, target_record
+from .targets import Sharing, Step, TopicRights
+
+SESSION = "consumer session"
+REVOCATION = "revocation"
+JOIN = "classic join"
+SYNC = "classic sync"
+KINDS = frozenset({SESSION, REVOCATION, JOIN, SYNC})
+"""Of timers of consumer groups."""
+
+OWNED_MAX = 50_000
+"""Partitions that one member may say it owns."""
+NEVER_HEARD_MS = -1
+
+Settings: TypeAlias = "Callable[[str], ConsumerGroupSettings]"
+Response: TypeAlias = ConsumerGroupHeartbeatResponse
+
+
+class ConsumerGroups:
+    """Consumer groups of one shard.
+
+    The keys of its timers are (SESSION, group, member), (REVOCATION, group, member) for members that
+    have to give partitions back, and for those of the classic protocol (JOIN, group, member) when
+    they were told to join again and (SYNC, group, member) when they have joined.
+
+    Parameters: `settings` gives those of a group as they are now.
+    """
+
+    def __init__(
+        self,
+        state: ShardState,
+        timers: Timers[tuple[str, str, str]],
+        settings: Settings,
+        topics: KnownTopics,
+        conversion: Conversion,
+        new_uuid: Callable[[], UUID],
+    ) -> None:
+        self._state = state
+        self._timers = timers
+        self._settings = settings
+        self._topics = topics
+        self._conversion = conversion
+        self._new_uuid = new_uuid
+        self.sharing = Sharing(state, topics)
+
+    # -- heartbeats
+
+    def heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client: ClientInfo,
+        now: Now,
+        version: int,
+        rights: TopicRights | None = None,
+    ) -> Result[Response]:
+        """A member joins, lives or leaves.
+
+        Parameters: `rights` are those of the client; None: it may describe all topics.
+        """
+        settings = self._settings(request.group_id)
+        try:
+            _check(request, version, settings)
+            if request.member_epoch < JOINS:
+                return self._leave(request, now)
+            return self._live(request, client, now, settings, rights)
+        except KafkaError as error:
+            return _refused(error.code, error.message)
+        except UnknownMemberState:
+            return _refused(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The member is in a state that this broker does not know; it must give up all its "
+                "partitions and join again.",
+            )
+
+    def _live(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client: ClientInfo,
+        now: Now,
+        settings: ConsumerGroupSettings,
+        rights: TopicRights | None,
+    ) -> Result[Response]:
+        result: Result[Response] = Result()
+        group = self._group(request, settings, now, result)
+        step = Step(group, result.records)
+        self._check_room(group, request.member_id, settings)
+        owned = _owned(request)
+        self._find_member(step, request, owned)
+        step.member = _updated(step.before, request, client)
+        self.put_member(step)
+        self.sharing.advance(step, now, rights)
+        epoch, target = self.sharing.share(step, now, settings)
+        self.reconcile(step, epoch, target, owned)
+        shows_all = request.member_epoch == JOINS or _is_full(request)
+        is_new = shows_all or not same_partitions(step.before.assigned, step.member.assigned)
+        result.response = Response(
+            member_id=step.member.id,
+            member_epoch=step.member.epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            assignment=_assignment(step.member.assigned) if is_new else None,
+        )
+        if group.id not in self._state.consumer_groups:
+            self.go_on(group, now)
+        self.finish(step, result, now, settings)
+        result.on_failure = self.undo(step, settings) if result.records else None
+        return result
+
+    def _group(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        settings: ConsumerGroupSettings,
+        now: Now,
+        result: Result[Response],
+    ) -> ConsumerGroup:
+        """The group: one that there is, a classic one that is converted, or a new one."""
+        group_id = request.group_id
+        group = self._state.consumer_groups.get(group_id)
+        if group is not None:
+            return group
+        classic = self._state.groups.get(group_id)
+        joins = request.member_epoch == JOINS
+        if self._state.any_group(group_id) is None:
+            if joins:
+                return ConsumerGroup(group_id)
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        if classic is None or not joins:
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
+            )
+        return self._conversion.to_consumer_group(classic, settings, now, result)
+
+    def _check_room(
+        self, group: ConsumerGroup, member_id: str, settings: ConsumerGroupSettings
+    ) -> None:
+        if len(group.members) >= settings.size_max and member_id not in group.members:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The group has as many members as it may: {settings.size_max} "
+                "(group.consumer.max.size).",
+            )
+
+    def _find_member(
+        self, step: Step, request: ConsumerGroupHeartbeatRequest, owned: Owned | None
+    ) -> None:
+        """Who sends the heartbeat. Raises KafkaError when that is nobody who may."""
+        group, joins = step.group, request.member_epoch == JOINS
+        member_id = request.member_id or str(self._new_uuid())
+        known = group.members.get(member_id)
+        if request.instance_id is not None:
+            known = group.static_member(request.instance_id)
+            if known is not None and joins and (known.id != member_id or is_away(known)):
+                self.replace_member(step, known, member_id)
+                return
+            if known is not None and known.id != member_id:
+                raise KafkaError(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"Static member {request.instance_id} is member {known.id} now, not {member_id}.",
+                )
+        if known is None and not joins:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id} is not a member of group {group.id}.",
+            )
+        step.before = known or ConsumerMember(member_id)
+        _check_epoch(step.before, request.member_epoch, owned)
+
+    def replace_member(
+        self, step: Step, known: ConsumerMember, member_id: str, *, is_classic: bool = False
+    ) -> None:
+        """A static member is back: it takes its place again, with what it had.
+
+        Raises KafkaError UNRELEASED_INSTANCE_ID when it has not left.
+        """
+        if known.classic is None and not is_classic and not is_away(known):
+            raise KafkaError(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {known.instance_id} is member {known.id}, which has not left.",
+            )
+        step.replaced = known
+        step.before = known._replace(
+            id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE
+        )
+        step.records += member_tombstones(step.group.id, known.id)
+
+    def put_member(self, step: Step) -> None:
+        """Keep what is new of a member, and all of it where it has a new id."""
+        group, member = step.group, step.member
+        if step.replaced is not None:
+            step.records.append(member_record(group.id, member))
+            step.records.append(target_record(group.id, member.id, group.target_of(step.replaced)))
+            step.records.append(current_record(group.id, member))
+        elif member.id not in group.members or (
+            member is not step.before and member != step.before
+        ):
+            step.records.append(member_record(group.id, member))
+
+    def reconcile(self, step: Step, epoch: int, target: Target, owned: Owned | None) -> None:
+        """Let the member make its next step towards its target."""
+        group = step.group
+        replaced = step.replaced
+        has_changed = step.member.topics != step.before.topics or (
+            (step.member.pattern or "") != (step.before.pattern or "")
+        )
+        is_known = replaced is None and step.member.id in group.members
+        if is_known and not has_changed and step.member.is_reconciled_to(epoch):
+            return  # as most heartbeats find it
+        member = reconcile(
+            step.member,
+            epoch,
+            target,
+            self._subscribed(step),
+            owned,
+            group.holder if replaced is None else _freed(group, replaced.id),
+            has_new_subscription=has_changed,
+        )
+        if member is not step.member:
+            step.records.append(current_record(group.id, member))
+            step.member = member
+        elif replaced is None and member.id not in group.members:
+            step.records.append(current_record(group.id, member))
+
+    def _subscribed(self, step: Step) -> frozenset[UUID]:
+        """Return the topics that the member may have partitions of.
+
+        While it is being found out which topics of its pattern it may describe, it keeps what it has.
+        """
+        member = step.member
+        found = self._topics.ids_of(step.group.read_by(member, step.resolved))
+        if step.is_described:
+            return found
+        return self._topics.ids_of(member.topics) | (found & member.assigned.keys())
+
+    def finish(
+        self, step: Step, result: Result[Any], now: Now, settings: ConsumerGroupSettings
+    ) -> None:
+        """Set the timers of the member, and say what has changed."""
+        group, member = step.group, step.member
+        if step.replaced is not None:
+            self.forget_timers(group.id, step.replaced.id)
+        if step.before.classic is not None and member.classic is None:
+            self.forget_timers(group.id, member.id)
+        self.keep_alive(group, member, now, settings)
+        self._wait_for_revocation(group.id, member, step.before, now)
+        if step.work is not None:
+            result.work = chain(result.work or (), step.work)
+        if not result.records:
+            return  # nothing has changed
+        state = step.state()
+        if step.replaced is not None:
+            cause = f"static member {member.instance_id} is back as {member.id}"
+        elif step.counted is None:
+            cause = f"member {member.id} joined"
+        elif step.epoch != group.epoch:
+            other = member.topics != step.before.topics or member.pattern != step.before.pattern
+            cause = f"member {member.id} reads other topics" if other else "topics have changed"
+        elif state is not group.state and state is ConsumerGroupState.STABLE:
+            cause = "every member has its share"
+        else:
+            return
+        _note(group.id, cause, step.epoch, state, now, result)
+
+    def undo(
+        self, step: Step, settings: ConsumerGroupSettings
+    ) -> Callable[[ErrorCode, Now], Result[Response]]:
+        """What undoes a step: the member is as it was, and the next heartbeat sees all anew."""
+
+        def undo(code: ErrorCode, now: Now) -> Result[Response]:
+            group = step.group
+            group.topics_version = group.patterns_version = -1
+            step.restore()
+            known = group.members.get(step.before.id)
+            self._timers.cancel((REVOCATION, group.id, step.member.id))
+            for member in filter(None, (known, step.replaced)):
+                self.keep_alive(group, member, now, settings)
+                self._wait_for_revocation(group.id, member, None, now)
+            code = append_error(code)
+            return _refused(code, None)
+
+        return undo
+
+    # -- members that go
+
+    def _leave(self, request: ConsumerGroupHeartbeatRequest, now: Now) -> Result[Response]:
+        group = self._state.consumer_groups.get(request.group_id)
+        if group is None:
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found."
+            )
+        member = self.find(group, request.member_id, request.instance_id)
+        response = Response(member_id=request.member_id, member_epoch=request.member_epoch)
+        result = Result(response)
+        if request.instance_id is not None and request.member_epoch == LEAVES_FOR_A_WHILE:
+            away = member._replace(
+                epoch=LEAVES_FOR_A_WHILE,
+                revoking=NOTHING,
+                assigned={
+                    each: dict.fromkeys(member.assigned[each], 0) for each in member.assigned
+                },
+            )
+            result.records.append(current_record(group.id, away))
+            cause = f"static member {member.instance_id} left for a while"
+            _note(group.id, cause, group.epoch, group.state, now, result)
+        else:
+            self.take_out(group, [member], f"member {member.id} left", now, result)
+        result.on_failure = lambda code, now: _refused(append_error(code), None)
+        return result
+
+    def find(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+        """The member that a request names. Raises KafkaError."""
+        if instance_id is None:
+            member = group.members.get(member_id)
+        else:
+            member = group.static_member(instance_id)
+        if member is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id or instance_id} is not a member of group {group.id}.",
+            )
+        if member.id != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {instance_id} is member {member.id} now, not {member_id}.",
+            )
+        return member
+
+    def take_out(
+        self,
+        group: ConsumerGroup,
+        members: list[ConsumerMember],
+        cause: str,
+        now: Now,
+        result: Result[Any],
+        since_ms: int | None = None,
+    ) -> None:
+        """Members are gone. If the classic ones alone are left, the group may be one of them."""
+        gone = {member.id for member in members}
+        left = [member for member in group.members.values() if member.id not in gone]
+        if self.may_be_classic(group.id, left):
+            generation = group.epoch
+            self._conversion.to_classic_group(group, left, generation, cause, now, result)
+            return
+        result.records += self.sharing.take_out(group, members)
+        # Their timers are left: they do nothing when the members are gone.
+        state = ConsumerGroupState.ASSIGNING if left else ConsumerGroupState.EMPTY
+        _note(group.id, cause, group.epoch + 1, state, now, result, since_ms)
+
+    def may_be_classic(self, group_id: str, members: Collection[ConsumerMember]) -> bool:
+        """Whether a group with these members becomes a classic one."""
+        return (
+            bool(members)
+            and all(member.classic is not None for member in members)
+            and self._settings(group_id).migration.downgrades
+            and self._conversion.fits_classic_group(len(members))
+        )
+
+    # -- time
+
+    def keep_alive(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        now: Now,
+        settings: ConsumerGroupSettings,
+    ) -> None:
+        """A member was heard of: its session starts again."""
+        side = member.classic
+        timeout_ms = settings.session_timeout_ms if side is None else side.session_timeout_ms
+        group.heard_ms[member.id] = now.coordinator_ms
+        self._timers.schedule((SESSION, group.id, member.id), now.coordinator_ms + timeout_ms)
+
+    def forget_timers(self, group_id: str, member_id: str) -> None:
+        for kind in KINDS:
+            self._timers.cancel((kind, group_id, member_id))
+
+    def _wait_for_revocation(
+        self, group_id: str, member: ConsumerMember, before: ConsumerMember | None, now: Now
+    ) -> None:
+        """A member that has to give partitions back has so long as it said when it joined."""
+        key = (REVOCATION, group_id, member.id)
+        if member.state is not MemberState.UNREVOKED or member.classic is not None:
+            self._timers.cancel(key)
+        elif before is None or member.revoking != before.revoking:
+            self._timers.schedule(key, now.coordinator_ms + max(member.rebalance_timeout_ms, 0))
+
+    def expire(self, key: tuple[str, str, str], now: Now) -> Result[None]:
+        """A timer has come."""
+        kind, group_id, member_id = key
+        result: Result[None] = Result()
+        group = self._state.consumer_groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is None or member is None:
+            return result
+        since_ms = None
+        if kind == SESSION:
+            heard_ms = group.heard_ms.get(member_id, now.coordinator_ms)
+            since_ms = now.log_ms - (now.coordinator_ms - heard_ms)
+            cause = f"member {member_id} missed heartbeats"
+        elif kind in (JOIN, SYNC) and member.classic is not None:
+            cause = f"member {member_id} did not {'join' if kind == JOIN else 'sync'} in time"
+        elif kind == REVOCATION and member.state is MemberState.UNREVOKED:
+            cause = f"member {member_id} did not give partitions back in time"
+        else:
+            return result
+        self.take_out(group, [member], cause, now, result, since_ms)
+        # It is tried again: without its timer the member would stay for ever.
+        result.on_failure = lambda code, now: self._again(key, now)
+        return result
+
+    def _again(self, key: tuple[str, str, str], now: Now) -> Result[None]:
+        settings = self._settings(key[1])
+        self._timers.schedule(key, now.coordinator_ms + settings.heartbeat_interval_ms)
+        return Result()
+
+    def go_on(self, group: ConsumerGroup, now: Now) -> None:
+        """The group was loaded: sessions start, and so does the time for what is to be given back."""
+        settings = self._settings(group.id)
+        for member in group.members.values():
+            self.keep_alive(group, member, now, settings)
+            self._wait_for_revocation(group.id, member, None, now)
+
+    def end_session(self, group: ConsumerGroup, member_id: str, now: Now) -> None:
+        """A member is not heard of any more."""
+        self._timers.schedule((SESSION, group.id, member_id), now.coordinator_ms)
+
+    def renew_sessions(self, now: Now) -> None:
+        """All members were just heard of."""
+        for group in self._state.consumer_groups.values():
+            settings = self._settings(group.id)
+            for member in group.members.values():
+                self.keep_alive(group, member, now, settings)
+
+
+def _freed(group: ConsumerGroup, replaced_id: str) -> Holder:
+    """Who has a partition, but for a member that is replaced: what it has is its successor's."""
+
+    def holder(topic_id: UUID, partition: int) -> str | None:
+        found = group.holder(topic_id, partition)
+        return None if found == replaced_id else found
+
+    return holder
+
+
+def is_away(member: ConsumerMember) -> bool:
+    """Whether a static member has left for a while."""
+    return member.epoch == LEAVES_FOR_A_WHILE
+
+
+def _check(
+    request: ConsumerGroupHeartbeatRequest, version: int, settings: ConsumerGroupSettings
+) -> None:
+    """Raise KafkaError for a request that makes no sense, whoever sends it."""
+    epoch = request.member_epoch
+    if not request.member_id and (version >= 1 or epoch > 0 or epoch == LEAVES):
+        _invalid("MemberId can't be empty.")
+    for name, value in (
+        ("GroupId", request.group_id),
+        ("InstanceId", request.instance_id),
+        ("RackId", request.rack_id),
+    ):
+        if value == "":
+            _invalid(f"{name} can't be empty.")
+    if epoch == JOINS:
+        if request.rebalance_timeout_ms == -1:
+            _invalid("RebalanceTimeoutMs must be provided in first request.")
+        if request.topic_partitions is None or request.topic_partitions:
+            _invalid("TopicPartitions must be empty when (re-)joining.")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            _invalid(
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when "
+                "(re-)joining."
+            )
+    elif epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
+        _invalid("InstanceId can't be null.")
+    elif epoch < LEAVES_FOR_A_WHILE:
+        _invalid("MemberEpoch is invalid.")
+    _check_lengths(request)
+    if request.server_assignor is not None and request.server_assignor not in settings.assignors:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor!r}; there are: "
+            f"{', '.join(settings.assignors)} (group.consumer.assignors).",
+        )
+
+
+def _check_lengths(request: ConsumerGroupHeartbeatRequest) -> None:
+    names = (request.group_id, request.member_id, request.instance_id, request.rack_id)
+    if any(name is not None and len(name) > NAME_LENGTH_MAX for name in names):
+        _invalid(f"The ids of a member may have {NAME_LENGTH_MAX} characters.")
+    if len(request.subscribed_topic_names or ()) > SUBSCRIPTION_MAX:
+        _invalid(f"A member may name {SUBSCRIPTION_MAX} topics; use a regular expression for more.")
+    if sum(len(row.partitions) for row in request.topic_partitions or ()) > OWNED_MAX:
+        _invalid(f"A member may own {OWNED_MAX} partitions; start more members.")
+
+
+def _invalid(message: str) -> None:
+    raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
+    """Whether a heartbeat is of the epoch of its member. Raises KafkaError FENCED_MEMBER_EPOCH."""
+    if epoch in (JOINS, member.epoch):
+        return
+    if epoch < member.epoch:
+        # It has not seen the answer by which its epoch rose, if it has nothing that is not its own.
+        is_subset = owned is not None and all(
+            owned[topic_id] <= member.assigned.get(topic_id, {}).keys() for topic_id in owned
+        )
+        if epoch == member.previous_epoch and is_subset:
+            return
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The member is in epoch {member.epoch}, not in {epoch}; it must give up all its partitions "
+        "and join again.",
+    )
+
+
+def _updated(
+    member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
+) -> ConsumerMember:
+    """The member with what its heartbeat says; null and -1 say nothing, as most of them do."""
+    names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
+    says_nothing = (
+        names is None
+        and pattern is None
+        and request.rebalance_timeout_ms == -1
+        and request.rack_id is None
+        and request.server_assignor is None
+        and request.instance_id in (None, member.instance_id)
+    )
+    is_same_client = (client.client_id, client.host) == (member.client_id, member.client_host)
+    if says_nothing and is_same_client and member.classic is None:
+        return member
+    timeout_ms = request.rebalance_timeout_ms
+    return member._replace(
+        instance_id=request.instance_id or member.instance_id,
+        rack_id=request.rack_id or member.rack_id,
+        client_id=client.client_id,
+        client_host=client.host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        assignor=request.server_assignor or member.assignor,
+        topics=member.topics if names is None else frozenset(names),
+        pattern=member.pattern if pattern is None else pattern,
+        classic=None,
+    )
+
+
+def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
+    """What the member says that it owns."""
+    if request.topic_partitions is None:
+        return None
+    owned: dict[UUID, set[int]] = {}
+    for row in request.topic_partitions:
+        owned.setdefault(row.topic_id, set()).update(row.partitions)
+    return owned
+
+
+def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether a member says all that there is, as after an error: then it is told all as well."""
+    subscription = (request.subscribed_topic_names, request.subscribed_topic_regex)
+    return (
+        request.rebalance_timeout_ms != -1
+        and any(each is not None for each in subscription)
+        and request.topic_partitions is not None
+    )
+
+
+def _assignment(assigned: Assigned) -> Response.Assignment:
+    return Response.Assignment(
+        topic_partitions=[
+            Response.Topic(topic_id=topic_id, partitions=sorted(partitions))
+            for topic_id, partitions in assigned.items()
+        ]
+    )
+
+
+def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
+    return Result(Response(error_code=code, error_message=message))
+
+
+def _note(
+    group_id: str,
+    cause: str,
+    epoch: int,
+    state: ConsumerGroupState,
+    now: Now,
+    result: Result[Any],
+    since_ms: int | None = None,
+) -> None:
+    """Write down a change and its cause."""
+    result.events.append(
+        Event(now.log_ms, group_id, printable(cause), epoch, state.value, since_ms)
+    )
+
+
+def names_of(members: Iterable[ConsumerMember]) -> str:
+    """Members for a cause."""
+    return some_of([f"member {member.id}" for member in members])

@@ -1,0 +1,73 @@
+"""Who may commit and fetch offsets of a consumer group (KIP-848, KIP-1251).
+
+A commit of the present epoch of its member is taken. So is one of an older epoch for a partition that
+the member has had since then: nobody else can have read it meanwhile, and the member need not know
+yet that its epoch rose.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, Check, always
+from .group import ConsumerGroup, ConsumerMember
+
+
+def committer_check(group: ConsumerGroup, request: OffsetCommitRequest, version: int) -> Check:
+    """Whether the sender of a commit may commit now."""
+    if request.generation_id_or_member_epoch < 0 and not group.members:
+        return always(ErrorCode.NONE)
+    member = group.members.get(request.member_id)
+    if member is None:
+        return always(ErrorCode.UNKNOWN_MEMBER_ID)
+    if member.classic is None and version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
+        return always(ErrorCode.UNSUPPORTED_VERSION)
+    return _epoch_check(member, request.generation_id_or_member_epoch, _stale(member))
+
+
+def transactional_committer_check(group: ConsumerGroup, request: OffsetCommitRequest) -> Check:
+    """Whether the sender of a commit in a transaction may commit now.
+
+    Who names no member (as older clients) is not asked for one: the transaction fences its producers.
+    """
+    epoch = request.generation_id_or_member_epoch
+    names_member = bool(request.member_id) or request.group_instance_id is not None
+    if epoch < 0 and (not group.members or not names_member):
+        return always(ErrorCode.NONE)
+    member = group.members.get(request.member_id)
+    if member is None:
+        return always(ErrorCode.UNKNOWN_MEMBER_ID)
+    # This request has no other error for it.
+    return _epoch_check(member, epoch, ErrorCode.ILLEGAL_GENERATION)
+
+
+def fetcher_error(group: ConsumerGroup, request: OffsetFetchRequest.Group) -> ErrorCode:
+    """Why the sender of a fetch gets no offsets; only who says that it is a member is checked."""
+    if request.member_id is None and request.member_epoch < 0:
+        return ErrorCode.NONE
+    member = group.members.get(request.member_id or "")
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if request.member_epoch == member.epoch else _stale(member)
+
+
+def _stale(member: ConsumerMember) -> ErrorCode:
+    if member.classic is None:
+        return ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.ILLEGAL_GENERATION
+
+
+def _epoch_check(member: ConsumerMember, epoch: int, stale: ErrorCode) -> Check:
+    if epoch == member.epoch:
+        return always(ErrorCode.NONE)
+    if epoch > member.epoch:
+        return always(stale)
+
+    def check(topic: str, topic_id: UUID, partition: int) -> ErrorCode:
+        got_in = member.got_in(topic_id, partition)
+        return stale if got_in is None or epoch < got_in else ErrorCode.NONE
+
+    return Check(ErrorCode.NONE, check)

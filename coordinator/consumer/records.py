@@ -1,0 +1,165 @@
+"""State to record for consumer groups (`consumer_replay` is the way back)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.protocol.consumer_group_metadata import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    encode_key,
+    encode_value,
+)
+
+from ..common.modern_group import Assigned, Target
+from ..common.result import CoordinatorRecord
+from .group import ClassicSide, ConsumerGroup, ConsumerMember, Resolved
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    """A group has a new epoch."""
+    value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+    return _record(ConsumerGroupMetadataKey(group_id=group_id), value)
+
+
+def topics_tombstone(group_id: str) -> CoordinatorRecord:
+    """What an earlier release kept of the group's topics is of no use any more."""
+    return _record(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
+
+
+def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+    """What a member says of itself."""
+    value = ConsumerGroupMemberMetadataValue(
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+        subscribed_topic_regex=member.pattern,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        server_assignor=member.assignor,
+        classic_member_metadata=None if member.classic is None else _classic(member.classic),
+    )
+    return _record(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value)
+
+
+def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+    """What a member has."""
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=member.epoch,
+        previous_member_epoch=member.previous_epoch,
+        state=member.state.value,
+        assigned_partitions=_assigned(member.assigned),
+        partitions_pending_revocation=_assigned(member.revoking),
+    )
+    key = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.id)
+    return _record(key, value)
+
+
+def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorRecord:
+    """What a member shall have."""
+    cls = ConsumerGroupTargetAssignmentMemberValue
+    rows = [
+        cls.TopicPartition(topic_id=topic_id, partitions=sorted(target[topic_id]))
+        for topic_id in sorted(target, key=lambda each: each.int)
+    ]
+    key = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return _record(key, cls(topic_partitions=rows))
+
+
+def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
+    """For which epoch of the group the targets are; `at_ms` is log time."""
+    value = ConsumerGroupTargetAssignmentMetadataValue(
+        assignment_epoch=epoch, assignment_timestamp=at_ms
+    )
+    return _record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
+
+
+def resolved_record(group_id: str, pattern: str, resolved: Resolved) -> CoordinatorRecord:
+    """The topics that a regular expression stands for."""
+    value = ConsumerGroupRegularExpressionValue(
+        topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.at_ms
+    )
+    return _record(_pattern_key(group_id, pattern), value)
+
+
+def resolved_tombstone(group_id: str, pattern: str) -> CoordinatorRecord:
+    """Nobody subscribes to a regular expression any more."""
+    return _record(_pattern_key(group_id, pattern), None)
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """A member is gone."""
+    keys = (
+        ConsumerGroupCurrentMemberAssignmentKey,
+        ConsumerGroupTargetAssignmentMemberKey,
+        ConsumerGroupMemberMetadataKey,
+    )
+    return [_record(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
+
+
+def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
+    """A group is gone with all that it had, but for its offsets."""
+    records = []
+    for member_id in dict.fromkeys((*group.members, *group.targets)):
+        records += member_tombstones(group.id, member_id)
+    records += [resolved_tombstone(group.id, pattern) for pattern in group.resolved]
+    records.append(_record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group.id), None))
+    if group.has_topics_record:
+        records.append(topics_tombstone(group.id))
+    records.append(_record(ConsumerGroupMetadataKey(group_id=group.id), None))
+    return records
+
+
+def whole_group(group: ConsumerGroup, at_ms: int) -> list[CoordinatorRecord]:
+    """All that there is of a group which is kept for the first time, as of `at_ms` (log time)."""
+    members = group.members.values()
+    return [
+        *(member_record(group.id, member) for member in members),
+        epoch_record(group.id, group.epoch, group.metadata_hash),
+        *(target_record(group.id, each, target) for each, target in group.targets.items()),
+        assignment_record(group.id, group.assignment_epoch, at_ms),
+        *(current_record(group.id, member) for member in members),
+    ]
+
+
+def _pattern_key(group_id: str, pattern: str) -> ConsumerGroupRegularExpressionKey:
+    return ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
+
+
+def _classic(side: ClassicSide) -> ConsumerGroupMemberMetadataValue.ClassicMemberMetadata:
+    cls = ConsumerGroupMemberMetadataValue
+    return cls.ClassicMemberMetadata(
+        session_timeout_ms=side.session_timeout_ms,
+        supported_protocols=[
+            cls.ClassicProtocol(name=name, metadata=metadata) for name, metadata in side.protocols
+        ],
+    )
+
+
+def _assigned(
+    assigned: Assigned,
+) -> list[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions]:
+    return [
+        ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions(
+            topic_id=topic_id,
+            partitions=list(partitions),
+            assignment_epochs=list(partitions.values()),
+        )
+        for topic_id, partitions in assigned.items()
+    ]
+
+
+def _record(key: Any, value: Any | None) -> CoordinatorRecord:
+    return CoordinatorRecord(encode_key(key), None if value is None else encode_value(value))

@@ -1,0 +1,193 @@
+"""Record to state for consumer groups: the only writer of what is persisted of them.
+
+Records of one group are applied one by one, in the order of the log. A log that was compacted has not
+all of them: what is missing was written over or taken away later on, so no record insists on another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from kbroker.protocol.consumer_group_metadata import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    decode_key,
+    decode_value,
+)
+from kbroker.protocol.primitives import Buffer
+
+from ..common.modern_group import NOTHING, Assigned, MemberState
+from ..state import ShardState
+from .group import ClassicSide, ConsumerGroup, ConsumerMember, Resolved
+
+NO_EPOCH = -1
+_STATES = MappingProxyType({each.value: each for each in MemberState})
+
+
+def replay_consumer_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
+    """Apply one record; whether it is one about a consumer group.
+
+    Raises DecodeError.
+    """
+    entry = decode_key(key)
+    if entry is None:
+        return False
+    if value is not None:
+        group = state.consumer_groups.get(entry.group_id) or state.begin_consumer_group(
+            entry.group_id
+        )
+        _PUT[type(entry)](group, entry, decode_value(entry, value))
+        return True
+    known = state.consumer_groups.get(entry.group_id)
+    if known is None:
+        return True
+    if isinstance(entry, ConsumerGroupMetadataKey):
+        state.end_consumer_group(entry.group_id)
+    else:
+        _DELETE[type(entry)](known, entry)
+    return True
+
+
+def _put_epoch(group: ConsumerGroup, key: Any, value: Any) -> None:
+    group.epoch = value.epoch
+    group.metadata_hash = value.metadata_hash
+
+
+def _put_topics(group: ConsumerGroup, key: Any, value: Any) -> None:
+    group.has_topics_record = True
+
+
+def _delete_topics(group: ConsumerGroup, key: Any) -> None:
+    group.has_topics_record = False
+
+
+def _known(group: ConsumerGroup, member_id: str) -> ConsumerMember:
+    return group.members.get(member_id) or ConsumerMember(member_id)
+
+
+def _put_member(
+    group: ConsumerGroup,
+    key: ConsumerGroupMemberMetadataKey,
+    value: ConsumerGroupMemberMetadataValue,
+) -> None:
+    side = value.classic_member_metadata
+    group.put(
+        _known(group, key.member_id)._replace(
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            assignor=value.server_assignor,
+            topics=frozenset(value.subscribed_topic_names),
+            pattern=value.subscribed_topic_regex,
+            classic=None if side is None else _classic(side),
+        )
+    )
+
+
+def _classic(side: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata) -> ClassicSide:
+    protocols = ((each.name, bytes(each.metadata)) for each in side.supported_protocols)
+    return ClassicSide(side.session_timeout_ms, tuple(protocols))
+
+
+def _delete_member(group: ConsumerGroup, key: ConsumerGroupMemberMetadataKey) -> None:
+    group.remove(key.member_id)
+
+
+def _put_assignment(group: ConsumerGroup, key: Any, value: Any) -> None:
+    group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
+
+
+def _delete_assignment(group: ConsumerGroup, key: Any) -> None:
+    group.set_assignment_epoch(NO_EPOCH, 0)
+
+
+def _put_target(group: ConsumerGroup, key: Any, value: Any) -> None:
+    group.targets[key.member_id] = {
+        row.topic_id: frozenset(row.partitions) for row in value.topic_partitions
+    }
+
+
+def _delete_target(group: ConsumerGroup, key: Any) -> None:
+    group.targets.pop(key.member_id, None)
+
+
+def _put_current(
+    group: ConsumerGroup,
+    key: ConsumerGroupCurrentMemberAssignmentKey,
+    value: ConsumerGroupCurrentMemberAssignmentValue,
+) -> None:
+    group.put(
+        _known(group, key.member_id)._replace(
+            epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=_STATES.get(value.state, MemberState.UNKNOWN),
+            assigned=_assigned(value.assigned_partitions, value.member_epoch),
+            revoking=_assigned(value.partitions_pending_revocation, value.member_epoch),
+        )
+    )
+
+
+def _delete_current(group: ConsumerGroup, key: ConsumerGroupCurrentMemberAssignmentKey) -> None:
+    member = group.members.get(key.member_id)
+    if member is not None:
+        group.put(
+            member._replace(
+                epoch=NO_EPOCH, previous_epoch=NO_EPOCH, assigned=NOTHING, revoking=NOTHING
+            )
+        )
+
+
+def _assigned(
+    rows: Iterable[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], epoch: int
+) -> Assigned:
+    """Partitions with the epochs in which they came; where those are not kept it is `epoch`."""
+    found: dict[Any, dict[int, int]] = {}
+    for row in rows:
+        epochs = row.assignment_epochs
+        if epochs is None or len(epochs) != len(row.partitions):
+            epochs = [max(epoch, 0)] * len(row.partitions)
+        found[row.topic_id] = dict(zip(row.partitions, epochs, strict=True))
+    return found or NOTHING
+
+
+def _put_resolved(group: ConsumerGroup, key: Any, value: Any) -> None:
+    resolved = Resolved(frozenset(value.topics), value.version, value.timestamp)
+    group.resolved[key.regular_expression] = resolved
+
+
+def _delete_resolved(group: ConsumerGroup, key: Any) -> None:
+    group.resolved.pop(key.regular_expression, None)
+
+
+_PUT: Mapping[type[Any], Callable[[ConsumerGroup, Any, Any], None]] = MappingProxyType(
+    {
+        ConsumerGroupMetadataKey: _put_epoch,
+        ConsumerGroupPartitionMetadataKey: _put_topics,
+        ConsumerGroupMemberMetadataKey: _put_member,
+        ConsumerGroupTargetAssignmentMetadataKey: _put_assignment,
+        ConsumerGroupTargetAssignmentMemberKey: _put_target,
+        ConsumerGroupCurrentMemberAssignmentKey: _put_current,
+        ConsumerGroupRegularExpressionKey: _put_resolved,
+    }
+)
+_DELETE: Mapping[type[Any], Callable[[ConsumerGroup, Any], None]] = MappingProxyType(
+    {
+        ConsumerGroupPartitionMetadataKey: _delete_topics,
+        ConsumerGroupMemberMetadataKey: _delete_member,
+        ConsumerGroupTargetAssignmentMetadataKey: _delete_assignment,
+        ConsumerGroupTargetAssignmentMemberKey: _delete_target,
+        ConsumerGroupCurrentMemberAssignmentKey: _delete_current,
+        ConsumerGroupRegularExpressionKey: _delete_resolved,
+    }
+)

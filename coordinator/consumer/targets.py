@@ -1,0 +1,501 @@
+"""When the partitions of a consumer group are shared anew, and how (KIP-848).
+
+A step changes one member, or takes some out. It raises the epoch of the group where that, or a
+change of the topics, asks for other shares; then a target is computed for the new epoch, unless the
+one before is too young. What a step changes are records. Where that is a lot of work (large groups,
+patterns over many topics) it is done beside clients, and the members learn of it with their next
+heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Hashable, Mapping
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from ..common.assignor import Subscriber, Targets, TopicShape
+from ..common.modern_group import FIRST_EPOCH, NO_TARGET, Target
+from ..common.result import CoordinatorRecord, Now, Pieces, Result
+from ..common.settings import ConsumerGroupSettings
+from ..common.targets import (
+    AT_ONCE,
+    MEMBERS_AT_ONCE,
+    TargetRecords,
+    all_of,
+    is_still,
+    is_too_early,
+    store_targets,
+)
+from ..common.topics import KnownTopics
+from ..state import ShardState
+from .assignors import ASSIGNORS
+from .group import ConsumerGroup, ConsumerGroupState, ConsumerMember, Resolved
+from .patterns import compile_pattern
+from .records import (
+    assignment_record,
+    epoch_record,
+    member_tombstones,
+    resolved_record,
+    resolved_tombstone,
+    target_record,
+    topics_tombstone,
+)
+
+TOPICS_AT_ONCE = 200
+REFRESH_INTERVAL_MS = 600_000
+"""Interval at which patterns are resolved again without a change of topics: ACLs may have changed."""
+REFRESH_PAUSE_MS = 1_000
+"""Between two looks that changes of topics ask for: those come in bursts."""
+NO_VERSION = 0
+"""In what is kept of a pattern: Kafka's versions are offsets in its log of metadata."""
+
+
+class TopicRights(NamedTuple):
+    """Permissions of a member's client to describe topics, if ACLs are enforced.
+
+    Attributes:
+        viewer: Identity of the client. `may_describe` returns the same for equal viewers.
+        may_describe: Returns True if the client may describe the topic of that name.
+    """
+
+    viewer: Hashable
+    may_describe: Callable[[str], bool]
+
+
+class Step:
+    """What becomes of a group by one request of one member.
+
+    Attributes:
+      group: As it is. It need not be in the state yet.
+      records: What is to be stored.
+      before, member: The member as it is known (an empty one if it is new), and as it will be.
+      replaced: The static member whose place it takes, under another id.
+      epoch, assignment_epoch, hash, resolved: The group's, as they will be.
+      work: What is to be done beside clients, once the records are stored.
+      is_described: False until the topics of the pattern that the member may describe are known.
+      restore: Undoes the changes of the group that the step made without a record.
+    """
+
+    __slots__ = (
+        "assignment_epoch",
+        "before",
+        "epoch",
+        "group",
+        "hash",
+        "is_described",
+        "member",
+        "records",
+        "replaced",
+        "resolved",
+        "restore",
+        "work",
+    )
+
+    def __init__(self, group: ConsumerGroup, records: list[CoordinatorRecord]) -> None:
+        self.group = group
+        self.records = records
+        self.before = self.member = ConsumerMember("")
+        self.replaced: ConsumerMember | None = None
+        self.epoch = group.epoch
+        self.assignment_epoch = group.assignment_epoch
+        self.hash = group.metadata_hash
+        self.resolved: Mapping[str, Resolved] = group.resolved
+        self.work: Pieces | None = None
+        self.is_described = True
+        self.restore: Callable[[], None] = _nothing
+
+    @property
+    def counted(self) -> ConsumerMember | None:
+        """The member that the group counts in place of this one; None when it is new."""
+        return self.replaced or self.group.members.get(self.member.id)
+
+    def members(self) -> list[ConsumerMember]:
+        """All members as they will be."""
+        gone = (self.member.id, self.replaced.id if self.replaced else None)
+        return [each for each in self.group.members.values() if each.id not in gone] + [self.member]
+
+    def state(self) -> ConsumerGroupState:
+        """Where the group will stand."""
+        if self.epoch > self.assignment_epoch:
+            return ConsumerGroupState.ASSIGNING
+        own = (self.member.id, self.replaced.id if self.replaced else None)
+        if self.assignment_epoch == self.group.assignment_epoch:
+            waits = any(each not in own for each in self.group.unreconciled)
+        else:
+            waits = any(each not in own for each in self.group.members)
+        if waits or not self.member.is_reconciled_to(self.assignment_epoch):
+            return ConsumerGroupState.RECONCILING
+        return ConsumerGroupState.STABLE
+
+    def raise_epoch(self, metadata_hash: int) -> None:
+        """Partitions are to be shared anew."""
+        self.epoch += 1
+        self.hash = metadata_hash
+        self.records.append(epoch_record(self.group.id, self.epoch, metadata_hash))
+        if self.group.has_topics_record:
+            self.records.append(topics_tombstone(self.group.id))
+
+
+class Sharing:
+    """Epochs, patterns and targets of the consumer groups of one shard."""
+
+    def __init__(self, state: ShardState, topics: KnownTopics) -> None:
+        self._state = state
+        self._topics = topics
+
+    # -- the epoch
+
+    def advance(
+        self, step: Step, now: Now, rights: TopicRights | None, *, resolves: bool = True
+    ) -> None:
+        """Raise the epoch of the group where the step, or a change of the topics, asks for it.
+
+        Parameters: `rights` are those of the member's client; None if it may describe all topics.
+        Without `resolves` patterns are left to other members.
+
+        Raises KafkaError INVALID_REGULAR_EXPRESSION.
+        """
+        group = step.group
+        bump = step.member.topics != step.before.topics
+        bump = self._resolve(step, now, rights, resolves) or bump
+        if not bump and group.topics_version == self._topics.version:
+            return
+        names = group.topics_after(step.counted, step.member, step.resolved)
+        found = self._topics.hash_of(names)
+        if bump or found != group.metadata_hash:
+            step.raise_epoch(found)
+        group.topics_version = self._topics.version
+
+    def take_out(
+        self, group: ConsumerGroup, members: Collection[ConsumerMember]
+    ) -> list[CoordinatorRecord]:
+        """Members are gone, and the others share anew."""
+        records: list[CoordinatorRecord] = []
+        gone = {member.id for member in members}
+        left = [member for member in group.members.values() if member.id not in gone]
+        for member in members:
+            records += member_tombstones(group.id, member.id)
+        patterns = {member.pattern for member in left}
+        for pattern in {each.pattern for each in members if each.pattern} - patterns:
+            assert pattern is not None
+            records.append(resolved_tombstone(group.id, pattern))
+        names = {name for member in left for name in group.read_by(member, group.resolved)}
+        records.append(epoch_record(group.id, group.epoch + 1, self._topics.hash_of(names)))
+        return records
+
+    # -- patterns
+
+    def _resolve(self, step: Step, now: Now, rights: TopicRights | None, resolves: bool) -> bool:
+        """Find the topics of patterns; whether members read others than before."""
+        group, old, new = step.group, step.before.pattern or "", step.member.pattern or ""
+        patterns = dict(group.patterns)
+        if old != new:
+            if new and new not in patterns:
+                compile_pattern(new)
+            if old and patterns.get(old) == 1:
+                step.records.append(resolved_tombstone(group.id, old))
+                del patterns[old]
+        if new:
+            patterns[new] = 1
+        changed = old != new and (not new or new in group.resolved)
+        # A new pattern that fits nothing finds nothing new, but the topics of the old one are gone.
+        is_other = bool(old) and old != new
+        if rights is not None:
+            return self._describe(step, rights, is_other, now) or changed
+        wanted = self._unresolved(group, patterns, now)
+        if not wanted or group.is_resolving or not resolves:
+            return changed
+        names = tuple(self._topics.all_names())
+        group.patterns_version = self._topics.version
+        if len(names) * len(wanted) > AT_ONCE:
+            step.work = self._resolve_beside(group.id, wanted, names, is_other, now)
+            return changed
+        found = all_of(_matches(wanted, names))
+        return take_resolved(step, found, now) or changed or is_other
+
+    def _unresolved(self, group: ConsumerGroup, patterns: Collection[str], now: Now) -> list[str]:
+        """The patterns that are to be held against the topics: new ones, or all."""
+        known = [group.resolved[each] for each in patterns if each in group.resolved]
+        if known:
+            age_ms = now.log_ms - max(each.at_ms for each in known)
+            is_new = group.patterns_version != self._topics.version
+            if age_ms >= (REFRESH_PAUSE_MS if is_new else REFRESH_INTERVAL_MS) or age_ms < 0:
+                return list(patterns)
+        return [each for each in patterns if each not in group.resolved]
+
+    def _resolve_beside(
+        self,
+        group_id: str,
+        patterns: Collection[str],
+        names: tuple[str, ...],
+        is_other: bool,
+        now: Now,
+    ) -> Pieces:
+        """As `_resolve`, in pieces; at the end the epoch rises if members read other topics."""
+        group = self._state.consumer_groups.get(group_id)
+        if group is None:
+            return
+        group.is_resolving = True
+        try:
+            found = yield from _matches(patterns, names)
+        finally:
+            group.is_resolving = False
+        if self._state.consumer_groups.get(group_id) is not group:
+            return
+        result: Result[None] = Result()
+        step = Step(group, result.records)
+        found = {each: topics for each, topics in found.items() if each in group.patterns}
+        if take_resolved(step, found, now) or is_other:
+            names_read = group.topics_after(None, None, step.resolved)
+            step.raise_epoch(self._topics.hash_of(names_read))
+        result.on_failure = lambda code, now: Result()  # the next heartbeat tries again
+        yield result
+
+    # -- patterns of members that may not describe all topics
+
+    def _describe(self, step: Step, rights: TopicRights, is_other: bool, now: Now) -> bool:
+        """Find the topics of the member's pattern that its client may describe.
+
+        Kafka resolves a pattern once for all members, with the permissions of the member whose
+        heartbeat asks for it, and so assigns topics to members that may not describe them.
+
+        Returns:
+            True if the topics of the member have changed.
+        """
+        group, member = step.group, step.member
+        if not member.pattern:
+            return False
+        known = group.described.get((member.pattern, rights.viewer))
+        if known is not None and not self._is_stale(known, now):
+            return self._take_described(step, rights.viewer, known, now)
+        step.is_described = known is not None
+        if group.is_resolving:
+            return False
+        names = tuple(self._topics.all_names())
+        if len(names) > AT_ONCE:
+            step.work = self._describe_beside(group.id, member, names, rights, is_other, now)
+            return False
+        found = all_of(_matches([member.pattern], names, rights.may_describe))[member.pattern]
+        described = Resolved(found, self._topics.version, now.log_ms)
+        return self._take_described(step, rights.viewer, described, now) or is_other
+
+    def _is_stale(self, described: Resolved, now: Now) -> bool:
+        age_ms = now.log_ms - described.at_ms
+        is_new = described.version != self._topics.version
+        return age_ms >= (REFRESH_PAUSE_MS if is_new else REFRESH_INTERVAL_MS) or age_ms < 0
+
+    def _take_described(self, step: Step, viewer: Hashable, described: Resolved, now: Now) -> bool:
+        """Store the topics that a client may describe.
+
+        Returns:
+            True if the topics of the member, or those of its pattern, have changed. Apache Kafka
+            raises the group epoch for both.
+        """
+        group, member = step.group, step.member
+        assert member.pattern
+        key = member.pattern, viewer
+        before = group.read_by(member, step.resolved), _topics_of(step, member.pattern)
+        had_viewer, had_described = group.viewers.get(member.id), group.described.get(key)
+        group.viewers[member.id], group.described[key] = viewer, described
+        step.is_described = True
+        step.restore = partial(_restore, group, member.id, had_viewer, key, had_described)
+        if described is not had_described:
+            self._take_union(step, member.pattern, now)
+        return (group.read_by(member, step.resolved), _topics_of(step, member.pattern)) != before
+
+    def _take_union(self, step: Step, pattern: str, now: Now) -> None:
+        """Store the topics that at least one member with the pattern may describe, for failover."""
+        group, members = step.group, step.members()
+        sharers = [each for each in members if each.pattern == pattern]
+        used = {(each.pattern, group.viewers.get(each.id)) for each in members}
+        for key in group.described.keys() - used:
+            del group.described[key]
+        topics = {
+            name
+            for each in sharers
+            for name in group.read_by(each._replace(topics=frozenset()), step.resolved)
+        }
+        known = Resolved(frozenset(topics), NO_VERSION, now.log_ms)
+        step.resolved = {**step.resolved, pattern: known}
+        step.records.append(resolved_record(group.id, pattern, known))
+
+    def _describe_beside(
+        self,
+        group_id: str,
+        member: ConsumerMember,
+        names: tuple[str, ...],
+        rights: TopicRights,
+        is_other: bool,
+        now: Now,
+    ) -> Pieces:
+        """Do the work of `_describe` in pieces; raise the epoch if the topics of the member changed."""
+        group, pattern = self._state.consumer_groups.get(group_id), member.pattern
+        if group is None or not pattern:
+            return
+        group.is_resolving = True
+        try:
+            found = yield from _matches([pattern], names, rights.may_describe)
+        finally:
+            group.is_resolving = False
+        known = group.members.get(member.id)
+        if (
+            self._state.consumer_groups.get(group_id) is not group
+            or known is None
+            or known.pattern != pattern
+        ):
+            return
+        result: Result[None] = Result()
+        step = Step(group, result.records)
+        step.member = known
+        is_first = (pattern, rights.viewer) not in group.described
+        described = Resolved(found[pattern], self._topics.version, now.log_ms)
+        # Before the first result, the member may have left out partitions of its target.
+        if self._take_described(step, rights.viewer, described, now) or is_other or is_first:
+            names_read = group.topics_after(None, None, step.resolved)
+            step.raise_epoch(self._topics.hash_of(names_read))
+
+        def fail(code: object, now: Now) -> Result[None]:
+            step.restore()  # the next heartbeat tries again
+            return Result()
+
+        result.on_failure = fail
+        yield result
+
+    # -- the target
+
+    def share(self, step: Step, now: Now, settings: ConsumerGroupSettings) -> tuple[int, Target]:
+        """The target of the member and its epoch: a new one, if it is time for one."""
+        group = step.group
+        known = group.target_of(step.replaced or step.member)
+        if step.epoch <= group.assignment_epoch or group.is_assigning:
+            return group.assignment_epoch, known
+        if is_too_early(group.assigned_at_ms, settings.assignment_interval_ms, now):
+            return group.assignment_epoch, known
+        assignor = group.assignor_after(step.counted, step.member)
+        if assignor not in settings.assignors:
+            assignor = settings.assignors[0]
+        members = step.members()
+        shapes = self._topics.shapes_of(
+            group.topics_after(step.counted, step.member, step.resolved)
+        )
+        size = len(members) + sum(shape.partitions for shape in shapes.values())
+        if size > AT_ONCE:
+            if step.work is None:
+                step.work = self._share_beside(group.id, assignor, now)
+            return self._begin_without(step, known)
+        targets = all_of(self._targets(group, members, step.resolved, shapes, assignor))
+        for member_id, target in targets.items():
+            # That of a member in a new place has been given to its new id in this step.
+            before = known if member_id == step.member.id else group.targets.get(member_id)
+            if target != before or (member_id not in group.targets and step.replaced is None):
+                step.records.append(target_record(group.id, member_id, target))
+        step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
+        step.assignment_epoch = step.epoch
+        return step.epoch, targets[step.member.id]
+
+    def _begin_without(self, step: Step, known: Target) -> tuple[int, Target]:
+        """Nobody may be in epoch 0: the first members have nothing until there is a target."""
+        if step.group.assignment_epoch >= FIRST_EPOCH:
+            return step.group.assignment_epoch, known
+        step.records.append(assignment_record(step.group.id, FIRST_EPOCH, 0))
+        step.assignment_epoch = FIRST_EPOCH
+        if step.epoch == FIRST_EPOCH:
+            step.raise_epoch(step.hash)
+        return FIRST_EPOCH, NO_TARGET
+
+    def _targets(
+        self,
+        group: ConsumerGroup,
+        members: Collection[ConsumerMember],
+        resolved: Mapping[str, Resolved],
+        shapes: Mapping[UUID, TopicShape],
+        assignor: str,
+    ) -> Generator[None, None, Targets]:
+        """Let an assignor share, in pieces."""
+        had = dict(group.targets)
+        static_ids = dict(group.static_ids)
+        topics: dict[tuple[frozenset[str], str | None, Hashable], frozenset[UUID]] = {}
+        subscribers: dict[str, Subscriber] = {}
+        for count, member in enumerate(members, 1):
+            key = member.topics, member.pattern, group.viewers.get(member.id)
+            if key not in topics:
+                topics[key] = self._topics.ids_of(group.read_by(member, resolved))
+            target = had.get(member.id) or had.get(static_ids.get(member.instance_id or "", ""))
+            subscribers[member.id] = Subscriber(
+                topics[key], target or NO_TARGET, member.instance_id, member.rack_id
+            )
+            if not count % MEMBERS_AT_ONCE:
+                yield
+        return (yield from ASSIGNORS[assignor](subscribers, shapes))
+
+    def _share_beside(self, group_id: str, assignor: str, now: Now) -> Pieces:
+        """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
+        group = self._state.consumer_groups.get(group_id)
+        if group is None or group.is_assigning:
+            return
+        group.is_assigning = True
+        epoch = group.epoch
+        shapes = self._topics.shapes_of(group.topics_after(None, None, group.resolved))
+        members = tuple(group.members.values())
+        targets = yield from self._targets(group, members, dict(group.resolved), shapes, assignor)
+        is_there = partial(is_still, self._state.consumer_groups, group)
+        records = TargetRecords(target_record, assignment_record)
+        yield from store_targets(group, targets, epoch, now, is_there, records)
+
+
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+def _restore(
+    group: ConsumerGroup,
+    member_id: str,
+    viewer: Hashable,
+    key: tuple[str, Hashable],
+    described: Resolved | None,
+) -> None:
+    """Restore the viewer of a member, and the topics that this viewer may describe."""
+    group.viewers.pop(member_id, None)
+    if viewer is not None:
+        group.viewers[member_id] = viewer
+    group.described.pop(key, None)
+    if described is not None:
+        group.described[key] = described
+
+
+def _topics_of(step: Step, pattern: str) -> frozenset[str]:
+    """Return the topics of a resolved pattern; an empty set if it is not resolved yet."""
+    found = step.resolved.get(pattern)
+    return frozenset() if found is None else found.topics
+
+
+def take_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> bool:
+    """Keep the topics of patterns; whether those are other ones than before."""
+    known = dict(step.resolved)
+    changed = False
+    for pattern, topics in found.items():
+        before = known.get(pattern)
+        changed = changed or topics != (frozenset() if before is None else before.topics)
+        known[pattern] = Resolved(topics, NO_VERSION, now.log_ms)
+        step.records.append(resolved_record(step.group.id, pattern, known[pattern]))
+    step.resolved = known
+    return changed
+
+
+def _matches(
+    patterns: Collection[str],
+    names: Collection[str],
+    may_describe: Callable[[str], bool] = lambda name: True,
+) -> Generator[None, None, dict[str, frozenset[str]]]:
+    """Find the topics that match each pattern and that a client may describe, in pieces."""
+    found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
+    tests = [(compile_pattern(pattern), found[pattern]) for pattern in patterns]
+    for count, name in enumerate(names, 1):
+        fitting = [topics for fits, topics in tests if fits(name)]
+        if fitting and may_describe(name):
+            for topics in fitting:
+                topics.add(name)
+        if not count % TOPICS_AT_ONCE:
+            yield
+    return {pattern: frozenset(topics) for pattern, topics in found.items()}

@@ -1,0 +1,566 @@
+"""The group coordinator of one partition of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any
+from uuid import UUID, uuid4
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kbroker.protocol.messages.share_groups import (
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+)
+from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
+
+from .classic.group import Group
+from .classic.group_state import STABLE
+from .classic.groups import ClassicGroups
+from .classic.rebalance import Rebalances, note
+from .common.modern_group import Target
+from .common.result import Answer, ClientInfo, Now, Parked, Pieces, Result, append_error
+from .common.settings import (
+    ConsumerGroupSettings,
+    GroupSettings,
+    ShareGroupSettings,
+    StreamsGroupSettings,
+)
+from .common.topics import KnownTopics, Topics
+from .consumer.classic_members import ClassicMembers
+from .consumer.conversion import Conversion
+from .consumer.describing import describe_consumer_group
+from .consumer.group import ConsumerGroup
+from .consumer.groups import KINDS, ConsumerGroups
+from .consumer.targets import TopicRights
+from .listing import delete_group, describe_group, list_groups
+from .offsets import Offsets
+from .replay import end_transaction, replay
+from .share.describing import describe_share_group
+from .share.group import NO_STATE, SharedTopics, ShareGroup
+from .share.groups import KINDS as SHARE_KINDS
+from .share.groups import ShareGroups
+from .share.initialization import StatesToMake, ToMake
+from .share.offsets import Begun, ShareOffsets
+from .standing import (
+    consumer_group_standing,
+    share_group_standing,
+    share_group_unrest,
+    standing,
+    streams_group_standing,
+)
+from .state import ShardState
+from .streams.describing import describe_streams_group
+from .streams.group import StreamsGroup
+from .streams.groups import STREAMS_KINDS, StreamsGroups, StreamsHeartbeat
+from .tombstones import tombstones_of
+from .views import GroupView, view_of
+
+GROUPS_AT_ONCE = 100
+"""That go on in one piece after a load: some milliseconds with their events."""
+
+
+class GroupCoordinator:
+    """Groups of all protocols and offsets of one shard: pure, so every call says what time it is.
+
+    Life: `replay` each record of the partition, then `on_loaded`; operations; at the end
+    `on_unloaded`.
+    `kbroker.coordinator.result` says what the caller does with a `Result`. Operations do not raise
+    for anything that a client can send. `version` is that of the request.
+
+    Parameters:
+      settings: Limits and delays.
+      topics: The cluster's topics; `topics_changed` says when they change.
+      consumer_settings: Those of one consumer group, by its id, as they are now.
+      streams_settings: The same of a streams group.
+      share_settings: The same of a share group.
+      new_uuid: Where member ids come from; tests give a counter.
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        topics: Topics,
+        *,
+        consumer_settings: Callable[[str], ConsumerGroupSettings] | None = None,
+        streams_settings: Callable[[str], StreamsGroupSettings] | None = None,
+        share_settings: Callable[[str], ShareGroupSettings] | None = None,
+        new_uuid: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._settings = settings
+        self._state = ShardState()
+        self._rebalances = Rebalances(self._state, settings)
+        self._classic = ClassicGroups(self._state, self._rebalances, settings, new_uuid)
+        self._offsets = Offsets(self._state, self._rebalances, settings, topics)
+        self._topics = KnownTopics(topics)
+        default = ConsumerGroupSettings()
+        self._settings_of = consumer_settings or (lambda group_id: default)
+        timers = self._rebalances.timers
+        conversion = Conversion(self._state, self._rebalances, settings, self._topics)
+        self._consumer = ConsumerGroups(
+            self._state, timers, self._settings_of, self._topics, conversion, new_uuid
+        )
+        streams_default = StreamsGroupSettings()
+        self._streams = StreamsGroups(
+            self._state,
+            timers,
+            streams_settings or (lambda group_id: streams_default),
+            self._topics,
+        )
+        default_of_shares = ShareGroupSettings()
+        self._making = StatesToMake(self._state, self._topics)
+        self._share = ShareGroups(
+            self._state,
+            timers,
+            share_settings or (lambda group_id: default_of_shares),
+            self._topics,
+            self._making,
+        )
+        self._share_offsets = ShareOffsets(self._state, self._topics, self._making)
+        self._classic_members = ClassicMembers(
+            self._consumer,
+            timers,
+            settings,
+            self._settings_of,
+            self._topics,
+            conversion,
+            new_uuid,
+        )
+
+    # -- requests of members
+
+    def join(
+        self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
+    ) -> Result[JoinGroupResponse]:
+        """JoinGroup 0-9. The answer mostly comes when all members have joined.
+
+        A newer group without members is for this as if it were not there: see `free_for_classic`.
+        """
+        size = sum(len(row.name) + len(row.metadata) for row in request.protocols)
+        if size > self._settings.member_metadata_bytes_max:
+            code = ErrorCode.INVALID_REQUEST
+            return Result(JoinGroupResponse(error_code=code, member_id=request.member_id))
+        group = self._consumer_group(request.group_id)
+        if group is not None and group.members:
+            return self._classic_members.join(group, request, client, now, version)
+        streams = self._state.streams_groups.get(request.group_id)
+        if streams is not None and streams.members:
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return Result(JoinGroupResponse(error_code=code))
+        if self.has_share_group(request.group_id):
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return Result(JoinGroupResponse(error_code=code, member_id=""))
+        return self._classic.join(request, client, now, version)
+
+    def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
+        """SyncGroup 0-5. The answer comes with the assignment that the leader brings."""
+        group = self._consumer_group(request.group_id)
+        if group is not None:
+            return self._classic_members.sync(group, request, now)
+        return self._classic.sync(request, now, version)
+
+    def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
+        """Heartbeat 0-4."""
+        group = self._consumer_group(request.group_id)
+        if group is not None:
+            return self._classic_members.heartbeat(group, request, now)
+        return self._classic.heartbeat(request, now)
+
+    def leave(
+        self, request: LeaveGroupRequest, now: Now, version: int
+    ) -> Result[LeaveGroupResponse]:
+        """LeaveGroup 0-5."""
+        group = self._consumer_group(request.group_id)
+        if group is not None:
+            return self._classic_members.leave(group, request, now, version)
+        return self._classic.leave(request, now, version)
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        return self._state.consumer_groups.get(group_id)
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client: ClientInfo,
+        now: Now,
+        version: int,
+        rights: TopicRights | None = None,
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat 0-1.
+
+        `rights` say which topics the client may describe, None for all: a regular expression does
+        not find others.
+        """
+        return self._consumer.heartbeat(request, client, now, version, rights)
+
+    def streams_heartbeat(
+        self, request: StreamsGroupHeartbeatRequest, client: ClientInfo, now: Now
+    ) -> StreamsHeartbeat:
+        """StreamsGroupHeartbeat 0. The internal topics that it names are to be made once its result
+        is stored, if the client may do that."""
+        return self._streams.heartbeat(request, client, now)
+
+    def share_heartbeat(
+        self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
+    ) -> Result[ShareGroupHeartbeatResponse]:
+        """ShareGroupHeartbeat 1. What it asks of share coordinators is in `take_states_to_make`."""
+        return self._share.heartbeat(request, client, now)
+
+    def has_share_group(self, group_id: str) -> bool:
+        """Whether there is a share group of that name."""
+        return group_id in self._state.share_groups
+
+    def free_for_classic(
+        self, request: JoinGroupRequest, now: Now
+    ) -> Result[JoinGroupResponse] | None:
+        """Before a JoinGroup: a newer group without members is one no more; its offsets stay.
+
+        None where there is no such group, or the request is refused anyway. Release the result only
+        if it could not be stored.
+        """
+        group_id = request.group_id
+        group = self._consumer_group(group_id) or self._state.streams_groups.get(group_id)
+        if group is None or group.members or not self._classic.could_begin(request):
+            return None
+        self._streams.forget(group_id)
+        result: Result[JoinGroupResponse] = Result()
+        result.records = tombstones_of(group)
+        result.on_failure = lambda code, now: Result(
+            JoinGroupResponse(error_code=append_error(code))
+        )
+        return result
+
+    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+        """The client that waits in `slot` has gone; call it once, before the slot is answered."""
+        return self._classic.abandon(slot, now)
+
+    # -- states of share groups
+
+    def take_states_to_make(self) -> list[ToMake]:
+        """What share coordinators are to be asked for by now. Take it when a result was stored, ask
+        once that is committed, and call `states_made` in the end."""
+        return self._making.take()
+
+    def states_made(self, group_id: str, partitions: Target, *, well: bool) -> Result[Any]:
+        """Share coordinators have made states for a group, or have not."""
+        return self._making.made(group_id, partitions, well=well)
+
+    def alter_share_offsets(self, group_id: str, topics: SharedTopics, now: Now) -> Result[Begun]:
+        """AlterShareGroupOffsets 0, its first step. When that is committed, ask the share coordinators
+        and call `states_made`. An error is in the response."""
+        return self._share_offsets.alter(group_id, topics, now)
+
+    def delete_share_offsets(self, group_id: str, topics: Mapping[UUID, str]) -> Result[Begun]:
+        """DeleteShareGroupOffsets 0, its first step, of topics that there are. When that is committed,
+        ask the share coordinators and call `share_offsets_deleted`."""
+        return self._share_offsets.delete(group_id, topics)
+
+    def has_share_states(self, group_id: str) -> bool:
+        """Whether a group ever had the state of a share partition."""
+        return self._share_offsets.has_states(group_id)
+
+    def share_offsets_deleted(
+        self, group_id: str, topic_ids: Collection[UUID]
+    ) -> Result[ErrorCode]:
+        """Share coordinators have deleted the states of topics."""
+        return self._share_offsets.deleted(group_id, topic_ids)
+
+    def delete_share_states(self, group_id: str) -> Result[Begun]:
+        """Before `delete_group` of a share group. When that is committed, ask the share coordinators."""
+        return self._share_offsets.delete_all(group_id)
+
+    def shared_partitions(self, group_id: str) -> Iterator[SharePartition]:
+        """The share partitions of a group that have a state now; none where there is no such group."""
+        group = self._state.share_groups.get(group_id)
+        topics = NO_STATE.initialized if group is None else group.shared.initialized
+        return (
+            SharePartition(group_id, topic_id, partition)
+            for topic_id, topic in topics.items()
+            for partition in sorted(topic.partitions)
+        )
+
+    def forget_shared_topics(self, topic_ids: Collection[UUID]) -> Pieces:
+        """Topics were deleted: share groups have no states of them any more. In pieces."""
+        return self._share_offsets.forget_topics(topic_ids)
+
+    # -- offsets
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, now: Now, version: int
+    ) -> Result[OffsetCommitResponse]:
+        """OffsetCommit 0-10 (0 acts as 1)."""
+        return self._offsets.commit(request, now, version)
+
+    def commit_transactional_offsets(
+        self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
+    ) -> Result[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit 0-5: the offsets are pending until the producer's transaction ends.
+
+        `refusal` is why the transaction does not take them, as far as its coordinator knows.
+        """
+        return self._offsets.commit_in_transaction(request, now, refusal)
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool = False
+    ) -> Generator[None, None, OffsetFetchResponse.Group]:
+        """OffsetFetch 0-10, one group of it (`shapes.groups_to_fetch` makes them, 0 acts as 1).
+
+        There may be many rows, so it comes in pieces; others may commit between two of them. With
+        `require_stable` a partition with a pending offset has none yet (KIP-447). Release the
+        answer like that of a `Result` without records; then it is stable, too.
+        """
+        return self._offsets.fetch(request, version, require_stable=require_stable)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
+        """OffsetDelete 0."""
+        return self._offsets.delete(request)
+
+    def forget_topics(self, names: Collection[str]) -> Pieces:
+        """Delete the offsets of deleted topics, in pieces.
+
+        From the call on nobody sees them. What is committed meanwhile to a topic that has one of
+        the names again stays. Without pieces when the work of an earlier call is not done yet: then
+        that goes on with these names.
+        """
+        return self._offsets.forget_topics(names)
+
+    def forget_missing_topics(self) -> Pieces:
+        """Delete the offsets of topics that there are no more, in pieces."""
+        return chain(
+            self._offsets.forget_missing_topics(), self._share_offsets.forget_missing_topics()
+        )
+
+    def expire(self, now: Now) -> Pieces:
+        """Delete what has outlived its retention, in pieces."""
+        return self._offsets.expire(now)
+
+    # -- requests of operators
+
+    def list_groups(
+        self, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> Iterator[ListGroupsResponse.Group]:
+        """ListGroups 0-5: the rows of this shard, filtered by state and type if any are named.
+
+        There may be many: take them in pieces.
+        """
+        return list_groups(self._state, states, types)
+
+    def census(self) -> Iterator[tuple[str, int]]:
+        """Every group that commits offsets, with the number of its members. There may be many: take
+        them in pieces."""
+        state = self._state
+        groups: tuple[Group | ConsumerGroup | StreamsGroup, ...] = (
+            *state.groups.values(),
+            *state.consumer_groups.values(),
+            *state.streams_groups.values(),
+        )
+        for group in groups:
+            yield group.id, len(group.members)
+
+    def share_census(self) -> Iterator[tuple[str, int]]:
+        """As `census`, of share groups."""
+        for group in tuple(self._state.share_groups.values()):
+            yield group.id, len(group.members)
+
+    def describe_group(self, group_id: str, version: int) -> DescribeGroupsResponse.Group:
+        """DescribeGroups 0-6: the row of one group. Authorized operations are left unset."""
+        return describe_group(self._state, group_id, version)
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponse.Group:
+        """ConsumerGroupDescribe 0-1: the row of one group. Authorized operations are left unset."""
+        assignor = self._settings_of(group_id).assignors[0]
+        return describe_consumer_group(self._state, self._topics, group_id, assignor)
+
+    def describe_streams_group(self, group_id: str) -> StreamsGroupDescribeResponse.Group:
+        """StreamsGroupDescribe 0: the row of one group. Authorized operations are left unset."""
+        return describe_streams_group(self._state, group_id)
+
+    def describe_share_group(self, group_id: str) -> ShareGroupDescribeResponse.Group:
+        """ShareGroupDescribe 1: the row of one group. Authorized operations are left unset."""
+        return describe_share_group(self._state, self._topics, group_id)
+
+    def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
+        """DeleteGroups 0-2, one group of it, in pieces whose response is its row.
+
+        Handle each before taking the next, and take no more behind one that could not be stored.
+        Between two of them nobody else may use the group.
+        """
+        streams = self._state.streams_groups.get(group_id)
+        if streams is not None and not streams.members:
+            self._streams.forget(group_id)
+        return delete_group(self._state, group_id, now)
+
+    def committed(self, group_id: str) -> dict[tuple[str, int], int]:
+        """The committed offsets of a group, by topic and partition; pending ones do not count."""
+        offsets = self._state.offsets.get(group_id, {})
+        return {partition: value.offset for partition, value in offsets.items()}
+
+    def view(self, group_id: str) -> GroupView:
+        """The state and the members of a group of any kind."""
+        return view_of(self._state, self._topics, group_id)
+
+    def share_unrest(self, group_id: str) -> str | None:
+        """What is still to happen in a share group, in words; None when nothing is."""
+        group = self._state.share_groups.get(group_id)
+        return None if group is None else share_group_unrest(group)
+
+    def standing(self, group_id: str, now: Now) -> str | None:
+        """How a group stands and what it waits for, in words; None when there is none."""
+        group = self._state.any_group(group_id)
+        if group is None:
+            return None
+        if isinstance(group, ShareGroup):
+            return share_group_standing(group)
+        producers = self._state.pending_offsets.producers(group_id)
+        if isinstance(group, ConsumerGroup):
+            return consumer_group_standing(group, producers)
+        if isinstance(group, StreamsGroup):
+            return streams_group_standing(group, producers)
+        return standing(group, self._rebalances.timers, producers, now)
+
+    # -- time
+
+    def next_deadline(self) -> int | None:
+        """When `due` must be called next, in coordinator time; None: not before another call."""
+        return self._rebalances.timers.next_deadline()
+
+    def due(self, now: Now) -> Iterator[Result[None]]:
+        """The time-outs that have come. Handle each result before taking the next."""
+        while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
+            yield self._owner(key[0]).expire(key, now)
+
+    def _owner(self, kind: str) -> ConsumerGroups | StreamsGroups | ShareGroups | Rebalances:
+        """Whose a kind of timers is."""
+        if kind in STREAMS_KINDS:
+            return self._streams
+        if kind in SHARE_KINDS:
+            return self._share
+        return self._consumer if kind in KINDS else self._rebalances
+
+    def end_session(self, group_id: str, member_id: str, now: Now) -> None:
+        """A member is not heard of any more: its session is over the next time `due` is called."""
+        group = self._consumer_group(group_id)
+        streams = self._state.streams_groups.get(group_id)
+        shared = self._state.share_groups.get(group_id)
+        if streams is not None:
+            self._streams.end_session(streams, member_id, now)
+        elif group is not None:
+            self._consumer.end_session(group, member_id, now)
+        elif shared is not None:
+            self._share.end_session(shared, member_id, now)
+        else:
+            self._rebalances.expect(group_id, member_id, 0, now)
+
+    def renew_sessions(self, now: Now) -> None:
+        """All members were just heard of: for a clock that jumps while its clients do not."""
+        for group in self._state.groups.values():
+            for member in group.members.values():
+                self._rebalances.keep_alive(group, member, now)
+        self._consumer.renew_sessions(now)
+        self._streams.renew_sessions(now)
+        self._share.renew_sessions(now)
+
+    def topics_changed(self, names: Collection[str]) -> None:
+        """These topics are new, gone or different: consumer and streams groups look again with the next
+        heartbeat of a member."""
+        self._topics.changed(names)
+
+    # -- life
+
+    def replay(self, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Apply one record of the partition, in log order, at start-up and after an append.
+
+        `producer_id` is that of a transactional batch. Raises DecodeError for bytes that are no
+        record of `__consumer_offsets`.
+        """
+        replay(self._state, key, value, producer_id)
+
+    def groups_in_transaction(self, producer_id: int) -> Collection[str]:
+        """The groups in which a producer has committed offsets that are pending."""
+        return self._state.pending_offsets.groups(producer_id)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> Iterator[int]:
+        """Apply one transaction marker of the partition, in log order like a record.
+
+        There may be many offsets, so it goes in pieces; yields how many each had. Until all are
+        taken nobody may use the `groups_in_transaction`, as they were before the call.
+        """
+        return end_transaction(self._state, producer_id, commit=commit)
+
+    def on_loaded(self, now: Now) -> Iterator[Result[None]]:
+        """All records have been replayed: sessions start, and members go on where they were.
+
+        In pieces: handle each before taking the next, and all before anything else is asked.
+        """
+        groups = iter(tuple(self._state.groups.values()))
+        while some := tuple(islice(groups, GROUPS_AT_ONCE)):
+            result: Result[None] = Result()
+            for group in some:
+                self._go_on(group, now, result)
+            yield result
+        consumer_groups = iter(tuple(self._state.consumer_groups.values()))
+        while these := tuple(islice(consumer_groups, GROUPS_AT_ONCE)):
+            for each in these:
+                self._consumer.go_on(each, now)
+            yield Result()
+        streams_groups = iter(tuple(self._state.streams_groups.values()))
+        while streams := tuple(islice(streams_groups, GROUPS_AT_ONCE)):
+            for one in streams:
+                self._streams.go_on(one, now)
+            yield Result()
+        share_groups = iter(tuple(self._state.share_groups.values()))
+        while shared := tuple(islice(share_groups, GROUPS_AT_ONCE)):
+            for each_shared in shared:
+                self._share.go_on(each_shared, now)
+            yield Result()
+
+    def _go_on(self, group: Group, now: Now, result: Result[None]) -> None:
+        if group.state is not STABLE:
+            return
+        note(group, f"loaded with {len(group.members)} members", now, result)
+        for member in group.members.values():
+            self._rebalances.keep_alive(group, member, now)
+        if len(group.members) > self._settings.group_size_max:
+            self._rebalances.begin(group, "it has more members than group.max.size", now, result)
+
+    def on_unloaded(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Answer]:
+        """The shard goes: an error for all who are parked. Release at once; do not use it again."""
+        result: Result[None] = Result()
+        for group in self._state.groups.values():
+            for member in group.members.values():
+                self._rebalances.fail_slots(group, member, code, member.id, result)
+        return result.answers

@@ -1,0 +1,1 @@
+"""Share groups, the delivery of their records, and the share coordinator (KIP-932)."""

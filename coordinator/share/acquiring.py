@@ -1,0 +1,323 @@
+"""How a member of a share group is given records of a partition (KIP-932).
+
+Whole batches of the log are given out, because a member gets them whole; so a member may have somewhat
+more records than it asked for, unless it wants no more (KIP-1206). Records that failed some times are
+given out in ever smaller numbers, those on their last delivery alone: one that no member can process
+does not take others down with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from .delivery import ShareDelivery
+from .in_flight import ACQUIRED, AVAILABLE, InFlightBatch, Run
+
+ONE_BY_ONE_FROM = 2
+"""With a lower limit of deliveries, or this one, there is no last delivery alone."""
+
+
+class LogBatch(NamedTuple):
+    """Offsets of a batch in the log."""
+
+    first: int
+    last: int
+
+
+class Acquired(NamedTuple):
+    """Records that a member has now, and how often they were delivered with this time."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+class Taker(NamedTuple):
+    """A member that wants records.
+
+    `records_max` is about how many, and `is_exact` that there may not be more. `batch_size` is how
+    many records are in flight as one, which are acknowledged most cheaply together.
+    """
+
+    member_id: str
+    records_max: int
+    batch_size: int
+    is_exact: bool = False
+
+
+def acquire(
+    delivery: ShareDelivery,
+    taker: Taker,
+    read_from: int,
+    read: Sequence[LogBatch],
+    now_ms: int,
+) -> list[Acquired]:
+    """Give a member records that were read from the log.
+
+    Parameters: `read_from` is where reading began; `read` are the batches that were found, at least
+    up to as many records as the member wants behind the end offset.
+    """
+    if taker.records_max <= 0 or not read or read[-1].last < delivery.start_offset:
+        return []
+    last, count = read[-1].last, taker.records_max
+    room = delivery.settings().locks_max - delivery.in_flight_count
+    if room > 0:
+        count = min(count, room)
+    elif read_from <= delivery.end_offset:  # they are in flight already
+        count = min(count, delivery.end_offset - read_from + 1)
+        last = min(last, delivery.end_offset)
+    else:
+        return []
+    _forget_missing(delivery, read_from, read[0].first)
+    return _Acquiring(delivery, taker, read, last, count, now_ms).run()
+
+
+def _forget_missing(delivery: ShareDelivery, read_from: int, read_first: int) -> None:
+    """The log has no records before those that were read: compaction took them."""
+    if read_from >= read_first or not delivery.batches:
+        return
+    if delivery.gap_start is not None and read_from <= delivery.gap_start:
+        delivery.fill_gap(read_first)
+    floor = delivery.floor(read_from)
+    begins_before = floor >= 0 and delivery.batches[floor].last >= read_from
+    first = delivery.batches[floor].first if begins_before else read_from
+    gone = delivery.between(first, read_first - 1)
+    if delivery.archive(read_from, read_first - 1, gone, AVAILABLE):
+        delivery.may_have_free = True
+    if read_from <= delivery.start_offset < delivery.batches[0].first:
+        delivery.start_offset = min(read_first, delivery.batches[0].first)
+
+
+class _Acquiring:
+    """One member that is given records up to the offset `last`, about `left` of them."""
+
+    def __init__(
+        self,
+        delivery: ShareDelivery,
+        taker: Taker,
+        read: Sequence[LogBatch],
+        last: int,
+        left: int,
+        now_ms: int,
+    ) -> None:
+        self.delivery = delivery
+        self.taker = taker
+        self.read = read
+        self.last = last
+        self.left = left
+        self.now_ms = now_ms
+        self.acquired: list[Acquired] = []
+        self.deliveries_max = delivery.settings().deliveries_max
+        self.careful_from = max(2, -(-self.deliveries_max // 2))
+        """Deliveries from which on records are given out in smaller numbers."""
+
+    def run(self) -> list[Acquired]:
+        delivery = self.delivery
+        first = self._first()
+        if first > self.last:
+            return []
+        known = delivery.between(min(self.read[0].first, first), self.last)
+        if not known:
+            self._take_new(first, self.last)
+            return self.acquired
+        self._take_known(known, first)
+        if self.left > 0 and known[-1].last < self.last:
+            self._take_new(known[-1].last + 1, self.last)
+        if self.acquired:
+            delivery.fill_gap(self.acquired[-1].last + 1)
+        return self.acquired
+
+    def _first(self) -> int:
+        """Where what was read begins, as seen from what is in flight."""
+        delivery, first = self.delivery, self.read[0].first
+        floor = delivery.floor(first)
+        if floor < 0:
+            return max(first, delivery.start_offset)
+        before = delivery.batches[floor]
+        return before.first if before.last >= first else first
+
+    def _give(self, given: Iterable[Acquired]) -> None:
+        for each in given:
+            self.acquired.append(each)
+            self.left -= each.last - each.first + 1
+
+    # -- what was in flight before
+
+    def _take_known(self, known: Sequence[InFlightBatch], first: int) -> None:
+        delivery, gap = self.delivery, first
+        for batch in known:
+            if self.left <= 0:
+                return
+            if delivery.gap_start is not None:
+                if gap < batch.first:
+                    self._take_new(gap, batch.first - 1)
+                gap = batch.last + 1
+                if self.left <= 0:
+                    return
+            is_careful = self._is_careful(batch)
+            if is_careful and self.acquired:
+                self.left = 0
+                return
+            if self._is_taken_whole(batch, is_careful=is_careful):
+                self._take_whole(batch)
+                continue
+            if batch.is_whole and not batch.runs[0].is_free:
+                continue
+            batch.is_whole = False
+            taken = list(_joined(self._take_some(batch)))
+            self._give(taken)
+            if is_careful and taken:
+                self.left = 0
+                return
+
+    def _is_taken_whole(self, batch: InFlightBatch, *, is_careful: bool) -> bool:
+        return (
+            batch.is_whole
+            and self.read[0].first <= batch.first
+            and batch.last <= self.last
+            and not is_careful
+            and not (self.taker.is_exact and len(batch) > self.left)
+        )
+
+    def _take_whole(self, batch: InFlightBatch) -> None:
+        run = batch.runs[0]
+        if run.is_free:
+            run.acquire(self.taker.member_id, self.delivery.lock_until(self.now_ms))
+            self._give([Acquired(run.first, run.last, run.deliveries)])
+
+    def _is_careful(self, batch: InFlightBatch) -> bool:
+        """Whether a batch has records that failed so often that fewer are given out."""
+        first, last = self.read[0].first, self.last
+        return any(
+            run.is_free
+            and run.deliveries >= self.careful_from
+            and (batch.is_whole or (run.last >= first and run.first <= last))
+            for run in batch.runs
+        )
+
+    def _take_some(self, batch: InFlightBatch) -> Iterator[Acquired]:
+        """The records of a batch one by one."""
+        room = self.left if self.taker.is_exact else len(batch)
+        is_careful = False
+        taken = 0
+        for run in batch.between(self.read[0].first, self.last):
+            if not run.is_free:
+                continue
+            is_last_time = (
+                self.deliveries_max > ONE_BY_ONE_FROM and run.deliveries >= self.deliveries_max - 1
+            )
+            if is_last_time and taken:
+                return
+            if run.deliveries >= self.careful_from and not is_careful:
+                is_careful = True
+                few = max(1, len(batch) >> (run.deliveries - self.careful_from + 1))
+                room = min(room, few) if taken < few else room
+            count = 1 if is_last_time else min(len(run), room - taken)
+            yield self._take_part(batch, run, count)
+            taken += count
+            if is_last_time or taken >= room:
+                return
+
+    def _take_part(self, batch: InFlightBatch, run: Run, count: int) -> Acquired:
+        if count < len(run):
+            batch.runs.insert(batch.runs.index(run) + 1, run.cut(run.first + count))
+        run.acquire(self.taker.member_id, self.delivery.lock_until(self.now_ms))
+        return Acquired(run.first, run.last, run.deliveries)
+
+    # -- what was not
+
+    def _take_new(self, first: int, last: int) -> None:
+        """Records that no member had yet, in batches of about the size that the member wants."""
+        delivery, most = self.delivery, self.left
+        if not delivery.batches:
+            first = max(first, delivery.end_offset)
+        if most < last - first + 1:
+            end = self._end_of_batch(first + most - 1)
+            last = min(end, last) if delivery.gap_start is not None else end
+        if self.taker.is_exact:
+            given = [self._take_exactly(first, last, most)]
+        else:
+            given = [self._add(each) for each in self._divided(first, last)]
+        if delivery.batches[0].first == first:
+            delivery.start_offset = first
+        delivery.end_offset = max(delivery.end_offset, last)
+        delivery.fill_gap(given[-1].last + 1)
+        self._give(given)
+
+    def _end_of_batch(self, offset: int) -> int:
+        """The last offset of the batch in which an offset is; the offset itself if it is in none."""
+        for batch in self.read:
+            if batch.first <= offset <= batch.last:
+                return batch.last
+        return offset
+
+    def _divided(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        size = self.taker.batch_size
+        if last - first + 1 > size:
+            for batch in self.read:
+                if batch.first > last:
+                    break
+                if batch.first - first >= size:
+                    yield first, batch.first - 1
+                    first = batch.first
+        yield first, last
+
+    def _add(self, offsets: tuple[int, int]) -> Acquired:
+        first, last = offsets
+        until = self.delivery.lock_until(self.now_ms)
+        self.delivery.add(Run(first, last, ACQUIRED, 1, self.taker.member_id, until))
+        return Acquired(first, last, 1)
+
+    def _take_exactly(self, first: int, last: int, most: int) -> Acquired:
+        """As many as the member wants; the rest of the batch can be given to others."""
+        if last - first + 1 <= most:
+            return self._add((first, last))
+        self._add((first, last))
+        batch = self.delivery.batches[self.delivery.floor(first)]
+        batch.is_whole = False
+        rest = batch.runs[0].cut(first + most)
+        batch.runs.append(rest)
+        rest.state, rest.deliveries = AVAILABLE, 0
+        rest.member_id, rest.lock_until = "", None
+        self.delivery.may_have_free = True
+        return Acquired(first, first + most - 1, 1)
+
+
+def _joined(parts: Iterable[Acquired]) -> Iterator[Acquired]:
+    """Neighbours that were delivered as often as one."""
+    before: Acquired | None = None
+    for each in parts:
+        if before is None:
+            before = each
+        elif each.first == before.last + 1 and each.deliveries == before.deliveries:
+            before = before._replace(last=each.last)
+        else:
+            yield before
+            before = each
+    if before is not None:
+        yield before
+
+
+def without_aborted(
+    delivery: ShareDelivery, acquired: Sequence[Acquired], aborted: Sequence[LogBatch]
+) -> list[Acquired]:
+    """Give up what belongs to transactions that were aborted; returns what is left.
+
+    Parameters: `aborted` are batches of those that were read, in order.
+    """
+    for batch in aborted:
+        floor = delivery.floor(batch.first)
+        first = delivery.batches[max(floor, 0)].first if delivery.batches else batch.first
+        delivery.archive(batch.first, batch.last, delivery.between(first, batch.last), ACQUIRED)
+    left = list(acquired)
+    for batch in aborted:
+        left = [part for each in left for part in _without(each, batch)]
+    return left
+
+
+def _without(acquired: Acquired, batch: LogBatch) -> Iterator[Acquired]:
+    if acquired.first < batch.first:
+        yield acquired._replace(last=min(acquired.last, batch.first - 1))
+    if acquired.last > batch.last:
+        yield acquired._replace(first=max(acquired.first, batch.last + 1))

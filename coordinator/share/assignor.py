@@ -1,0 +1,144 @@
+"""Who gets which partitions of a share group: the assignor `simple` (KIP-932).
+
+Unlike in a consumer group a partition may have several members. As long as there are more partitions
+than members each partition has one; else as many as it takes to give each member one. Members that read the
+same topics share all partitions of these; where they read different ones, each topic is shared among
+its readers by itself.
+
+It balances first: what members have of what they share differs by one at most. Then it is sticky: who
+has a partition keeps it whenever balance allows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Generator, Mapping, Sequence
+from itertools import cycle
+from typing import TypeAlias
+from uuid import UUID
+
+from ..common.assignor import PARTITIONS_AT_ONCE, Group, Targets
+
+Partition: TypeAlias = tuple[UUID, int]
+Assignable: TypeAlias = Mapping[UUID, Collection[int]]
+
+
+def assign_simply(group: Group, topics: Assignable) -> Generator[None, None, Targets]:
+    """The targets of a share group, in pieces.
+
+    Parameters: `topics` are the partitions that may be given to members.
+    """
+    targets: Targets = {member_id: {} for member_id in group}
+    subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
+    if len(subscriptions) == 1:
+        yield from _Pool(group, targets, list(group)).share(_sorted(subscriptions.pop(), topics))
+        return targets
+    readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
+    for member_id, member in group.items():
+        for topic_id in member.topics & topics.keys():
+            readers[topic_id].append(member_id)
+        yield
+    for topic_id, members in readers.items():
+        if members:
+            yield from _Pool(group, targets, members).share(_sorted((topic_id,), topics))
+            yield
+    return targets
+
+
+def _sorted(topic_ids: Collection[UUID], topics: Assignable) -> list[Partition]:
+    return [
+        (topic_id, partition)
+        for topic_id in sorted(topic_ids, key=lambda each: each.int)
+        for partition in sorted(topics[topic_id])
+    ]
+
+
+class _Pool:
+    """Partitions that some members share."""
+
+    def __init__(self, group: Group, targets: Targets, members: list[str]) -> None:
+        self._group = group
+        self._targets = targets
+        self._members = members
+        self._holders: dict[Partition, list[str]] = {}
+        self._needs: dict[str, int] = {}
+        """How many more a member is to have."""
+
+    def share(self, partitions: Sequence[Partition]) -> Generator[None, None, None]:
+        """Give each partition to as many members as it takes."""
+        if not partitions:
+            return
+        self._holders = {partition: [] for partition in partitions}
+        holders_max = -(-len(self._members) // len(partitions))
+        yield from self._keep(holders_max)
+        heap = [
+            (-self._needs[each], order, each)
+            for order, each in enumerate(self._members)
+            if self._needs[each]
+        ]
+        heapq.heapify(heap)
+        done = 0
+        for partition in partitions:
+            wanted = holders_max - len(self._holders[partition])
+            done += 1 + self._fill(partition, wanted, heap)
+            if done >= PARTITIONS_AT_ONCE:
+                done = 0
+                yield
+        self._leave_none_out(partitions)
+
+    def _keep(self, holders_max: int) -> Generator[None, None, None]:
+        """Let members keep what they had as far as it is their share: who had most may have one more."""
+        share, more = divmod(holders_max * len(self._holders), len(self._members))
+        had = {member_id: self._had(member_id) for member_id in self._members}
+        order = sorted(self._members, key=lambda each: -len(had[each]))
+        for position, member_id in enumerate(order):
+            room = share + (position < more)
+            for partition in had[member_id]:
+                if room and len(self._holders[partition]) < holders_max:
+                    self._give(partition, member_id)
+                    room -= 1
+            self._needs[member_id] = room
+            yield
+
+    def _had(self, member_id: str) -> list[Partition]:
+        return [
+            (topic_id, partition)
+            for topic_id, partitions in self._group[member_id].had.items()
+            for partition in sorted(partitions)
+            if (topic_id, partition) in self._holders
+        ]
+
+    def _fill(self, partition: Partition, wanted: int, heap: list[tuple[int, int, str]]) -> int:
+        """Give a partition to members that need most and do not have it yet; how many were asked."""
+        holders = set(self._holders[partition]) if wanted else ()
+        put_back = []
+        asked = 0
+        while wanted and heap:
+            need, order, member_id = heapq.heappop(heap)
+            asked += 1
+            if member_id not in holders:
+                self._give(partition, member_id)
+                wanted -= 1
+                need += 1
+            if need:
+                put_back.append((need, order, member_id))
+        for each in put_back:
+            heapq.heappush(heap, each)
+        return asked
+
+    def _leave_none_out(self, partitions: Sequence[Partition]) -> None:
+        """What members keep may leave no way to give each of the others its share: then some have one
+        more, so that nobody is without a partition, and no partition without a member."""
+        busy = {member_id for holders in self._holders.values() for member_id in holders}
+        idle = [member_id for member_id in self._members if member_id not in busy]
+        by_holders = sorted(partitions, key=lambda each: len(self._holders[each]))
+        for member_id, partition in zip(idle, cycle(by_holders), strict=False):
+            self._give(partition, member_id)
+        bare = [partition for partition in partitions if not self._holders[partition]]
+        for partition, member_id in zip(bare, cycle(self._members), strict=False):
+            self._give(partition, member_id)
+
+    def _give(self, partition: Partition, member_id: str) -> None:
+        topic_id, index = partition
+        self._targets[member_id].setdefault(topic_id, set()).add(index)
+        self._holders[partition].append(member_id)

@@ -1,0 +1,476 @@
+"""Where share groups keep how far they are: the share coordinator of one partition of
+`__share_group_state` (KIP-932).
+
+A group coordinator has the state of a share partition made and taken away; the leader of the partition
+reads it, and from then on writes what changed. Who reads last is the one that writes: an older leader,
+or one of an older life of the group, is fenced by its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Protocol, TypeAlias, TypeVar
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_state import (
+    DeleteShareGroupStateRequest,
+    DeleteShareGroupStateResponse,
+    InitializeShareGroupStateRequest,
+    InitializeShareGroupStateResponse,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryResponse,
+    WriteShareGroupStateRequest,
+    WriteShareGroupStateResponse,
+)
+from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.share_state_log import (
+    SNAPSHOT_KIND,
+    UNCHANGED_OFFSET,
+    UNKNOWN_COUNT,
+    UPDATE_KIND,
+    SharePartition,
+    ShareSnapshotValue,
+    ShareUpdateValue,
+    decode_key,
+    decode_snapshot,
+    decode_update,
+    encode_key,
+    encode_value,
+)
+
+from ..common.result import Answer, CoordinatorRecord, Now, Parked, Pieces, Result, append_error
+from .state_batches import StateBatch, StateBatches
+
+NO_EPOCH = -1
+NO_OFFSET = -1
+NOTHING_KNOWN = 0
+"""Epoch of a leader, where a share partition has no state."""
+STATE_BATCHES_MAX = 10_000
+"""Of one share partition: as many as the most records that a group can have given out of it
+(`group.share.max.partition.max.record.locks`)."""
+SNAPSHOTS_AT_ONCE = 10
+"""That are written between two looks at who else waits."""
+
+Row: TypeAlias = Any
+"""The part of an answer that is about one partition: each API has its own, with the same error fields."""
+R = TypeVar("R")
+
+
+class SharedTopics(Protocol):
+    """What the state of share partitions needs to know of the cluster's topics."""
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of a topic, None if there is no such topic."""
+        ...
+
+    def exists(self, name: str, partition: int) -> bool:
+        """Whether a topic has this partition."""
+        ...
+
+
+@dataclass(slots=True)
+class ShareState:
+    """What is known of a share partition; times are log times in ms.
+
+    `seen_leader_epoch` and `seen_state_epoch` are the highest that were ever stored: who has a lower
+    one is fenced. `complete_count` is how many records from the start offset on are done with.
+    `updates` counts the records since the last snapshot.
+    """
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    complete_count: int
+    created_ms: int
+    written_ms: int
+    batches: StateBatches = field(default_factory=StateBatches)
+    seen_leader_epoch: int = NO_EPOCH
+    seen_state_epoch: int = NO_EPOCH
+    updates: int = 0
+
+
+class ShareStateCoordinator:
+    """The states of those share partitions that are kept in one partition of the internal topic.
+
+    Parameters:
+      topics: The topics of the cluster.
+      updates_max: Gives how many updates may follow a snapshot before there is a new one
+        (`share.coordinator.snapshot.update.records.per.snapshot`).
+    """
+
+    def __init__(self, topics: SharedTopics, updates_max: Callable[[], int]) -> None:
+        self.states: dict[SharePartition, ShareState] = {}
+        self._topics = topics
+        self._updates_max = updates_max
+
+    # -- requests
+
+    def initialize(
+        self, share: SharePartition, asked: InitializeShareGroupStateRequest.Partition, now: Now
+    ) -> Result[Row]:
+        """Make the state of a share partition, or begin a new life of it.
+
+        Errors: FENCED_STATE_EPOCH for a life that is over; those of `_check_partition`.
+        """
+        row = InitializeShareGroupStateResponse.Partition(partition=share.partition)
+        known = self.states.get(share)
+
+        def record() -> CoordinatorRecord:
+            _check_index(share)
+            if known is not None:
+                _check_state_epoch(known, asked.state_epoch)
+            self._check_partition(share)
+            begun = ShareState(
+                snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
+                state_epoch=asked.state_epoch,
+                leader_epoch=NOTHING_KNOWN,
+                start_offset=asked.start_offset,
+                complete_count=UNKNOWN_COUNT if asked.start_offset == NO_OFFSET else 0,
+                created_ms=now.log_ms,
+                written_ms=now.log_ms,
+            )
+            return _snapshot(share, begun)
+
+        return _written(row, record)
+
+    def read(
+        self, share: SharePartition, asked: ReadShareGroupStateRequest.Partition, now: Now
+    ) -> Result[Row]:
+        """The state of a share partition, for its leader, who is the one that writes from now on.
+
+        Errors: INVALID_REQUEST where it was not made; FENCED_LEADER_EPOCH for an earlier leader; those
+        of `_check_partition`.
+        """
+        row = ReadShareGroupStateResponse.Partition(partition=share.partition)
+        try:
+            _check_index(share)
+            known = self._known(share, "Read")
+            if known.seen_leader_epoch > asked.leader_epoch:
+                raise _fenced_leader()
+            self._check_partition(share)
+        except KafkaError as error:
+            return Result(_refused(row, error))
+        row.state_epoch, row.start_offset = known.state_epoch, known.start_offset
+        row.state_batches = _rows_of(known.batches, ReadShareGroupStateResponse.StateBatch)
+        if asked.leader_epoch in (NO_EPOCH, known.seen_leader_epoch):
+            return Result(row)
+        change = ShareUpdateValue(
+            snapshot_epoch=known.snapshot_epoch,
+            leader_epoch=asked.leader_epoch,
+            start_offset=known.start_offset,
+            state_batches=[],
+            delivery_complete_count=known.complete_count,
+        )
+        return _written(row, lambda: self._change(share, known, change, now))
+
+    def write(
+        self, share: SharePartition, asked: WriteShareGroupStateRequest.Partition, now: Now
+    ) -> Result[Row]:
+        """Store what changed in a share partition.
+
+        Errors: INVALID_REQUEST where it was not made, or for more than STATE_BATCHES_MAX ranges;
+        FENCED_LEADER_EPOCH and FENCED_STATE_EPOCH for somebody earlier; those of `_check_partition`.
+        """
+        row = WriteShareGroupStateResponse.Partition(partition=share.partition)
+
+        def record() -> CoordinatorRecord:
+            _check_index(share)
+            known = self._known(share, "Write")
+            if NO_EPOCH != asked.leader_epoch < known.seen_leader_epoch:
+                raise _fenced_leader()
+            _check_state_epoch(known, asked.state_epoch)
+            self._check_partition(share)
+            if len(asked.state_batches) + len(known.batches) > STATE_BATCHES_MAX:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"More than {STATE_BATCHES_MAX} state batches of {share.name}.",
+                )
+            new = StateBatches(_batches_of(asked.state_batches))
+            if asked.start_offset != UNCHANGED_OFFSET:
+                new.forget_before(asked.start_offset)
+            change = ShareUpdateValue(
+                snapshot_epoch=known.snapshot_epoch,
+                leader_epoch=known.leader_epoch,
+                start_offset=asked.start_offset,
+                state_batches=_rows_of(new, ShareSnapshotValue.Batch),
+                delivery_complete_count=asked.delivery_complete_count,
+            )
+            return self._change(share, known, change, now)
+
+        return _written(row, record)
+
+    def delete(
+        self, share: SharePartition, asked: DeleteShareGroupStateRequest.Partition, now: Now
+    ) -> Result[Row]:
+        """Take the state of a share partition away; where there is none, that is well.
+
+        Errors: those of `_check_partition`.
+        """
+        row = DeleteShareGroupStateResponse.Partition(partition=share.partition)
+        try:
+            _check_index(share)
+            self._check_partition(share)
+        except KafkaError as error:
+            return Result(_refused(row, error))
+        if share not in self.states:
+            return Result(row)
+        return _written(row, lambda: _tombstone(share))
+
+    def summary(
+        self, share: SharePartition, asked: ReadShareGroupStateSummaryRequest.Partition, now: Now
+    ) -> Result[Row]:
+        """Where a share partition begins and how many of its records are done with.
+
+        Errors: those of `_check_partition`.
+        """
+        row = ReadShareGroupStateSummaryResponse.Partition(partition=share.partition)
+        try:
+            _check_index(share)
+            self._check_partition(share)
+        except KafkaError as error:
+            return Result(_refused(row, error))
+        known = self.states.get(share)
+        if known is None:
+            row.start_offset, row.delivery_complete_count = NO_OFFSET, UNKNOWN_COUNT
+            return Result(row)
+        row.start_offset, row.delivery_complete_count = known.start_offset, known.complete_count
+        row.leader_epoch, row.state_epoch = known.leader_epoch, known.state_epoch
+        return Result(row)
+
+    def _known(self, share: SharePartition, what: str) -> ShareState:
+        known = self.states.get(share)
+        if known is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{what} operation on uninitialized share partition not allowed.",
+            )
+        return known
+
+    def _check_partition(self, share: SharePartition) -> None:
+        """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        name = self._topics.name_of(share.topic_id)
+        if name is None or not self._topics.exists(name, share.partition):
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                "This server does not host this topic-partition.",
+            )
+
+    def _change(
+        self, share: SharePartition, known: ShareState, change: ShareUpdateValue, now: Now
+    ) -> CoordinatorRecord:
+        """A change as an update; as a snapshot when there were updates enough."""
+        if known.updates < self._updates_max():
+            return CoordinatorRecord(encode_key(UPDATE_KIND, share), encode_value(change))
+        changed = replace(known, batches=known.batches.copy())
+        _apply(changed, change)
+        return _snapshot(share, _rewritten(changed, now))
+
+    # -- the log
+
+    def replay(self, key: Buffer, value: Buffer | None) -> None:
+        """Let one record count. Raises DecodeError."""
+        decoded = decode_key(key)
+        if decoded is None:
+            return  # of a later release
+        kind, share = decoded
+        known = self.states.get(share)
+        if value is None:
+            if kind == SNAPSHOT_KIND:
+                self.states.pop(share, None)
+        elif kind == SNAPSHOT_KIND:
+            self.states[share] = _state_of(decode_snapshot(value), known)
+        else:
+            change = decode_update(value)
+            if known is None:
+                known = self.states[share] = _state_before(change)
+            _apply(known, change)
+            known.updates += 1
+
+    def on_loaded(self, now: Now) -> Iterator[Result[None]]:
+        """All that there is to do is done by replay."""
+        return iter(())
+
+    def on_unloaded(self) -> list[Answer]:
+        """Nobody waits here."""
+        return []
+
+    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+        """Nobody waits here."""
+        return Result()
+
+    # -- time
+
+    def next_deadline(self) -> int | None:
+        """There is none: states have no time-outs."""
+        return None
+
+    def due(self, now: Now) -> Iterator[Result[None]]:
+        """Nothing ever is."""
+        return iter(())
+
+    def expire(self, now: Now) -> Pieces:
+        """Write a snapshot of each state, so that nothing before the first of them is needed."""
+        rest = iter(list(self.states))
+        while some := list(islice(rest, SNAPSHOTS_AT_ONCE)):
+            yield _all_written(
+                _snapshot(share, _rewritten(self.states[share], now))
+                for share in some
+                if share in self.states  # it may have gone meanwhile
+            )
+
+    def forget_topics(self, topic_ids: Collection[UUID]) -> Pieces:
+        """Take away the states of topics that were deleted."""
+        return self._forget(lambda share: share.topic_id in topic_ids)
+
+    def forget_missing_topics(self) -> Pieces:
+        """Take away the states of topics that are not there."""
+        return self._forget(lambda share: self._topics.name_of(share.topic_id) is None)
+
+    def _forget(self, is_gone: Callable[[SharePartition], bool]) -> Pieces:
+        rest = iter(list(self.states))
+        while some := list(islice(rest, SNAPSHOTS_AT_ONCE)):
+            gone = [share for share in some if is_gone(share) and share in self.states]
+            yield _all_written(map(_tombstone, gone)) if gone else None
+
+
+def _check_index(share: SharePartition) -> None:
+    if share.partition < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number.")
+
+
+def _check_state_epoch(known: ShareState, epoch: int) -> None:
+    if NO_EPOCH != epoch < known.seen_state_epoch:
+        raise KafkaError(
+            ErrorCode.FENCED_STATE_EPOCH,
+            "The share coordinator rejected the request because the share-group state epoch did not "
+            "match.",
+        )
+
+
+def _fenced_leader() -> KafkaError:
+    return KafkaError(
+        ErrorCode.FENCED_LEADER_EPOCH,
+        "The leader epoch in the request is older than the epoch on the broker.",
+    )
+
+
+def _refused(row: R, error: KafkaError) -> R:
+    answer: Any = row
+    answer.error_code, answer.error_message = error.code, error.message
+    return row
+
+
+def _written(row: R, record: Callable[[], CoordinatorRecord]) -> Result[R]:
+    """A result that stores a record; an answer alone where making the record raises KafkaError."""
+    result = Result(row)
+    try:
+        result.records = [record()]
+    except KafkaError as error:
+        result.response = _refused(row, error)
+        return result
+    empty = type(row)
+
+    def undo(code: ErrorCode, now: Now) -> Result[R]:
+        answer: Any = empty()
+        answer.partition = row.partition  # type: ignore[attr-defined]
+        error = KafkaError(append_error(code), "The state could not be stored.")
+        return Result(_refused(answer, error))
+
+    result.on_failure = undo
+    return result
+
+
+def _all_written(records: Iterable[CoordinatorRecord]) -> Result[None]:
+    """Records that nobody waits for; what cannot be stored is tried again another time."""
+    result = Result[None]()
+    result.records = list(records)
+    result.on_failure = lambda code, now: Result()
+    return result
+
+
+def _batches_of(
+    rows: Sequence[WriteShareGroupStateRequest.StateBatch | ShareSnapshotValue.Batch],
+) -> Iterator[StateBatch]:
+    for row in rows:
+        yield StateBatch(row.first_offset, row.last_offset, row.delivery_state, row.delivery_count)
+
+
+def _rows_of(batches: Iterable[StateBatch], row: Callable[..., R]) -> list[R]:
+    return [
+        row(
+            first_offset=each.first,
+            last_offset=each.last,
+            delivery_state=each.state,
+            delivery_count=each.deliveries,
+        )
+        for each in batches
+    ]
+
+
+def _tombstone(share: SharePartition) -> CoordinatorRecord:
+    return CoordinatorRecord(encode_key(SNAPSHOT_KIND, share), None)
+
+
+def _snapshot(share: SharePartition, state: ShareState) -> CoordinatorRecord:
+    value = ShareSnapshotValue(
+        snapshot_epoch=state.snapshot_epoch,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        create_timestamp=state.created_ms,
+        write_timestamp=state.written_ms,
+        state_batches=_rows_of(state.batches, ShareSnapshotValue.Batch),
+        delivery_complete_count=state.complete_count,
+    )
+    return CoordinatorRecord(encode_key(SNAPSHOT_KIND, share), encode_value(value))
+
+
+def _rewritten(state: ShareState, now: Now) -> ShareState:
+    """A state as its next snapshot has it."""
+    return replace(state, snapshot_epoch=state.snapshot_epoch + 1, written_ms=now.log_ms)
+
+
+def _state_of(value: ShareSnapshotValue, known: ShareState | None) -> ShareState:
+    return ShareState(
+        snapshot_epoch=value.snapshot_epoch,
+        state_epoch=value.state_epoch,
+        leader_epoch=value.leader_epoch,
+        start_offset=value.start_offset,
+        complete_count=value.delivery_complete_count,
+        created_ms=value.create_timestamp,
+        written_ms=value.write_timestamp,
+        batches=StateBatches(_batches_of(value.state_batches)),
+        seen_leader_epoch=max(value.leader_epoch, known.seen_leader_epoch if known else NO_EPOCH),
+        seen_state_epoch=max(value.state_epoch, known.seen_state_epoch if known else NO_EPOCH),
+    )
+
+
+def _state_before(change: ShareUpdateValue) -> ShareState:
+    """What an update changes whose snapshot is not in the log any more; a later one follows."""
+    return ShareState(
+        snapshot_epoch=change.snapshot_epoch,
+        state_epoch=0,
+        leader_epoch=change.leader_epoch,
+        start_offset=change.start_offset,
+        complete_count=change.delivery_complete_count,
+        created_ms=0,
+        written_ms=0,
+    )
+
+
+def _apply(state: ShareState, change: ShareUpdateValue) -> None:
+    """Let an update count; the epoch of a life is not in it."""
+    if change.leader_epoch != NO_EPOCH:
+        state.leader_epoch = change.leader_epoch
+    state.seen_leader_epoch = max(state.seen_leader_epoch, change.leader_epoch)
+    if change.start_offset != UNCHANGED_OFFSET:
+        state.start_offset = change.start_offset
+    state.complete_count = change.delivery_complete_count
+    state.batches.add(_batches_of(change.state_batches))
+    state.batches.forget_before(state.start_offset)

@@ -1,0 +1,371 @@
+"""The requests of members of share groups, and what time does to them (KIP-932).
+
+A heartbeat is taken in five steps, and what each of them changes is a record. The first four are those of
+consumer groups, but for the last of them: a member has its target at once.
+
+1. the member is new, or says something new of itself;
+2. the epoch of the group rises when that, a change of the topics, or a state that was made for share
+   partitions asks for other targets;
+3. a target is computed for the new epoch (`share_targets`);
+4. the member gets what its target says;
+5. the share coordinator is to make a state for partitions that have none (`share_making`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_groups import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+
+from ..common.events import printable
+from ..common.modern_group import (
+    JOINS,
+    LEAVES,
+    NAME_LENGTH_MAX,
+    SUBSCRIPTION_MAX,
+    MemberState,
+    Target,
+)
+from ..common.result import ClientInfo, Event, Now, Result, append_error
+from ..common.settings import ShareGroupSettings
+from ..common.timers import Timers
+from ..common.topics import KnownTopics
+from ..state import ShardState
+from .group import ShareGroup, ShareGroupState, ShareMember
+from .initialization import StatesToMake
+from .records import current_record, epoch_record, member_record, member_tombstones
+from .targets import ShareStep, ShareTargets
+
+SESSION = "share session"
+KINDS = frozenset({SESSION})
+"""Of timers of share groups."""
+
+Settings: TypeAlias = "Callable[[str], ShareGroupSettings]"
+Response: TypeAlias = ShareGroupHeartbeatResponse
+
+
+class ShareGroups:
+    """Share groups of one shard.
+
+    The keys of its timers are (SESSION, group, member).
+
+    Parameters: `settings` gives those of a group as they are now.
+    """
+
+    def __init__(
+        self,
+        state: ShardState,
+        timers: Timers[tuple[str, str, str]],
+        settings: Settings,
+        topics: KnownTopics,
+        making: StatesToMake,
+    ) -> None:
+        self._state = state
+        self._timers = timers
+        self._settings = settings
+        self._topics = topics
+        self._making = making
+        self._targets = ShareTargets(state, topics)
+
+    # -- heartbeats
+
+    def heartbeat(
+        self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
+    ) -> Result[Response]:
+        """A member joins, lives or leaves."""
+        try:
+            _check(request)
+            if request.member_epoch == LEAVES:
+                return self._leave(request, now)
+            return self._live(request, client, now)
+        except KafkaError as error:
+            return _refused(error.code, error.message)
+
+    def _live(
+        self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
+    ) -> Result[Response]:
+        settings = self._settings(request.group_id)
+        result: Result[Response] = Result()
+        group = self._group(request)
+        _check_room(group, request.member_id, settings)
+        step = ShareStep(group, result.records)
+        step.before = _find_member(group, request)
+        step.member = _updated(step.before, request, client)
+        if step.is_new or step.member != step.before:
+            step.records.append(member_record(group.id, step.member))
+        is_bumped = self._advance(step)
+        epoch, target = self._targets.share(step, now, settings)
+        self._reconcile(step, epoch, target, is_bumped=is_bumped)
+        shows_all = request.member_epoch == JOINS or request.subscribed_topic_names is not None
+        is_different = step.before.assigned != step.member.assigned
+        result.response = Response(
+            member_id=step.member.id,
+            member_epoch=step.member.epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            assignment=_assignment(step.member.assigned) if shows_all or is_different else None,
+        )
+        self._keep_alive(group, step.member.id, now, settings)
+        self._making.begin(group, step.epoch, step.topics, now, result.records)
+        result.work = step.work
+        if is_bumped:
+            _note(group.id, _cause_of(step), step.epoch, ShareGroupState.STABLE, now, result)
+        result.on_failure = self._undo(step) if result.records else None
+        return result
+
+    def _group(self, request: ShareGroupHeartbeatRequest) -> ShareGroup:
+        """The group: one that there is, or a new one. Raises KafkaError GROUP_ID_NOT_FOUND."""
+        group_id = request.group_id
+        if request.member_epoch == JOINS and self._state.any_group(group_id) is None:
+            return ShareGroup(group_id)
+        return find_share_group(self._state, group_id)
+
+    def _advance(self, step: ShareStep) -> bool:
+        """Raise the epoch of the group where the step, a change of the topics, or what was made of its
+        states asks for it; whether it rose."""
+        group = step.group
+        bump = step.member.topics != step.before.topics
+        if group.assignment_epoch >= group.epoch:
+            bump = group.lacks_partitions or bump
+        step.topics = group.topics.keys()
+        if not bump and group.topics_version == self._topics.version:
+            return False
+        group.is_settled = False
+        known = None if step.is_new else step.before
+        step.topics = group.topics_after(known, step.member)
+        found = self._topics.hash_of(step.topics)
+        group.topics_version = self._topics.version
+        if not bump and found == group.metadata_hash:
+            return False
+        step.epoch += 1
+        step.records.append(epoch_record(group.id, step.epoch, found))
+        return True
+
+    def _reconcile(self, step: ShareStep, epoch: int, target: Target, *, is_bumped: bool) -> None:
+        """Give the member what its target says, of the topics that it reads."""
+        member = step.member
+        if member.is_reconciled_to(epoch) and not is_bumped:
+            return
+        reads = self._topics.ids_of(member.topics)
+        changed = replace(
+            member,
+            state=MemberState.STABLE,
+            epoch=epoch,
+            previous_epoch=member.previous_epoch if member.epoch == epoch else member.epoch,
+            assigned={each: target[each] for each in target if each in reads},
+        )
+        if changed != member:
+            step.records.append(current_record(step.group.id, changed))
+            step.member = changed
+
+    def _undo(self, step: ShareStep) -> Callable[[ErrorCode, Now], Result[Response]]:
+        """What undoes a step: the next heartbeat sees all anew."""
+
+        def undo(code: ErrorCode, now: Now) -> Result[Response]:
+            step.group.topics_version = -1
+            self._making.forget(step.group)
+            if step.is_new:
+                self._timers.cancel((SESSION, step.group.id, step.member.id))
+            return _refused(append_error(code), None)
+
+        return undo
+
+    # -- members that go
+
+    def _leave(self, request: ShareGroupHeartbeatRequest, now: Now) -> Result[Response]:
+        group = find_share_group(self._state, request.group_id)
+        member = _member(group, request.member_id)
+        result = Result(Response(member_id=member.id, member_epoch=request.member_epoch))
+        self._take_out(group, member, f"member {member.id} left", now, result)
+        result.on_failure = lambda code, now: _refused(append_error(code), None)
+        return result
+
+    def _take_out(
+        self,
+        group: ShareGroup,
+        member: ShareMember,
+        cause: str,
+        now: Now,
+        result: Result[Any],
+        since_ms: int | None = None,
+    ) -> None:
+        """A member is gone, and what it had is given to others. Its timer is left: it does nothing."""
+        names = group.topics_after(member, None)
+        epoch = group.epoch + 1
+        result.records += member_tombstones(group.id, member.id)
+        result.records.append(epoch_record(group.id, epoch, self._topics.hash_of(names)))
+        state = ShareGroupState.STABLE if len(group.members) > 1 else ShareGroupState.EMPTY
+        _note(group.id, cause, epoch, state, now, result, since_ms)
+
+    # -- time
+
+    def _keep_alive(
+        self, group: ShareGroup, member_id: str, now: Now, settings: ShareGroupSettings
+    ) -> None:
+        """A member was heard of: its session starts again."""
+        group.heard_ms[member_id] = now.coordinator_ms
+        at_ms = now.coordinator_ms + settings.session_timeout_ms
+        self._timers.schedule((SESSION, group.id, member_id), at_ms)
+
+    def expire(self, key: tuple[str, str, str], now: Now) -> Result[None]:
+        """A timer has come."""
+        _, group_id, member_id = key
+        result: Result[None] = Result()
+        group = self._state.share_groups.get(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is None or member is None:
+            return result
+        silent_since_ms = now.coordinator_ms - self._settings(group_id).session_timeout_ms
+        heard_ms = group.heard_ms.get(member_id, silent_since_ms)
+        since_ms = now.log_ms - (now.coordinator_ms - heard_ms)
+        cause = f"member {member_id} missed heartbeats"
+        self._take_out(group, member, cause, now, result, since_ms)
+        # It is tried again: without its timer the member would stay for ever.
+        result.on_failure = lambda code, now: self._again(key, now)
+        return result
+
+    def _again(self, key: tuple[str, str, str], now: Now) -> Result[None]:
+        settings = self._settings(key[1])
+        self._timers.schedule(key, now.coordinator_ms + settings.heartbeat_interval_ms)
+        return Result()
+
+    def go_on(self, group: ShareGroup, now: Now) -> None:
+        """The group was loaded: sessions start, and states that were being made are asked for again."""
+        settings = self._settings(group.id)
+        for member_id in group.members:
+            self._keep_alive(group, member_id, now, settings)
+        self._making.go_on(group, now)
+
+    def end_session(self, group: ShareGroup, member_id: str, now: Now) -> None:
+        """A member is not heard of any more."""
+        self._timers.schedule((SESSION, group.id, member_id), now.coordinator_ms)
+
+    def renew_sessions(self, now: Now) -> None:
+        """All members were just heard of."""
+        for group in self._state.share_groups.values():
+            settings = self._settings(group.id)
+            for member_id in group.members:
+                self._keep_alive(group, member_id, now, settings)
+
+
+def find_share_group(state: ShardState, group_id: str) -> ShareGroup:
+    """A share group. Raises KafkaError GROUP_ID_NOT_FOUND."""
+    group = state.share_groups.get(group_id)
+    if group is not None:
+        return group
+    if state.any_group(group_id) is not None:
+        raise KafkaError(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id[:255]} is not a share group."
+        )
+    raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id[:255]} not found.")
+
+
+def _check(request: ShareGroupHeartbeatRequest) -> None:
+    """Raise KafkaError for a request that makes no sense, whoever sends it."""
+    if not request.group_id:
+        _invalid("GroupId can't be empty.")
+    if request.rack_id == "":
+        _invalid("RackId can't be empty.")
+    if request.member_epoch == JOINS and not request.subscribed_topic_names:
+        _invalid("SubscribedTopicNames must be set in first request.")
+    if request.member_epoch < LEAVES:
+        _invalid("MemberEpoch is invalid.")
+    if any(len(name or "") > NAME_LENGTH_MAX for name in (request.group_id, request.rack_id)):
+        _invalid(f"The names of a group and of a rack may have {NAME_LENGTH_MAX} characters.")
+    if len(request.subscribed_topic_names or ()) > SUBSCRIPTION_MAX:
+        _invalid(f"A member may name {SUBSCRIPTION_MAX} topics.")
+
+
+def _invalid(message: str) -> None:
+    raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _check_room(group: ShareGroup, member_id: str, settings: ShareGroupSettings) -> None:
+    if len(group.members) >= settings.size_max and member_id not in group.members:
+        raise KafkaError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The group has as many members as it may: {settings.size_max} (group.share.max.size).",
+        )
+
+
+def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> ShareMember:
+    """Who sends the heartbeat. Raises KafkaError when that is nobody who may."""
+    epoch = request.member_epoch
+    if epoch == JOINS:
+        return group.members.get(request.member_id) or ShareMember(request.member_id)
+    member = _member(group, request.member_id)
+    if epoch != member.epoch and not (epoch < member.epoch and epoch == member.previous_epoch):
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The member is in epoch {member.epoch}, not in {epoch}; it must give up all its "
+            "partitions and join again.",
+        )
+    return member
+
+
+def _member(group: ShareGroup, member_id: str) -> ShareMember:
+    member = group.members.get(member_id)
+    if member is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"Member {member_id} is not a member of group {group.id}.",
+        )
+    return member
+
+
+def _updated(
+    member: ShareMember, request: ShareGroupHeartbeatRequest, client: ClientInfo
+) -> ShareMember:
+    """The member with what its heartbeat says; null says nothing."""
+    names = request.subscribed_topic_names
+    return replace(
+        member,
+        rack_id=request.rack_id or member.rack_id,
+        client_id=client.client_id,
+        client_host=client.host,
+        topics=member.topics if names is None else frozenset(names),
+    )
+
+
+def _assignment(assigned: Target) -> Response.Assignment:
+    return Response.Assignment(
+        topic_partitions=[
+            Response.Topic(topic_id=topic_id, partitions=sorted(partitions))
+            for topic_id, partitions in assigned.items()
+        ]
+    )
+
+
+def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
+    return Result(Response(error_code=code, error_message=message))
+
+
+def _cause_of(step: ShareStep) -> str:
+    """Why a step raises the epoch."""
+    if step.is_new:
+        return f"member {step.member.id} joined"
+    if step.member.topics != step.before.topics:
+        return f"member {step.member.id} reads other topics"
+    if step.group.lacks_partitions:
+        return "partitions have a state now"
+    return "topics have changed"
+
+
+def _note(
+    group_id: str,
+    cause: str,
+    epoch: int,
+    state: ShareGroupState,
+    now: Now,
+    result: Result[Any],
+    since_ms: int | None = None,
+) -> None:
+    """Write down a change and its cause."""
+    result.events.append(
+        Event(now.log_ms, group_id, printable(cause), epoch, state.value, since_ms)
+    )

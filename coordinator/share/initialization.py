@@ -1,0 +1,149 @@
+"""States of share partitions that share coordinators are to make for the groups of a shard (KIP-932).
+
+A group writes down for which partitions it asks, asks, and writes down that they are there; only then may
+members have them. What was asked for when the coordinator of the group moved is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ..common.modern_group import Target
+from ..common.result import CoordinatorRecord, Now, Result
+from ..common.topics import KnownTopics
+from ..state import ShardState
+from .group import (
+    SharedState,
+    SharedTopic,
+    ShareGroup,
+    partitions_of,
+    together,
+    without,
+)
+from .records import shared_record
+
+RETRY_MS = 30_000
+"""After which states that nobody said anything of are asked for again; Kafka's for the same."""
+PARTITIONS_AT_ONCE = 2_000
+"""For which a group asks together; what is left has its turn with the next heartbeat."""
+
+
+class ToMake(NamedTuple):
+    """States that are to be made for one group, in its epoch."""
+
+    group_id: str
+    epoch: int
+    partitions: Target
+
+
+class StatesToMake:
+    """What share coordinators are to be asked for by the share groups of one shard."""
+
+    def __init__(self, state: ShardState, topics: KnownTopics) -> None:
+        self._state = state
+        self._topics = topics
+        self._due: list[ToMake] = []
+        self._asked_ms: dict[str, int] = {}
+        """When each group last asked for states, in coordinator time. It is not kept anywhere."""
+
+    def take(self) -> list[ToMake]:
+        """What is to be asked for now; call it once the records of an operation are stored."""
+        due, self._due = self._due, []
+        return due
+
+    def begin(
+        self,
+        group: ShareGroup,
+        epoch: int,
+        names: AbstractSet[str],
+        now: Now,
+        records: list[CoordinatorRecord],
+    ) -> None:
+        """Ask for the states of partitions that have none.
+
+        Parameters: `epoch` and `names` are those of the group and of what its members read.
+        """
+        is_late = self._is_late(group, now)
+        if group.is_settled and not is_late:
+            return
+        shared = group.shared
+        known = shared.initialized if is_late else together(shared.initialized, shared.initializing)
+        missing = self._missing(names, known)
+        group.is_settled = True
+        if not missing:
+            return
+        self._asked_ms[group.id] = now.coordinator_ms
+        changed = SharedState(
+            together(shared.initializing, missing),
+            shared.initialized,
+            {each: name for each, name in shared.deleting.items() if each not in missing},
+        )
+        records.append(shared_record(group.id, changed))
+        self._due.append(ToMake(group.id, epoch, partitions_of(missing)))
+
+    def asks(self, group_id: str, now: Now) -> None:
+        """Somebody else asks for states of a group."""
+        self._asked_ms[group_id] = now.coordinator_ms
+
+    def _is_late(self, group: ShareGroup, now: Now) -> bool:
+        """Whether nobody has said anything of what was asked for long ago, or before a restart."""
+        if not group.shared.initializing:
+            return False
+        asked_ms = self._asked_ms.get(group.id)
+        return asked_ms is None or now.coordinator_ms - asked_ms >= RETRY_MS
+
+    def _missing(
+        self, names: AbstractSet[str], known: Mapping[UUID, SharedTopic]
+    ) -> dict[UUID, SharedTopic]:
+        missing: dict[UUID, SharedTopic] = {}
+        room = PARTITIONS_AT_ONCE
+        for topic_id, shape in self._topics.shapes_of(names).items():
+            topic = known.get(topic_id)
+            if topic is not None and len(topic.partitions) >= shape.partitions:
+                continue
+            rest = set(range(shape.partitions)).difference(topic.partitions if topic else ())
+            some = frozenset(sorted(rest)[:room])
+            room -= len(some)
+            missing[topic_id] = SharedTopic(self._topics.name_of(topic_id) or "", some)
+            if not room:
+                break
+        return missing
+
+    def forget(self, group: ShareGroup) -> None:
+        """What a group was to ask for could not be written down: its next heartbeat asks anew."""
+        self._due = [each for each in self._due if each.group_id != group.id]
+        self._asked_ms.pop(group.id, None)
+        group.is_settled = False
+
+    def go_on(self, group: ShareGroup, now: Now) -> None:
+        """The group was loaded: ask again for what it was asking for, if anybody waits for it."""
+        if group.shared.initializing and group.members:
+            self._asked_ms[group.id] = now.coordinator_ms
+            partitions = partitions_of(group.shared.initializing)
+            self._due.append(ToMake(group.id, group.epoch, partitions))
+
+    def made(self, group_id: str, partitions: Target, *, well: bool) -> Result[Any]:
+        """Share coordinators have made states, or have not: then the next heartbeat asks anew."""
+        result: Result[Any] = Result()
+        group = self._state.share_groups.get(group_id)
+        if group is None:
+            self._asked_ms.pop(group_id, None)
+            return result
+        shared = group.shared
+        done = {
+            each: topic._replace(partitions=topic.partitions & partitions[each])
+            for each, topic in shared.initializing.items()
+            if each in partitions
+        }
+        if any(topic.partitions for topic in done.values()):
+            left = without(shared.initializing, partitions)
+            if not left:
+                self._asked_ms.pop(group_id, None)
+            initialized = together(shared.initialized, done) if well else shared.initialized
+            changed = shared._replace(initializing=left, initialized=initialized)
+            result.records = [shared_record(group_id, changed)]
+            result.on_failure = lambda code, now: Result()  # it is asked for again
+        return result

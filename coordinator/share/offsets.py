@@ -1,0 +1,186 @@
+"""What operators ask of the states of share groups: set where they begin, delete them (KIP-932).
+
+The states are with share coordinators, so each of these is done in two steps, with what is asked of those in
+between. What a coordinator was about to do when it moved is asked for again by the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+
+from ..common.modern_group import NO_TARGET, Target
+from ..common.result import Now, Pieces, Result, append_error
+from ..common.topics import KnownTopics
+from ..state import ShardState
+from .group import SharedState, SharedTopics, ShareGroup, partitions_of, together
+from .groups import find_share_group
+from .initialization import StatesToMake
+from .records import shared_record
+
+
+class Begun:
+    """What share coordinators are to be asked for, in an epoch of the group; or why it is refused."""
+
+    __slots__ = ("epoch", "error_code", "error_message", "partitions")
+
+    def __init__(
+        self,
+        epoch: int = 0,
+        partitions: Target = NO_TARGET,
+        *,
+        error_code: ErrorCode = ErrorCode.NONE,
+        error_message: str | None = None,
+    ) -> None:
+        self.epoch = epoch
+        self.partitions = partitions
+        self.error_code = error_code
+        self.error_message = error_message
+
+
+class ShareOffsets:
+    """Where the share groups of one shard begin."""
+
+    def __init__(self, state: ShardState, topics: KnownTopics, making: StatesToMake) -> None:
+        self._state = state
+        self._topics = topics
+        self._making = making
+
+    # -- alter
+
+    def alter(self, group_id: str, topics: SharedTopics, now: Now) -> Result[Begun]:
+        """Begin to set where an empty group begins in these partitions: what share coordinators are to
+        be asked for.
+
+        There may be no such group yet.
+        """
+        try:
+            group = self._empty_group(group_id, may_be_new=True)
+        except KafkaError as error:
+            return Result(_refused(error))
+        result = Result(Begun(group.epoch, partitions_of(topics)))
+        if topics:
+            self._making.asks(group_id, now)
+            shared = group.shared
+            changed = SharedState(
+                together(shared.initializing, topics),
+                shared.initialized,
+                {each: name for each, name in shared.deleting.items() if each not in topics},
+            )
+            _write(result, group_id, changed)
+        return result
+
+    # -- delete
+
+    def delete(self, group_id: str, topics: Mapping[UUID, str]) -> Result[Begun]:
+        """Begin to delete the states of topics of an empty group: those that share coordinators are to
+        be asked for. Of the other topics there is nothing to delete."""
+        try:
+            group = self._empty_group(group_id)
+        except KafkaError as error:
+            return Result(_refused(error))
+        initialized = dict(group.shared.initialized)
+        deleting = dict(group.shared.deleting)
+        partitions: dict[UUID, AbstractSet[int]] = {}
+        for topic_id, name in topics.items():
+            if topic_id in initialized:
+                partitions[topic_id] = initialized.pop(topic_id).partitions
+                deleting[topic_id] = name
+            elif topic_id in deleting:
+                partitions[topic_id] = self._all_of(topic_id)
+        result = Result(Begun(group.epoch, partitions))
+        if partitions:
+            _write(result, group_id, SharedState(group.shared.initializing, initialized, deleting))
+        return result
+
+    def _all_of(self, topic_id: UUID) -> AbstractSet[int]:
+        """All partitions of a topic."""
+        name = self._topics.name_of(topic_id)
+        shapes = self._topics.shapes_of({name} if name else set())
+        return frozenset(range(max((shape.partitions for shape in shapes.values()), default=0)))
+
+    def has_states(self, group_id: str) -> bool:
+        """Whether a group ever had a state."""
+        group = self._state.share_groups.get(group_id)
+        return group is not None and group.has_shared_record
+
+    def deleted(self, group_id: str, topic_ids: Collection[UUID]) -> Result[ErrorCode]:
+        """Share coordinators have deleted the states of topics."""
+        group = self._state.share_groups.get(group_id)
+        result = Result(ErrorCode.NONE)
+        if group is not None and not group.shared.deleting.keys().isdisjoint(topic_ids):
+            deleting = {
+                each: name for each, name in group.shared.deleting.items() if each not in topic_ids
+            }
+            result.records = [shared_record(group_id, group.shared._replace(deleting=deleting))]
+            result.on_failure = lambda code, now: Result(append_error(code))
+        return result
+
+    def delete_all(self, group_id: str) -> Result[Begun]:
+        """Begin to delete all states of a group that is to be deleted: those that share coordinators are
+        to be asked for."""
+        try:
+            group = self._empty_group(group_id)
+        except KafkaError as error:
+            return Result(_refused(error))
+        shared = group.shared
+        topics = together(shared.initialized, shared.initializing)
+        partitions = dict(partitions_of(topics))
+        for topic_id in shared.deleting:
+            partitions[topic_id] = self._all_of(topic_id)
+        result = Result(Begun(group.epoch, partitions))
+        if partitions:
+            names = {topic_id: topic.name for topic_id, topic in topics.items()}
+            _write(result, group_id, SharedState(deleting={**shared.deleting, **names}))
+        return result
+
+    def _empty_group(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
+        """A group without members. Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        if may_be_new and self._state.any_group(group_id) is None:
+            return ShareGroup(group_id)
+        group = find_share_group(self._state, group_id)
+        if group.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
+        return group
+
+    # -- topics that go
+
+    def forget_topics(self, topic_ids: Collection[UUID]) -> Pieces:
+        """Topics were deleted, and with them the states that share coordinators had of them."""
+        return self._forget(lambda topic_id: topic_id in topic_ids)
+
+    def forget_missing_topics(self) -> Pieces:
+        """Topics were deleted while nobody had this shard."""
+        return self._forget(lambda topic_id: self._topics.name_of(topic_id) is None)
+
+    def _forget(self, is_gone: Callable[[UUID], bool]) -> Pieces:
+        for group_id in tuple(self._state.share_groups):
+            group = self._state.share_groups.get(group_id)
+            if group is None:
+                continue
+            shared = group.shared
+            if not any(is_gone(topic_id) for topic_id in shared.topic_ids):
+                yield None
+                continue
+            left = SharedState(
+                {each: topic for each, topic in shared.initializing.items() if not is_gone(each)},
+                {each: topic for each, topic in shared.initialized.items() if not is_gone(each)},
+                {each: name for each, name in shared.deleting.items() if not is_gone(each)},
+            )
+            result: Result[None] = Result()
+            result.records = [shared_record(group_id, left)]
+            # Nobody gets partitions of a topic that is not there; it is tried again with the next load.
+            result.on_failure = lambda code, now: Result()
+            yield result
+
+
+def _refused(error: KafkaError) -> Begun:
+    return Begun(error_code=error.code, error_message=error.message)
+
+
+def _write(result: Result[Begun], group_id: str, shared: SharedState) -> None:
+    result.records = [shared_record(group_id, shared)]
+    result.on_failure = lambda code, now: Result(Begun(error_code=append_error(code)))

@@ -1,0 +1,126 @@
+"""State to record for share groups (`share_replay` is the way back)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.protocol.share_group_metadata import (
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
+    ShareGroupTargetAssignmentMetadataKey,
+    ShareGroupTargetAssignmentMetadataValue,
+    encode_key,
+    encode_value,
+)
+
+from ..common.modern_group import Target
+from ..common.result import CoordinatorRecord
+from .group import SharedState, SharedTopics, ShareGroup, ShareMember
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    """A group has a new epoch."""
+    value = ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+    return _record(ShareGroupMetadataKey(group_id=group_id), value)
+
+
+def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
+    """What a member says of itself."""
+    value = ShareGroupMemberMetadataValue(
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+    )
+    return _record(ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value)
+
+
+def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
+    """What a member has."""
+    cls = ShareGroupCurrentMemberAssignmentValue
+    value = cls(
+        member_epoch=member.epoch,
+        previous_member_epoch=member.previous_epoch,
+        state=member.state.value,
+        assigned_partitions=[
+            cls.TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+            for topic_id, partitions in member.assigned.items()
+        ],
+    )
+    key = ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.id)
+    return _record(key, value)
+
+
+def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorRecord:
+    """What a member shall have."""
+    cls = ShareGroupTargetAssignmentMemberValue
+    rows = [
+        cls.TopicPartition(topic_id=topic_id, partitions=sorted(target[topic_id]))
+        for topic_id in sorted(target, key=lambda each: each.int)
+    ]
+    key = ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return _record(key, cls(topic_partitions=rows))
+
+
+def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
+    """For which epoch of the group the targets are; `at_ms` is log time."""
+    value = ShareGroupTargetAssignmentMetadataValue(
+        assignment_epoch=epoch, assignment_timestamp=at_ms
+    )
+    return _record(ShareGroupTargetAssignmentMetadataKey(group_id=group_id), value)
+
+
+def shared_record(group_id: str, shared: SharedState) -> CoordinatorRecord:
+    """How far a group is with the state of its share partitions."""
+    cls = ShareGroupStatePartitionMetadataValue
+    value = cls(
+        initializing_topics=_rows(shared.initializing),
+        initialized_topics=_rows(shared.initialized),
+        deleting_topics=[
+            cls.Topic(topic_id=topic_id, topic_name=name)
+            for topic_id, name in shared.deleting.items()
+        ],
+    )
+    return _record(ShareGroupStatePartitionMetadataKey(group_id=group_id), value)
+
+
+def _rows(topics: SharedTopics) -> list[ShareGroupStatePartitionMetadataValue.TopicPartitions]:
+    return [
+        ShareGroupStatePartitionMetadataValue.TopicPartitions(
+            topic_id=topic_id, topic_name=topic.name, partitions=sorted(topic.partitions)
+        )
+        for topic_id, topic in topics.items()
+    ]
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """A member is gone."""
+    keys = (
+        ShareGroupCurrentMemberAssignmentKey,
+        ShareGroupTargetAssignmentMemberKey,
+        ShareGroupMemberMetadataKey,
+    )
+    return [_record(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
+
+
+def group_tombstones(group: ShareGroup) -> list[CoordinatorRecord]:
+    """A group is gone with all that it had."""
+    records = []
+    for member_id in dict.fromkeys((*group.members, *group.targets)):
+        records += member_tombstones(group.id, member_id)
+    records.append(_record(ShareGroupTargetAssignmentMetadataKey(group_id=group.id), None))
+    records.append(_record(ShareGroupStatePartitionMetadataKey(group_id=group.id), None))
+    records.append(_record(ShareGroupMetadataKey(group_id=group.id), None))
+    return records
+
+
+def _record(key: Any, value: Any | None) -> CoordinatorRecord:
+    return CoordinatorRecord(encode_key(key), None if value is None else encode_value(value))

@@ -1,0 +1,155 @@
+"""Record to state for share groups: the only writer of what is persisted of them.
+
+As for consumer groups, no record insists on another one: a log that was compacted has not all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.share_group_metadata import (
+    ShareGroupCurrentMemberAssignmentKey,
+    ShareGroupCurrentMemberAssignmentValue,
+    ShareGroupMemberMetadataKey,
+    ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey,
+    ShareGroupStatePartitionMetadataKey,
+    ShareGroupStatePartitionMetadataValue,
+    ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMetadataKey,
+    decode_key,
+    decode_value,
+)
+
+from ..common.modern_group import NO_TARGET, MemberState
+from ..state import ShardState
+from .group import SharedState, SharedTopic, SharedTopics, ShareGroup, ShareMember
+
+NO_EPOCH = -1
+
+
+def replay_share_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
+    """Apply one record; whether it is one about a share group. Raises DecodeError."""
+    entry = decode_key(key)
+    if entry is None:
+        return False
+    if value is not None:
+        group = state.share_groups.get(entry.group_id) or state.begin_share_group(entry.group_id)
+        _PUT[type(entry)](group, entry, decode_value(entry, value))
+        return True
+    known = state.share_groups.get(entry.group_id)
+    if known is None:
+        return True
+    if isinstance(entry, ShareGroupMetadataKey):
+        state.end_share_group(entry.group_id)
+    else:
+        _DELETE[type(entry)](known, entry)
+    return True
+
+
+def _put_epoch(group: ShareGroup, key: Any, value: Any) -> None:
+    group.epoch = value.epoch
+    group.metadata_hash = value.metadata_hash
+
+
+def _put_member(
+    group: ShareGroup, key: ShareGroupMemberMetadataKey, value: ShareGroupMemberMetadataValue
+) -> None:
+    group.put(
+        replace(
+            group.members.get(key.member_id) or ShareMember(key.member_id),
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            topics=frozenset(value.subscribed_topic_names),
+        )
+    )
+
+
+def _delete_member(group: ShareGroup, key: ShareGroupMemberMetadataKey) -> None:
+    group.remove(key.member_id)
+
+
+def _put_assignment(group: ShareGroup, key: Any, value: Any) -> None:
+    group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
+
+
+def _delete_assignment(group: ShareGroup, key: Any) -> None:
+    group.set_assignment_epoch(NO_EPOCH, 0)
+
+
+def _put_target(group: ShareGroup, key: Any, value: Any) -> None:
+    group.put_target(
+        key.member_id,
+        {row.topic_id: frozenset(row.partitions) for row in value.topic_partitions},
+    )
+
+
+def _delete_target(group: ShareGroup, key: Any) -> None:
+    group.drop_target(key.member_id)
+
+
+def _put_current(
+    group: ShareGroup,
+    key: ShareGroupCurrentMemberAssignmentKey,
+    value: ShareGroupCurrentMemberAssignmentValue,
+) -> None:
+    known = {each.value for each in MemberState}
+    group.put(
+        replace(
+            group.members.get(key.member_id) or ShareMember(key.member_id),
+            epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=MemberState(value.state) if value.state in known else MemberState.UNKNOWN,
+            assigned={row.topic_id: frozenset(row.partitions) for row in value.assigned_partitions},
+        )
+    )
+
+
+def _delete_current(group: ShareGroup, key: ShareGroupCurrentMemberAssignmentKey) -> None:
+    member = group.members.get(key.member_id)
+    if member is not None:
+        group.put(replace(member, epoch=NO_EPOCH, previous_epoch=NO_EPOCH, assigned=NO_TARGET))
+
+
+def _put_shared(group: ShareGroup, key: Any, value: ShareGroupStatePartitionMetadataValue) -> None:
+    group.put_shared(
+        SharedState(
+            _topics(value.initializing_topics),
+            _topics(value.initialized_topics),
+            {row.topic_id: row.topic_name for row in value.deleting_topics},
+        )
+    )
+
+
+def _topics(rows: Iterable[ShareGroupStatePartitionMetadataValue.TopicPartitions]) -> SharedTopics:
+    return {row.topic_id: SharedTopic(row.topic_name, frozenset(row.partitions)) for row in rows}
+
+
+def _delete_shared(group: ShareGroup, key: Any) -> None:
+    group.drop_shared()
+
+
+_PUT: Mapping[type[Any], Callable[[ShareGroup, Any, Any], None]] = MappingProxyType(
+    {
+        ShareGroupMetadataKey: _put_epoch,
+        ShareGroupMemberMetadataKey: _put_member,
+        ShareGroupTargetAssignmentMetadataKey: _put_assignment,
+        ShareGroupTargetAssignmentMemberKey: _put_target,
+        ShareGroupCurrentMemberAssignmentKey: _put_current,
+        ShareGroupStatePartitionMetadataKey: _put_shared,
+    }
+)
+_DELETE: Mapping[type[Any], Callable[[ShareGroup, Any], None]] = MappingProxyType(
+    {
+        ShareGroupMemberMetadataKey: _delete_member,
+        ShareGroupTargetAssignmentMetadataKey: _delete_assignment,
+        ShareGroupTargetAssignmentMemberKey: _delete_target,
+        ShareGroupCurrentMemberAssignmentKey: _delete_current,
+        ShareGroupStatePartitionMetadataKey: _delete_shared,
+    }
+)

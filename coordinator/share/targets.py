@@ -1,0 +1,130 @@
+"""The targets of the members of share groups (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from collections.abc import Set as AbstractSet
+from functools import partial
+from uuid import UUID
+
+from ..common.assignor import Subscriber, Targets
+from ..common.modern_group import NO_TARGET, Target
+from ..common.result import CoordinatorRecord, Now, Pieces
+from ..common.settings import ShareGroupSettings
+from ..common.targets import (
+    AT_ONCE,
+    MEMBERS_AT_ONCE,
+    TargetRecords,
+    all_of,
+    is_still,
+    is_too_early,
+    store_targets,
+)
+from ..common.topics import KnownTopics
+from ..state import ShardState
+from .assignor import Assignable, assign_simply
+from .group import ShareGroup, ShareMember
+from .records import assignment_record, target_record
+
+
+class ShareStep:
+    """What becomes of a share group by one heartbeat.
+
+    Attributes:
+      group: As it is. It need not be in the state yet.
+      records: What is to be stored.
+      before, member: The member as it is known (an empty one if it is new), and as it will be.
+      epoch, topics: Those of the group, as they will be; the topics are those that members read.
+      work: What is to be done beside clients, once the records are stored.
+    """
+
+    __slots__ = ("before", "epoch", "group", "member", "records", "topics", "work")
+
+    def __init__(self, group: ShareGroup, records: list[CoordinatorRecord]) -> None:
+        self.group = group
+        self.records = records
+        self.before = self.member = ShareMember("")
+        self.epoch = group.epoch
+        self.topics: AbstractSet[str] = frozenset()
+        self.work: Pieces | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the group does not know the member yet."""
+        return self.member.id not in self.group.members
+
+    def members(self) -> list[ShareMember]:
+        """All members as they will be."""
+        others = [each for each in self.group.members.values() if each.id != self.member.id]
+        return [*others, self.member]
+
+
+class ShareTargets:
+    """Computes the targets of the share groups of one shard."""
+
+    def __init__(self, state: ShardState, topics: KnownTopics) -> None:
+        self._state = state
+        self._topics = topics
+
+    def share(self, step: ShareStep, now: Now, settings: ShareGroupSettings) -> tuple[int, Target]:
+        """The target of the member and its epoch: a new one, if it is time for one."""
+        group = step.group
+        known = group.target_of(step.member.id)
+        if step.epoch <= group.assignment_epoch or group.is_assigning:
+            return group.assignment_epoch, known
+        if is_too_early(group.assigned_at_ms, settings.assignment_interval_ms, now):
+            return group.assignment_epoch, known
+        members = step.members()
+        topics = self._assignable(group, step.topics)
+        size = sum(map(len, topics.values())) + sum(len(each.topics) for each in members)
+        if size > AT_ONCE:
+            step.work = self._share_beside(group.id, now)
+            return group.assignment_epoch, known
+        targets = all_of(self._targets(group, members, topics))
+        for member_id, target in targets.items():
+            if target != group.targets.get(member_id):
+                step.records.append(target_record(group.id, member_id, target))
+        step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
+        return step.epoch, targets[step.member.id]
+
+    def _assignable(self, group: ShareGroup, names: AbstractSet[str]) -> Assignable:
+        """The partitions that members may have: those of which the group has a state."""
+        topics: dict[UUID, Collection[int]] = {}
+        for topic_id, shape in self._topics.shapes_of(names).items():
+            topic = group.shared.initialized.get(topic_id)
+            topics[topic_id] = (
+                ()
+                if topic is None
+                else [each for each in topic.partitions if each < shape.partitions]
+            )
+        return topics
+
+    def _targets(
+        self, group: ShareGroup, members: Collection[ShareMember], topics: Assignable
+    ) -> Generator[None, None, Targets]:
+        """Let the assignor share, in pieces."""
+        had = dict(group.targets)
+        ids: dict[frozenset[str], frozenset[UUID]] = {}
+        subscribers: dict[str, Subscriber] = {}
+        for count, member in enumerate(members, 1):
+            if member.topics not in ids:
+                ids[member.topics] = self._topics.ids_of(member.topics)
+            subscribers[member.id] = Subscriber(
+                ids[member.topics], had.get(member.id, NO_TARGET), None, member.rack_id
+            )
+            if not count % MEMBERS_AT_ONCE:
+                yield
+        return (yield from assign_simply(subscribers, topics))
+
+    def _share_beside(self, group_id: str, now: Now) -> Pieces:
+        """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
+        group = self._state.share_groups.get(group_id)
+        if group is None or group.is_assigning:
+            return
+        group.is_assigning = True
+        epoch = group.epoch
+        topics = self._assignable(group, group.topics.keys())
+        targets = yield from self._targets(group, tuple(group.members.values()), topics)
+        is_there = partial(is_still, self._state.share_groups, group)
+        records = TargetRecords(target_record, assignment_record)
+        yield from store_targets(group, targets, epoch, now, is_there, records)

@@ -1,0 +1,299 @@
+"""How the tasks of a streams group are shared among its members: Kafka's sticky assignor (KIP-1071).
+
+A task stays with the member that works on it, else it goes to one that keeps a copy of its state, as
+long as that has not more than its part; what is left goes to the process with the least to do, counted
+by members. A stateful task has copies in as many other processes as the group asks for: where there
+were copies before, else again where there is least to do.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from .group import TaskLists, Tasks, frozen
+from .topics import ConfiguredSubtopology
+
+TASKS_AT_ONCE = 200
+
+_Task: TypeAlias = tuple[str, int]
+_Member: TypeAlias = tuple[str, str]
+"""Process and member."""
+TaskTargets: TypeAlias = dict[str, TaskLists]
+
+
+class TaskMember(NamedTuple):
+    """A member as the assignor sees it: its process, and what it was given last."""
+
+    process_id: str
+    target: TaskLists
+
+
+class _Process:
+    """One process: what its members are given."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        """Tasks of each member."""
+        self.tasks: set[_Task] = set()
+        self.active: dict[str, list[_Task]] = {}
+        self.standby: dict[str, list[_Task]] = {}
+        self._added = 0
+        self._by_load: list[tuple[int, int, str]] | None = None
+
+    @property
+    def load(self) -> float:
+        return self._added / len(self.counts)
+
+    def add(self, member_id: str, task: _Task, *, active: bool) -> int:
+        """Give a task to a member; how many that has now."""
+        self._by_load = None
+        return self._add(member_id, task, active=active)
+
+    def _add(self, member_id: str, task: _Task, *, active: bool) -> int:
+        self._added += 1
+        self.tasks.add(task)
+        (self.active if active else self.standby).setdefault(member_id, []).append(task)
+        self.counts[member_id] += 1
+        return self.counts[member_id]
+
+    def add_to_least(self, task: _Task, *, active: bool) -> int:
+        """Give a task to the member that has the fewest; how many that has now."""
+        if self._by_load is None:
+            self._by_load = [
+                (count, place, each) for place, (each, count) in enumerate(self.counts.items())
+            ]
+            heapq.heapify(self._by_load)
+        _, place, member_id = self._by_load[0]
+        count = self._add(member_id, task, active=active)
+        heapq.heapreplace(self._by_load, (count, place, member_id))
+        return count
+
+
+class _Quota:
+    """So many tasks for each member: who is full takes its part out of what is shared among the rest."""
+
+    def __init__(self, tasks: int, members: int) -> None:
+        self._tasks = tasks
+        self._members = members
+        self.each = self._rounded()
+
+    def _rounded(self) -> int:
+        return -(-self._tasks // self._members) if self._members else 0
+
+    def note(self, count: int) -> None:
+        """A member has so many now."""
+        if count == self.each:
+            self._members -= 1
+            self._tasks -= count
+            self.each = self._rounded()
+
+
+class _ByLoad:
+    """Processes, the one with the least to do first."""
+
+    def __init__(self, processes: Iterable[_Process]) -> None:
+        self._heap = [(each.load, place, each) for place, each in enumerate(processes)]
+        heapq.heapify(self._heap)
+
+    def add(self, task: _Task, *, active: bool) -> int | None:
+        """Give a task to the first process that does not have it; how many its member has now."""
+        passed = []
+        count = None
+        while count is None and self._heap:
+            load, place, process = heapq.heappop(self._heap)
+            if task not in process.tasks:
+                count = process.add_to_least(task, active=active)
+                load = process.load
+            passed.append((load, place, process))
+        for entry in passed:
+            heapq.heappush(self._heap, entry)
+        return count
+
+
+class _Assignment:
+    """One computation of targets."""
+
+    def __init__(
+        self,
+        members: Mapping[str, TaskMember],
+        subtopologies: Mapping[str, ConfiguredSubtopology],
+        standby_replicas: int,
+    ) -> None:
+        self._members = members
+        self._standby_replicas = standby_replicas
+        self._active = _tasks_of(subtopologies.items())
+        self._stateful = _tasks_of(
+            each for each in subtopologies.items() if standby_replicas and each[1].is_stateful
+        )
+        self._processes: dict[str, _Process] = {}
+        self._had_active: dict[_Task, _Member] = {}
+        self._had_standby: dict[_Task, list[_Member]] = {}
+        copies = len(self._stateful) * standby_replicas
+        self._active_quota = _Quota(len(self._active), len(members))
+        self._quota = _Quota(len(self._active) + copies, len(members))
+
+    def compute(self) -> Generator[None, None, TaskTargets]:
+        """The target of each member, in pieces."""
+        for count, (member_id, member) in enumerate(self._members.items(), 1):
+            self._read(member_id, member)
+            if not count % TASKS_AT_ONCE:
+                yield
+        left = yield from self._keep_active(sorted(self._active, key=_by_partition))
+        left.sort()
+        by_load = _ByLoad(self._processes.values())
+        for count, task in enumerate(left, 1):
+            self._note_active(by_load.add(task, active=True) or 0)
+            if not count % TASKS_AT_ONCE:
+                yield
+        yield from self._assign_standby()
+        return self._targets()
+
+    def _read(self, member_id: str, member: TaskMember) -> None:
+        process = self._processes.setdefault(member.process_id, _Process())
+        process.counts[member_id] = 0
+        who = member.process_id, member_id
+        for task in _each(member.target.active):
+            self._had_active[task] = who
+        for task in _each(member.target.standby):
+            self._had_standby.setdefault(task, []).append(who)
+
+    # -- active tasks
+
+    def _keep_active(self, tasks: list[_Task]) -> Generator[None, None, list[_Task]]:
+        """Let tasks stay where they are, or where a copy is; returns the others."""
+        for where in (self._had_active.get, self._least_loaded_copy):
+            left = []
+            for count, task in enumerate(tasks, 1):
+                member = where(task)
+                if member is not None and self._has_room(member, self._active_quota):
+                    self._note_active(self._give(member, task, active=True))
+                else:
+                    left.append(task)
+                if not count % TASKS_AT_ONCE:
+                    yield
+            tasks = left
+        return tasks
+
+    def _least_loaded_copy(self, task: _Task) -> _Member | None:
+        return self._least_loaded(self._had_standby.get(task, ()), None)
+
+    def _give(self, member: _Member, task: _Task, *, active: bool) -> int:
+        process_id, member_id = member
+        return self._processes[process_id].add(member_id, task, active=active)
+
+    def _note_active(self, count: int) -> None:
+        self._active_quota.note(count)
+        self._quota.note(count)
+
+    def _has_room(self, member: _Member, quota: _Quota) -> bool:
+        process_id, member_id = member
+        return self._processes[process_id].counts[member_id] < quota.each
+
+    def _least_loaded(self, members: Sequence[_Member], task: _Task | None) -> _Member | None:
+        """The one of these members that has least to do, in a process that does not have `task`.
+
+        As Kafka finds it: none, if the first one's process has the task.
+        """
+        if not members:
+            return None
+        best = members[0]
+        first = self._processes[best[0]]
+        best_load, best_count = first.load, first.counts[best[1]]
+        for member in members[1:]:
+            process = self._processes[member[0]]
+            count = process.counts[member[1]]
+            if (
+                process.load < best_load
+                and not (task is not None and task in process.tasks)
+                and count < best_count
+            ):
+                best, best_load, best_count = member, process.load, count
+        return best if task is None or task not in first.tasks else None
+
+    # -- copies
+
+    def _assign_standby(self) -> Generator[None, None, None]:
+        left: list[tuple[_Task, int]] = []
+        tasks = sorted(self._stateful, key=_by_partition, reverse=True)
+        for count, task in enumerate(tasks, 1):
+            missing = self._keep_copies(task)
+            if missing:
+                left.append((task, missing))
+            if not count % TASKS_AT_ONCE:
+                yield
+        left.sort(reverse=True)
+        by_load = _ByLoad(self._processes.values())
+        for count, (task, missing) in enumerate(left, 1):
+            for _ in range(missing):
+                given = by_load.add(task, active=False)
+                if given is None:
+                    break  # there are not so many processes
+                self._quota.note(given)
+            if not count % TASKS_AT_ONCE:
+                yield
+
+    def _keep_copies(self, task: _Task) -> int:
+        """Let copies be where the task was worked on, or where there were copies; how many are missing."""
+        for given in range(self._standby_replicas):
+            member = self._place_of_copy(task)
+            if member is None:
+                return self._standby_replicas - given
+            self._quota.note(self._give(member, task, active=False))
+        return 0
+
+    def _place_of_copy(self, task: _Task) -> _Member | None:
+        member = self._had_active.get(task)
+        if (
+            member is not None
+            and task not in self._processes[member[0]].tasks
+            and self._has_room(member, self._quota)
+        ):
+            return member
+        member = self._least_loaded(self._had_standby.get(task, ()), task)
+        if member is not None and self._has_room(member, self._quota):
+            return member
+        return None
+
+    # -- the outcome
+
+    def _targets(self) -> TaskTargets:
+        targets = {}
+        for member_id, member in self._members.items():
+            process = self._processes[member.process_id]
+            targets[member_id] = TaskLists(
+                _by_subtopology(process.active.get(member_id, ())),
+                _by_subtopology(process.standby.get(member_id, ())),
+            )
+        return targets
+
+
+def assign_tasks(
+    members: Mapping[str, TaskMember],
+    subtopologies: Mapping[str, ConfiguredSubtopology],
+    standby_replicas: int,
+) -> Generator[None, None, TaskTargets]:
+    """Share the tasks of a topology among members, in pieces; returns the target of each."""
+    return _Assignment(members, subtopologies, standby_replicas).compute()
+
+
+def _tasks_of(subtopologies: Iterable[tuple[str, ConfiguredSubtopology]]) -> list[_Task]:
+    return [(name, index) for name, each in subtopologies for index in range(each.tasks)]
+
+
+def _by_partition(task: _Task) -> tuple[int, str]:
+    return task[1], task[0]
+
+
+def _each(tasks: Tasks) -> Iterable[_Task]:
+    for subtopology, partitions in tasks.items():
+        for partition in partitions:
+            yield subtopology, partition
+
+
+def _by_subtopology(tasks: Iterable[_Task]) -> Tasks:
+    found: dict[str, list[int]] = {}
+    for subtopology, partition in tasks:
+        found.setdefault(subtopology, []).append(partition)
+    return frozen(found.items())

@@ -1,0 +1,132 @@
+"""What operators are told of streams groups (StreamsGroupDescribe, KIP-1071)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeResponse
+from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
+
+from ..state import ShardState
+from .group import NO_TARGET, StreamsGroup, StreamsMember, TaskLists, Tasks, keys_of
+from .topics import ConfiguredSubtopology, InternalTopic
+
+Response = StreamsGroupDescribeResponse
+Value = StreamsGroupTopologyValue
+
+
+def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
+    """State, epochs, topology and members of one group; its authorized operations are left unset."""
+    group = state.streams_groups.get(group_id)
+    if group is None:
+        is_other = state.any_group(group_id) is not None
+        what = "is not a streams group" if is_other else "not found"
+        return Response.Group(
+            group_id=group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id[:255]} {what}.",
+        )
+    return Response.Group(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        topology=_topology(group),
+        members=[
+            _member(member, group.targets.get(member.id, NO_TARGET))
+            for member in group.members.values()
+        ],
+    )
+
+
+def _topology(group: StreamsGroup) -> Response.Topology | None:
+    """The topology with the counts of its internal topics, or, while those are not there, as it was said."""
+    if group.topology is None:
+        return None
+    configured = group.configured
+    if configured is not None and configured.is_ready and configured.subtopologies is not None:
+        rows = [_configured(each, known) for each, known in configured.subtopologies.items()]
+    else:
+        said = group.topology.subtopologies
+        rows = [_said(said[each]) for each in sorted(said)]
+    return Response.Topology(epoch=group.topology.epoch, subtopologies=rows)
+
+
+def _configured(name: str, known: ConfiguredSubtopology) -> Response.Subtopology:
+    return Response.Subtopology(
+        subtopology_id=name,
+        source_topics=list(known.source_topics),
+        repartition_sink_topics=list(known.sinks),
+        state_changelog_topics=[_internal(each) for each in known.changelogs],
+        repartition_source_topics=[_internal(each) for each in known.repartition_sources],
+    )
+
+
+def _internal(topic: InternalTopic) -> Response.TopicInfo:
+    return Response.TopicInfo(
+        name=topic.name,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        topic_configs=[Response.KeyValue(key=key, value=value) for key, value in topic.configs],
+    )
+
+
+def _said(said: Value.Subtopology) -> Response.Subtopology:
+    return Response.Subtopology(
+        subtopology_id=said.subtopology_id,
+        source_topics=sorted(said.source_topics),
+        repartition_sink_topics=sorted(said.repartition_sink_topics),
+        state_changelog_topics=_infos(said.state_changelog_topics),
+        repartition_source_topics=_infos(said.repartition_source_topics),
+    )
+
+
+def _infos(topics: Iterable[Value.TopicInfo]) -> list[Response.TopicInfo]:
+    return [
+        Response.TopicInfo(
+            name=topic.name,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            topic_configs=[
+                Response.KeyValue(key=each.key, value=each.value) for each in topic.topic_configs
+            ],
+        )
+        for topic in sorted(topics, key=lambda each: each.name)
+    ]
+
+
+def _member(member: StreamsMember, target: TaskLists) -> Response.Member:
+    endpoint = None
+    if member.endpoint is not None:
+        endpoint = Response.Endpoint(host=member.endpoint[0], port=member.endpoint[1])
+    held = member.assigned
+    return Response.Member(
+        member_id=member.id,
+        member_epoch=member.epoch,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        user_endpoint=endpoint,
+        client_tags=[Response.KeyValue(key=key, value=value) for key, value in member.tags],
+        assignment=Response.Assignment(
+            active_tasks=_tasks(keys_of(held.active)),
+            standby_tasks=_tasks(held.standby),
+            warmup_tasks=_tasks(held.warmup),
+        ),
+        target_assignment=Response.Assignment(
+            active_tasks=_tasks(target.active),
+            standby_tasks=_tasks(target.standby),
+            warmup_tasks=_tasks(target.warmup),
+        ),
+    )
+
+
+def _tasks(tasks: Tasks) -> list[Response.TaskIds]:
+    return [
+        Response.TaskIds(subtopology_id=each, partitions=sorted(tasks[each]))
+        for each in sorted(tasks)
+    ]

@@ -1,0 +1,64 @@
+"""Which instance of a streams application has which partitions: for interactive queries (KIP-1071)."""
+
+from __future__ import annotations
+
+from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
+
+from ..common.topics import KnownTopics
+from .group import StreamsGroup, StreamsMember, Tasks, keys_of
+from .topics import ConfiguredTopology
+
+Response = StreamsGroupHeartbeatResponse
+
+
+def partitions_by_endpoint(
+    group: StreamsGroup,
+    member: StreamsMember,
+    configured: ConfiguredTopology,
+    topics: KnownTopics,
+) -> list[Response.EndpointPartitions]:
+    """A row for each member that answers queries.
+
+    Rows are kept until their members change: there may be many.
+
+    Parameters: `member` as it will be, the others are as the group has them.
+    """
+    rows = []
+    for each in (*(m for m in group.members.values() if m.id != member.id), member):
+        if each.endpoint is None:
+            continue
+        row = group.endpoint_rows.get(each.id)
+        if row is None:
+            row = group.endpoint_rows[each.id] = _row(each, each.endpoint, configured, topics)
+        rows.append(row)
+    return rows
+
+
+def _row(
+    member: StreamsMember,
+    endpoint: tuple[str, int],
+    configured: ConfiguredTopology,
+    topics: KnownTopics,
+) -> Response.EndpointPartitions:
+    host, port = endpoint
+    return Response.EndpointPartitions(
+        user_endpoint=Response.Endpoint(host=host, port=port),
+        active_partitions=_partitions(keys_of(member.assigned.active), configured, topics),
+        standby_partitions=_partitions(member.assigned.standby, configured, topics),
+    )
+
+
+def _partitions(
+    tasks: Tasks, configured: ConfiguredTopology, topics: KnownTopics
+) -> list[Response.TopicPartition]:
+    """The partitions that tasks read; of topics with fewer partitions than these tasks the first ones."""
+    rows = []
+    for subtopology, partitions in tasks.items():
+        known = (configured.subtopologies or {}).get(subtopology)
+        for topic in sorted(known.sources) if known is not None else ():
+            count = topics.count_of(topic)
+            if count is not None:
+                rows.append(
+                    Response.TopicPartition(topic=topic, partitions=sorted(partitions)[:count])
+                )
+    return rows

@@ -1,0 +1,623 @@
+"""The requests of members of streams groups, and what time does to them (KIP-1071).
+
+A heartbeat is taken as one of a consumer group (`consumer_groups`): the member says something new of
+itself, the epoch of the group rises where that asks for other shares, a target is computed for it
+(`streams_sharing`), and the member makes its next step towards its target (`streams_reconciliation`).
+The first member brings the topology of the application. From it and from the topics that there are it
+follows which internal topics must be made (`streams_topics`); who asks for the coordinator does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+
+from ..common.events import printable
+from ..common.modern_group import UnknownMemberState
+from ..common.records import group_tombstone
+from ..common.result import ClientInfo, Event, Now, Pieces, Result, append_error
+from ..common.settings import StreamsGroupSettings
+from ..common.timers import Timers
+from ..common.topics import KnownTopics
+from ..state import ShardState
+from .endpoints import partitions_by_endpoint
+from .group import (
+    JOINS,
+    LEAVES_FOR_A_WHILE,
+    HeldTasks,
+    StreamsGroup,
+    StreamsGroupState,
+    StreamsMember,
+    StreamsMemberState,
+    TaskLists,
+    Tasks,
+    frozen,
+    keys_of,
+)
+from .reconciliation import reconcile
+from .records import current_record, epoch_record, member_record, member_tombstones
+from .targets import (
+    INITIAL_DELAY,
+    SHUTDOWN_APPLICATION,
+    StreamsSharing,
+    StreamsStep,
+    is_too_young,
+)
+from .topics import ConfiguredTopology, InternalTopic
+from .topology import check_topology
+
+SESSION = "streams session"
+REVOCATION = "streams revocation"
+STREAMS_KINDS = frozenset({SESSION, REVOCATION, INITIAL_DELAY})
+"""Of timers of streams groups."""
+
+NAME_LENGTH_MAX = 1_000
+"""Of the ids that a member gives itself; clients send UUIDs."""
+TASKS_OWNED_MAX = 20_000
+TAGS_MAX = 100
+
+Request: TypeAlias = StreamsGroupHeartbeatRequest
+Response: TypeAlias = StreamsGroupHeartbeatResponse
+Settings: TypeAlias = "Callable[[str], StreamsGroupSettings]"
+
+
+class StreamsHeartbeat(NamedTuple):
+    """What a heartbeat leads to: a result, and the internal topics that are to be made then."""
+
+    result: Result[Response]
+    missing: Mapping[str, InternalTopic]
+
+
+class StreamsGroups:
+    """Streams groups of one shard.
+
+    The keys of its timers are (SESSION, group, member), (REVOCATION, group, member) for members that
+    have to give tasks back, and (INITIAL_DELAY, group, "") for a group that waits for more members.
+
+    Parameters: `settings` gives those of a group as they are now.
+    """
+
+    def __init__(
+        self,
+        state: ShardState,
+        timers: Timers[tuple[str, str, str]],
+        settings: Settings,
+        topics: KnownTopics,
+    ) -> None:
+        self._state = state
+        self._timers = timers
+        self._settings = settings
+        self._topics = topics
+        self._sharing = StreamsSharing(state, timers, topics)
+
+    # -- heartbeats
+
+    def heartbeat(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
+        """A member joins, lives or leaves."""
+        try:
+            _check(request)
+            if request.member_epoch < JOINS:
+                return StreamsHeartbeat(self._leave(request, now), {})
+            return self._live(request, client, now)
+        except KafkaError as error:
+            return StreamsHeartbeat(_refused(error.code, error.message), {})
+        except UnknownMemberState:
+            message = (
+                "The streams group member is in a unknown state. The member must abandon all its tasks "
+                "and rejoin."
+            )
+            return StreamsHeartbeat(_refused(ErrorCode.FENCED_MEMBER_EPOCH, message), {})
+
+    def _live(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
+        settings = self._settings(request.group_id)
+        result: Result[Response] = Result()
+        joins = request.member_epoch == JOINS
+        group = self._group(request.group_id, joins, settings, result)
+        step = StreamsStep(group, result.records)
+        step.before = _sender(group, request)
+        step.member = _updated(step.before, request, client)
+        if step.member != step.before or step.is_new_member:
+            step.records.append(member_record(group.id, step.member))
+            step.shares_anew = True
+        self._sharing.take_topology(step, request.topology)
+        configured = self._sharing.configure(step)
+        _check_tasks(configured, request)
+        self._sharing.advance(step, settings)
+        epoch, target = self._sharing.share(step, now, settings)
+        owned = _owned(request)
+        self._reconcile(step, epoch, target, owned)
+        if request.shutdown_application and group.shutdown_member_id is None:
+            group.shutdown_member_id = request.member_id
+        tells = (
+            request.member_epoch == JOINS
+            or step.member.assigned != step.before.assigned
+            or _may_have_missed(group, step.member, owned, now, settings)
+        )
+        if tells:
+            group.told_ms[step.member.id] = now.coordinator_ms
+            group.confirmed.discard(step.member.id)
+        result.response = self._answer(step, request, settings, tells=tells)
+        self._keep_alive(group, step.member, now, settings)
+        self._wait_for_revocation(group.id, step.member, step.before, now)
+        result.work = step.work
+        if group.id not in self._state.streams_groups:
+            result.work = chain(self._begun(group), step.work or ())
+        _note_step(step, now, result)
+        result.on_failure = self._undo(step, settings) if result.records else None
+        return StreamsHeartbeat(result, configured.missing)
+
+    def _begun(self, group: StreamsGroup) -> Pieces:
+        """A new group is stored: what was noted of its first member goes on."""
+        known = self._state.streams_groups.get(group.id)
+        if known is not None:
+            known.heard_ms, known.told_ms = group.heard_ms, group.told_ms
+        yield None
+
+    def _group(
+        self, group_id: str, joins: bool, settings: StreamsGroupSettings, result: Result[Response]
+    ) -> StreamsGroup:
+        """The group: one that there is, or a new one, in the place of a classic one without members.
+
+        Raises KafkaError.
+        """
+        group = self._state.streams_groups.get(group_id)
+        if group is None:
+            other = self._state.any_group(group_id)
+            if other is None and joins:
+                return StreamsGroup(group_id)
+            if other is None:
+                _unknown_group(f"Streams group {group_id} not found.")
+            classic = self._state.groups.get(group_id)
+            if classic is None or not joins or not classic.is_empty:
+                _unknown_group(f"Group {group_id} is not a streams group.")
+            result.records.append(group_tombstone(group_id))
+            return StreamsGroup(group_id)
+        if joins and len(group.members) >= settings.size_max:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The streams group has reached its maximum capacity of {settings.size_max} members.",
+            )
+        return group
+
+    def _reconcile(
+        self, step: StreamsStep, epoch: int, target: TaskLists, owned: TaskLists | None
+    ) -> None:
+        """Let the member make its next step towards its target."""
+        member = reconcile(step.member, epoch, target, owned, step.group)
+        if member != step.member:
+            step.records.append(current_record(step.group.id, member))
+            step.member = member
+
+    def _answer(
+        self,
+        step: StreamsStep,
+        request: Request,
+        settings: StreamsGroupSettings,
+        *,
+        tells: bool,
+    ) -> Response:
+        group, member, configured = step.group, step.member, step.configured
+        assert configured is not None
+        response = Response(
+            member_id=member.id,
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        )
+        if tells:
+            response.active_tasks = _rows(keys_of(member.assigned.active))
+            response.standby_tasks = _rows(member.assigned.standby)
+            response.warmup_tasks = _rows(member.assigned.warmup)
+        if request.member_epoch == JOINS or member.assigned != step.before.assigned:
+            group.endpoint_rows.pop(member.id, None)
+            if member.endpoint is not None:
+                group.endpoint_epoch += 1
+        if group.endpoint_epoch != request.endpoint_information_epoch:
+            response.partitions_by_user_endpoint = partitions_by_endpoint(
+                group, member, configured, self._topics
+            )
+        if group.id in self._state.streams_groups:
+            response.endpoint_information_epoch = group.endpoint_epoch
+        if configured.problem is not None:
+            step.tell(configured.problem.status, configured.problem.detail)
+        if group.shutdown_member_id is not None:
+            step.tell(
+                SHUTDOWN_APPLICATION,
+                f"Streams group member {group.shutdown_member_id} encountered a fatal error and "
+                "requested a shutdown for the entire application.",
+            )
+        response.status = step.statuses
+        return response
+
+    def _undo(
+        self, step: StreamsStep, settings: StreamsGroupSettings
+    ) -> Callable[[ErrorCode, Now], Result[Response]]:
+        """What undoes a step: the member is as it was, and the next heartbeat sees all anew."""
+
+        def undo(code: ErrorCode, now: Now) -> Result[Response]:
+            group = step.group
+            group.configure(None)
+            self._timers.cancel((REVOCATION, group.id, step.member.id))
+            known = group.members.get(step.member.id)
+            if known is not None:
+                self._keep_alive(group, known, now, settings)
+                self._wait_for_revocation(group.id, known, None, now)
+            return _refused(append_error(code), None)
+
+        return undo
+
+    # -- members that go
+
+    def _leave(self, request: Request, now: Now) -> Result[Response]:
+        group_id, member_id = request.group_id, request.member_id
+        group = self._state.streams_groups.get(group_id)
+        if group is None:
+            is_other = self._state.any_group(group_id) is not None
+            what = "is not a streams group." if is_other else "not found."
+            _unknown_group(f"Group {group_id} {what}")
+        if request.shutdown_application and group.shutdown_member_id is None:
+            group.shutdown_member_id = member_id
+        member = _known(group, member_id)
+        response = Response(member_id=member_id, member_epoch=request.member_epoch, status=[])
+        result = Result(response)
+        self._take_out(group, member, f"member {member_id} left", now, result)
+        result.on_failure = lambda code, now: _refused(append_error(code), None)
+        return result
+
+    def _take_out(
+        self,
+        group: StreamsGroup,
+        member: StreamsMember,
+        cause: str,
+        now: Now,
+        result: Result[Any],
+        since_ms: int | None = None,
+    ) -> None:
+        """A member is gone; the others share anew with their next heartbeats."""
+        result.records += member_tombstones(group.id, member.id)
+        result.records.append(
+            epoch_record(
+                group.id,
+                group.epoch + 1,
+                group.metadata_hash,
+                group.validated_epoch,
+                group.assignment_configs,
+            )
+        )
+        # Its timers are left: they do nothing when it is gone.
+        state = group.state
+        if len(group.members) == 1:
+            state = StreamsGroupState.EMPTY
+        elif state is not StreamsGroupState.NOT_READY:
+            state = StreamsGroupState.ASSIGNING
+        _note(group.id, cause, group.epoch + 1, state, now, result, since_ms)
+
+    # -- time
+
+    def _keep_alive(
+        self,
+        group: StreamsGroup,
+        member: StreamsMember,
+        now: Now,
+        settings: StreamsGroupSettings,
+    ) -> None:
+        """A member was heard of: its session starts again."""
+        group.heard_ms[member.id] = now.coordinator_ms
+        at_ms = now.coordinator_ms + settings.session_timeout_ms
+        self._timers.schedule((SESSION, group.id, member.id), at_ms)
+
+    def _wait_for_revocation(
+        self, group_id: str, member: StreamsMember, before: StreamsMember | None, now: Now
+    ) -> None:
+        """A member that has to give tasks back has so long as it said when it joined."""
+        key = (REVOCATION, group_id, member.id)
+        if member.state is not StreamsMemberState.UNREVOKED:
+            self._timers.cancel(key)
+        elif before is None or (member.revoking, member.epoch) != (before.revoking, before.epoch):
+            self._timers.schedule(key, now.coordinator_ms + max(member.rebalance_timeout_ms, 0))
+
+    def expire(self, key: tuple[str, str, str], now: Now) -> Result[None]:
+        """A timer has come."""
+        kind, group_id, member_id = key
+        result: Result[None] = Result()
+        group = self._state.streams_groups.get(group_id)
+        if group is None:
+            return result
+        if kind == INITIAL_DELAY:
+            waits = group.epoch > group.assignment_epoch
+            if waits and not is_too_young(group, now, self._settings(group_id)):
+                result.work = self._sharing.share_beside(group_id, now)
+            return result
+        member = group.members.get(member_id)
+        if member is None:
+            return result
+        since_ms = None
+        if kind == SESSION:
+            heard_ms = group.heard_ms.get(member_id, now.coordinator_ms)
+            since_ms = now.log_ms - (now.coordinator_ms - heard_ms)
+            cause = f"member {member_id} missed heartbeats"
+        elif member.state is StreamsMemberState.UNREVOKED:
+            cause = f"member {member_id} did not give tasks back in time"
+        else:
+            return result
+        self._take_out(group, member, cause, now, result, since_ms)
+        # It is tried again: without its timer the member would stay for ever.
+        result.on_failure = lambda code, now: self._again(key, now)
+        return result
+
+    def _again(self, key: tuple[str, str, str], now: Now) -> Result[None]:
+        settings = self._settings(key[1])
+        self._timers.schedule(key, now.coordinator_ms + settings.heartbeat_interval_ms)
+        return Result()
+
+    def go_on(self, group: StreamsGroup, now: Now) -> None:
+        """The group was loaded: sessions start, and so does the time for what is to be given back."""
+        settings = self._settings(group.id)
+        for member in group.members.values():
+            self._keep_alive(group, member, now, settings)
+            self._wait_for_revocation(group.id, member, None, now)
+
+    def forget(self, group_id: str) -> None:
+        """The group goes: a new one of its name waits for its own members."""
+        self._timers.cancel((INITIAL_DELAY, group_id, ""))
+
+    def end_session(self, group: StreamsGroup, member_id: str, now: Now) -> None:
+        """A member is not heard of any more."""
+        self._timers.schedule((SESSION, group.id, member_id), now.coordinator_ms)
+
+    def renew_sessions(self, now: Now) -> None:
+        """All members were just heard of."""
+        for group in self._state.streams_groups.values():
+            settings = self._settings(group.id)
+            for member in group.members.values():
+                self._keep_alive(group, member, now, settings)
+
+
+# -- requests
+
+
+def _check(request: Request) -> None:
+    """Raise KafkaError for a request that makes no sense, whoever sends it."""
+    _check_supported(request)
+    for name, value in (
+        ("MemberId", request.member_id),
+        ("GroupId", request.group_id),
+        ("RackId", request.rack_id),
+    ):
+        if value is not None and not value.strip():
+            _invalid(f"{name} can't be empty.")
+    epoch = request.member_epoch
+    lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    if epoch == JOINS:
+        _check_joins(request)
+    elif epoch == LEAVES_FOR_A_WHILE:
+        _invalid("InstanceId can't be null.")
+    elif epoch < LEAVES_FOR_A_WHILE:
+        _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
+    if any(each is None for each in lists) and any(each is not None for each in lists):
+        _invalid("If one task-type is non-null, all must be non-null.")
+    if epoch != JOINS and request.topology is not None:
+        _invalid("Topology can only be provided when (re-)joining.")
+    _check_lengths(request)
+
+
+def _check_supported(request: Request) -> None:
+    if request.instance_id is not None:
+        _invalid("Static membership is not yet supported.")
+    if request.task_offsets is not None:
+        _invalid("TaskOffsets are not supported yet.")
+    if request.task_end_offsets is not None:
+        _invalid("TaskEndOffsets are not supported yet.")
+    if request.warmup_tasks:
+        _invalid("WarmupTasks are not supported yet.")
+    subtopologies = () if request.topology is None else request.topology.subtopologies
+    if any(each.source_topic_regex for each in subtopologies):
+        _invalid("Regular expressions for source topics are not supported yet.")
+
+
+def _check_joins(request: Request) -> None:
+    if request.rebalance_timeout_ms == -1:
+        _invalid("RebalanceTimeoutMs must be provided in first request.")
+    for name, tasks in (
+        ("ActiveTasks", request.active_tasks),
+        ("StandbyTasks", request.standby_tasks),
+        ("WarmupTasks", request.warmup_tasks),
+    ):
+        if tasks is None or tasks:
+            _invalid(f"{name} must be empty when (re-)joining.")
+    if request.topology is None:
+        _invalid("Topology must be non-null when (re-)joining.")
+    else:
+        check_topology(request.topology)
+
+
+def _check_lengths(request: Request) -> None:
+    endpoint = request.user_endpoint
+    names = [request.group_id, request.member_id, request.rack_id or "", request.process_id or ""]
+    names += [endpoint.host] if endpoint is not None else []
+    tags = request.client_tags or []
+    names += [text for tag in tags[:TAGS_MAX] for text in (tag.key, tag.value)]
+    if any(len(name) > NAME_LENGTH_MAX for name in names):
+        _invalid(f"The ids of a member may have {NAME_LENGTH_MAX} characters.")
+    if len(tags) > TAGS_MAX or len({tag.key for tag in tags}) < len(tags):
+        _invalid(f"A member may have {TAGS_MAX} tags, each once.")
+    for lists in (request.active_tasks, request.standby_tasks):
+        if sum(1 + len(row.partitions) for row in lists or ()) > TASKS_OWNED_MAX:
+            _invalid(f"A member may own {TASKS_OWNED_MAX} tasks; start more members.")
+        if len({row.subtopology_id for row in lists or ()}) < len(lists or ()):
+            _invalid("A subtopology stands there twice.")
+
+
+def _check_tasks(configured: ConfiguredTopology, request: Request) -> None:
+    """Raise KafkaError INVALID_REQUEST for tasks that there are not."""
+    if configured.subtopologies is None or not configured.is_ready:
+        return
+    for row in chain(request.active_tasks or (), request.standby_tasks or ()):
+        subtopology = configured.subtopologies.get(row.subtopology_id)
+        if subtopology is None:
+            _invalid(f"Subtopology {row.subtopology_id} does not exist in the topology.")
+        for partition in row.partitions:
+            if not 0 <= partition < subtopology.tasks:
+                _invalid(
+                    f"Task {partition} for subtopology {row.subtopology_id} is invalid. Number of "
+                    f"tasks for this subtopology: {subtopology.tasks}"
+                )
+
+
+def _invalid(message: str) -> NoReturn:
+    raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+# -- members
+
+
+def _sender(group: StreamsGroup, request: Request) -> StreamsMember:
+    """Who sends the heartbeat. Raises KafkaError when that is nobody who may."""
+    if request.member_epoch == JOINS:
+        return group.members.get(request.member_id) or StreamsMember(request.member_id)
+    member = _known(group, request.member_id)
+    epoch = request.member_epoch
+    if epoch == member.epoch:
+        return member
+    is_late = epoch == member.previous_epoch and epoch < member.epoch
+    # It has not seen the answer by which its epoch rose, if it has nothing that is not its own.
+    if is_late and _is_subset(_owned(request), member.assigned):
+        return member
+    size = "greater" if epoch > member.epoch else "smaller"
+    raise KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The streams group member has a {size} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _known(group: StreamsGroup, member_id: str) -> StreamsMember:
+    member = group.members.get(member_id)
+    if member is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.id}."
+        )
+    return member
+
+
+def _is_subset(owned: TaskLists | None, assigned: HeldTasks) -> bool:
+    if owned is None:
+        return False
+    pairs = zip(owned, (keys_of(assigned.active), assigned.standby, assigned.warmup), strict=True)
+    return all(
+        each in theirs and tasks <= theirs[each]
+        for mine, theirs in pairs
+        for each, tasks in mine.items()
+    )
+
+
+def _updated(member: StreamsMember, request: Request, client: ClientInfo) -> StreamsMember:
+    """The member with what its heartbeat says; null and -1 say nothing."""
+    topology, endpoint, tags = request.topology, request.user_endpoint, request.client_tags
+    timeout_ms = request.rebalance_timeout_ms
+    process_id = request.process_id
+    return replace(
+        member,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        client_id=client.client_id,
+        client_host=client.host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        topology_epoch=member.topology_epoch if topology is None else topology.epoch,
+        process_id=member.process_id if process_id is None else process_id,
+        endpoint=member.endpoint if endpoint is None else (endpoint.host, endpoint.port),
+        tags=member.tags
+        if tags is None
+        else tuple(sorted((each.key, each.value) for each in tags)),
+    )
+
+
+def _may_have_missed(
+    group: StreamsGroup,
+    member: StreamsMember,
+    owned: TaskLists | None,
+    now: Now,
+    settings: StreamsGroupSettings,
+) -> bool:
+    """Whether a member is told its tasks again: the answer that told it may have been lost.
+
+    A member says what it has when it has taken what it was told. Who does not say so in the time
+    between two heartbeats, or before the coordinator moved, is told again. (Kafka tells once: a lost
+    answer leaves tasks that nobody works on until they are shared anew.)
+    """
+    if owned is not None:
+        if owned == member.assigned.lists():
+            group.confirmed.add(member.id)
+        else:
+            group.confirmed.discard(member.id)
+    elif member.assigned.is_empty and member.id in group.told_ms:
+        group.confirmed.add(member.id)
+    if member.id in group.confirmed:
+        return False
+    told_ms = group.told_ms.get(member.id)
+    return told_ms is None or now.coordinator_ms - told_ms >= settings.heartbeat_interval_ms
+
+
+def _owned(request: Request) -> TaskLists | None:
+    """What the member says that it has."""
+    lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    if any(each is None for each in lists):
+        return None
+    return TaskLists(
+        *(frozen((row.subtopology_id, row.partitions) for row in rows or ()) for rows in lists)
+    )
+
+
+def _rows(tasks: Tasks) -> list[Response.TaskIds]:
+    return [
+        Response.TaskIds(subtopology_id=each, partitions=sorted(tasks[each]))
+        for each in sorted(tasks)
+    ]
+
+
+# -- answers
+
+
+def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
+    return Result(Response(error_code=code, error_message=message, status=[]))
+
+
+def _unknown_group(message: str) -> NoReturn:
+    raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+
+def _note_step(step: StreamsStep, now: Now, result: Result[Any]) -> None:
+    """Write down what a heartbeat has changed."""
+    group, state = step.group, step.state()
+    if step.is_new_member:
+        cause = f"member {step.member.id} joined"
+    elif step.epoch != group.epoch:
+        cause = "topics or settings have changed"
+        if step.records and step.shares_anew and step.hash == group.metadata_hash:
+            cause = f"member {step.member.id} says something new of itself"
+    elif state is not group.state and state is StreamsGroupState.STABLE:
+        cause = "every member has its share"
+    else:
+        return
+    _note(group.id, cause, step.epoch, state, now, result)
+
+
+def _note(
+    group_id: str,
+    cause: str,
+    epoch: int,
+    state: StreamsGroupState,
+    now: Now,
+    result: Result[Any],
+    since_ms: int | None = None,
+) -> None:
+    """Write down a change and its cause."""
+    result.events.append(
+        Event(now.log_ms, group_id, printable(cause), epoch, state.value, since_ms)
+    )

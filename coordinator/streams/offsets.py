@@ -1,0 +1,72 @@
+"""Who may commit and fetch offsets of a streams group (KIP-1071).
+
+As in a consumer group (`consumer_offsets`): a commit of the present epoch of its member is taken, and so
+is one of an older epoch for a partition whose task the member has had since then.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, Check, always
+from .group import StreamsGroup, StreamsMember
+
+
+def streams_committer_check(
+    group: StreamsGroup, request: OffsetCommitRequest, version: int
+) -> Check:
+    """Whether the sender of a commit may commit now."""
+    if request.generation_id_or_member_epoch < 0 and not group.members:
+        return always(ErrorCode.NONE)
+    member = group.members.get(request.member_id)
+    if member is None:
+        return always(ErrorCode.UNKNOWN_MEMBER_ID)
+    if version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
+        return always(ErrorCode.UNSUPPORTED_VERSION)
+    epoch = request.generation_id_or_member_epoch
+    return _epoch_check(group, member, epoch, ErrorCode.STALE_MEMBER_EPOCH)
+
+
+def streams_transactional_check(group: StreamsGroup, request: OffsetCommitRequest) -> Check:
+    """Whether the sender of a commit in a transaction may commit now.
+
+    Who names no member is not asked for one: the transaction fences its producers.
+    """
+    epoch = request.generation_id_or_member_epoch
+    names_member = bool(request.member_id) or request.group_instance_id is not None
+    if epoch < 0 and (not group.members or (epoch == -1 and not names_member)):
+        return always(ErrorCode.NONE)
+    member = group.members.get(request.member_id)
+    if member is None:
+        return always(ErrorCode.UNKNOWN_MEMBER_ID)
+    # This request has no other error for it.
+    return _epoch_check(group, member, epoch, ErrorCode.ILLEGAL_GENERATION)
+
+
+def streams_fetcher_error(group: StreamsGroup, request: OffsetFetchRequest.Group) -> ErrorCode:
+    """Why the sender of a fetch gets no offsets; only who says that it is a member is checked."""
+    if request.member_id is None and request.member_epoch < 0:
+        return ErrorCode.NONE
+    member = group.members.get(request.member_id or "")
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    is_present = request.member_epoch == member.epoch
+    return ErrorCode.NONE if is_present else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def _epoch_check(group: StreamsGroup, member: StreamsMember, epoch: int, stale: ErrorCode) -> Check:
+    if epoch == member.epoch:
+        return always(ErrorCode.NONE)
+    if epoch > member.epoch or group.topology is None:
+        return always(stale)
+    subtopologies = group.topology.sources
+
+    def check(topic: str, topic_id: UUID, partition: int) -> ErrorCode:
+        subtopology = subtopologies.get(topic)
+        got_in = None if subtopology is None else member.got_in(subtopology, partition)
+        return stale if got_in is None or epoch < got_in else ErrorCode.NONE
+
+    return Check(ErrorCode.NONE, check)

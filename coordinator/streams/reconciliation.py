@@ -1,0 +1,146 @@
+"""How a member of a streams group gets from what it has to its target (KIP-1071).
+
+As in a consumer group (`reconciliation`), with two differences. A process has a task once: a member
+waits for an active task until no process works on it and its own process keeps no copy, and for a copy
+until its own process has the task for nothing else. And the epoch of a member rises by one when it has
+given back what it was told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from ..common.modern_group import UnknownMemberState
+from .group import (
+    NO_TASKS,
+    NOTHING,
+    ActiveTasks,
+    HeldTasks,
+    StreamsGroup,
+    StreamsMember,
+    StreamsMemberState,
+    TaskLists,
+    Tasks,
+)
+
+_Taken: TypeAlias = Callable[[str, int], bool]
+"""Whether a task is not free yet."""
+
+
+def reconcile(
+    member: StreamsMember,
+    epoch: int,
+    target: TaskLists,
+    owned: TaskLists | None,
+    group: StreamsGroup,
+) -> StreamsMember:
+    """The member after the next step towards its target; the same one when it has to wait.
+
+    Parameters:
+      member: As it is, with what its heartbeat has changed.
+      epoch, target: What it shall have, and the epoch of the group for which that was computed.
+      owned: What it says that it has; None when it says nothing, as in most heartbeats.
+      group: Who has which task.
+
+    Raises UnknownMemberState.
+    """
+    if member.is_reconciled_to(epoch):
+        return member
+    if member.state is StreamsMemberState.UNKNOWN:
+        if owned is None or not owned.is_empty:
+            raise UnknownMemberState
+        return _next(member, epoch, epoch, target, owned, group)
+    if member.state is StreamsMemberState.UNREVOKED:
+        if owned is None or owned.has_any(member.revoking):
+            return member
+        return _next(member, member.epoch + 1, epoch, target, owned, group)
+    return _next(member, member.epoch, epoch, target, owned, group)
+
+
+def _next(
+    member: StreamsMember,
+    own_epoch: int,
+    epoch: int,
+    target: TaskLists,
+    owned: TaskLists | None,
+    group: StreamsGroup,
+) -> StreamsMember:
+    """The step to what the target says, as far as it can be made now."""
+    process_id = member.process_id
+
+    def is_worked_on(subtopology: str, partition: int) -> bool:
+        return group.active_process(subtopology, partition) is not None or group.keeps(
+            process_id, subtopology, partition
+        )
+
+    def is_in_process(subtopology: str, partition: int) -> bool:
+        return group.active_process(subtopology, partition) == process_id or group.keeps(
+            process_id, subtopology, partition
+        )
+
+    had = member.assigned
+    active = _active_step(had.active, target.active, epoch, is_worked_on)
+    standby = _step(had.standby, target.standby, is_in_process)
+    warmup = _step(had.warmup, target.warmup, is_in_process)
+    revoking = HeldTasks(active[1], standby[1], warmup[1])
+    if not revoking.is_empty and (owned is None or owned.has_any(revoking)):
+        kept = HeldTasks(active[0], standby[0], warmup[0])
+        return _changed(member, own_epoch, StreamsMemberState.UNREVOKED, kept, revoking)
+    waits = active[3] or standby[3] or warmup[3]
+    state = StreamsMemberState.UNRELEASED if waits else StreamsMemberState.STABLE
+    return _changed(member, epoch, state, HeldTasks(active[2], standby[2], warmup[2]), NOTHING)
+
+
+def _active_step(
+    had: ActiveTasks, target: Tasks, epoch: int, is_taken: _Taken
+) -> tuple[ActiveTasks, ActiveTasks, ActiveTasks, bool]:
+    """What stays, what goes, what stays or is free; and whether some is not free yet."""
+    kept: dict[str, dict[int, int]] = {}
+    gone: dict[str, dict[int, int]] = {}
+    for subtopology, tasks in had.items():
+        wanted = target.get(subtopology, frozenset())
+        _put(kept, subtopology, {each: tasks[each] for each in tasks if each in wanted})
+        _put(gone, subtopology, {each: tasks[each] for each in tasks if each not in wanted})
+    after, waits = dict(kept), False
+    for subtopology, wanted in target.items():
+        known = kept.get(subtopology, {})
+        new = [each for each in sorted(wanted) if each not in known]
+        free = [each for each in new if not is_taken(subtopology, each)]
+        waits = waits or len(free) < len(new)
+        _put(after, subtopology, known | dict.fromkeys(free, epoch))
+    return kept, gone, after, waits
+
+
+def _step(had: Tasks, target: Tasks, is_taken: _Taken) -> tuple[Tasks, Tasks, Tasks, bool]:
+    """As `_active_step`, of copies: those have no epochs."""
+    epochs = {subtopology: dict.fromkeys(tasks, 0) for subtopology, tasks in had.items()}
+    kept, gone, after, waits = _active_step(epochs, target, 0, is_taken)
+    return _bare(kept), _bare(gone), _bare(after), waits
+
+
+def _bare(tasks: ActiveTasks) -> Tasks:
+    return {each: frozenset(partitions) for each, partitions in tasks.items()} or NO_TASKS
+
+
+def _changed(
+    member: StreamsMember,
+    epoch: int,
+    state: StreamsMemberState,
+    assigned: HeldTasks,
+    revoking: HeldTasks,
+) -> StreamsMember:
+    return replace(
+        member,
+        previous_epoch=member.epoch,
+        epoch=epoch,
+        state=state,
+        assigned=assigned,
+        revoking=revoking,
+    )
+
+
+def _put(into: dict[str, dict[int, int]], subtopology: str, tasks: dict[int, int]) -> None:
+    if tasks:
+        into[subtopology] = tasks

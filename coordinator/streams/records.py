@@ -1,0 +1,150 @@
+"""State to record for streams groups (`streams_replay` is the way back)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kbroker.protocol.streams_group_metadata import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+    StreamsGroupTopologyKey,
+    encode_key,
+    encode_value,
+)
+
+from ..common.result import CoordinatorRecord
+from .group import ActiveTasks, StreamsGroup, StreamsMember, TaskLists, Tasks
+from .topology import Topology
+
+
+def epoch_record(
+    group_id: str, epoch: int, metadata_hash: int, validated_epoch: int, configs: Mapping[str, str]
+) -> CoordinatorRecord:
+    """A group has a new epoch."""
+    value = StreamsGroupMetadataValue(
+        epoch=epoch,
+        metadata_hash=metadata_hash,
+        validated_topology_epoch=validated_epoch,
+        last_assignment_configs=[
+            StreamsGroupMetadataValue.AssignmentConfig(key=key, value=configs[key])
+            for key in sorted(configs)
+        ],
+    )
+    return _record(StreamsGroupMetadataKey(group_id=group_id), value)
+
+
+def topology_record(group_id: str, topology: Topology) -> CoordinatorRecord:
+    """The application of a group has a topology."""
+    return _record(StreamsGroupTopologyKey(group_id=group_id), topology.value)
+
+
+def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
+    """What a member says of itself."""
+    cls = StreamsGroupMemberMetadataValue
+    endpoint = None
+    if member.endpoint is not None:
+        endpoint = cls.Endpoint(host=member.endpoint[0], port=member.endpoint[1])
+    value = cls(
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        user_endpoint=endpoint,
+        client_tags=[cls.KeyValue(key=key, value=value) for key, value in sorted(member.tags)],
+    )
+    return _record(StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value)
+
+
+def current_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
+    """What a member has."""
+    value = StreamsGroupCurrentMemberAssignmentValue(
+        member_epoch=member.epoch,
+        previous_member_epoch=member.previous_epoch,
+        state=member.state.value,
+        active_tasks=_with_epochs(member.assigned.active),
+        standby_tasks=_without_epochs(member.assigned.standby),
+        warmup_tasks=_without_epochs(member.assigned.warmup),
+        active_tasks_pending_revocation=_with_epochs(member.revoking.active),
+        standby_tasks_pending_revocation=_without_epochs(member.revoking.standby),
+        warmup_tasks_pending_revocation=_without_epochs(member.revoking.warmup),
+    )
+    key = StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.id)
+    return _record(key, value)
+
+
+def target_record(group_id: str, member_id: str, target: TaskLists) -> CoordinatorRecord:
+    """What a member shall have."""
+    cls = StreamsGroupTargetAssignmentMemberValue
+    active, standby, warmup = (
+        [cls.TaskIds(subtopology_id=each, partitions=sorted(tasks[each])) for each in sorted(tasks)]
+        for tasks in target
+    )
+    key = StreamsGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return _record(key, cls(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup))
+
+
+def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
+    """For which epoch of the group the targets are; `at_ms` is log time."""
+    value = StreamsGroupTargetAssignmentMetadataValue(
+        assignment_epoch=epoch, assignment_timestamp=at_ms
+    )
+    return _record(StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value)
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """A member is gone."""
+    keys = (
+        StreamsGroupCurrentMemberAssignmentKey,
+        StreamsGroupTargetAssignmentMemberKey,
+        StreamsGroupMemberMetadataKey,
+    )
+    return [_record(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
+
+
+def streams_group_tombstones(group: StreamsGroup) -> list[CoordinatorRecord]:
+    """A group is gone with all that it had, but for its offsets."""
+    records = []
+    for member_id in dict.fromkeys((*group.members, *group.targets)):
+        records += member_tombstones(group.id, member_id)
+    keys = (
+        StreamsGroupTargetAssignmentMetadataKey,
+        StreamsGroupMetadataKey,
+        StreamsGroupTopologyKey,
+    )
+    return records + [_record(cls(group_id=group.id), None) for cls in keys]
+
+
+def _with_epochs(tasks: ActiveTasks) -> list[StreamsGroupCurrentMemberAssignmentValue.TaskIds]:
+    return [
+        StreamsGroupCurrentMemberAssignmentValue.TaskIds(
+            subtopology_id=each,
+            partitions=sorted(tasks[each]),
+            assignment_epochs=[tasks[each][partition] for partition in sorted(tasks[each])],
+        )
+        for each in sorted(tasks)
+    ]
+
+
+def _without_epochs(tasks: Tasks) -> list[StreamsGroupCurrentMemberAssignmentValue.TaskIds]:
+    return [
+        StreamsGroupCurrentMemberAssignmentValue.TaskIds(
+            subtopology_id=each, partitions=sorted(tasks[each])
+        )
+        for each in sorted(tasks)
+    ]
+
+
+def _record(key: Any, value: Any | None) -> CoordinatorRecord:
+    return CoordinatorRecord(encode_key(key), None if value is None else encode_value(value))

@@ -1,0 +1,208 @@
+"""Record to state for streams groups: the only writer of what is persisted of them.
+
+As with consumer groups (`consumer_replay`), no record insists on another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.streams_group_metadata import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTopologyKey,
+    decode_key,
+    decode_value,
+)
+
+from ..state import ShardState
+from .group import (
+    NO_ACTIVE_TASKS,
+    NOTHING,
+    ActiveTasks,
+    HeldTasks,
+    StreamsGroup,
+    StreamsMember,
+    StreamsMemberState,
+    TaskLists,
+    Tasks,
+    frozen,
+)
+from .topology import Topology
+
+NO_EPOCH = -1
+_Rows = Iterable[StreamsGroupCurrentMemberAssignmentValue.TaskIds]
+
+
+def replay_streams_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
+    """Apply one record; whether it is one about a streams group.
+
+    Raises DecodeError.
+    """
+    entry = decode_key(key)
+    if entry is None:
+        return False
+    if value is not None:
+        group = state.streams_groups.get(entry.group_id) or state.begin_streams_group(
+            entry.group_id
+        )
+        _PUT[type(entry)](group, entry, decode_value(entry, value))
+        return True
+    known = state.streams_groups.get(entry.group_id)
+    if known is None:
+        return True
+    if isinstance(entry, StreamsGroupMetadataKey):
+        state.end_streams_group(entry.group_id)
+    else:
+        _DELETE[type(entry)](known, entry)
+    return True
+
+
+def _put_epoch(group: StreamsGroup, key: Any, value: StreamsGroupMetadataValue) -> None:
+    group.epoch = value.epoch
+    group.metadata_hash = value.metadata_hash
+    group.validated_epoch = value.validated_topology_epoch
+    group.assignment_configs = {
+        each.key: each.value for each in value.last_assignment_configs or ()
+    }
+
+
+def _put_member(
+    group: StreamsGroup,
+    key: StreamsGroupMemberMetadataKey,
+    value: StreamsGroupMemberMetadataValue,
+) -> None:
+    endpoint = value.user_endpoint
+    group.put(
+        replace(
+            group.members.get(key.member_id) or StreamsMember(key.member_id),
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            topology_epoch=value.topology_epoch,
+            process_id=value.process_id,
+            endpoint=None if endpoint is None else (endpoint.host, endpoint.port),
+            tags=tuple((each.key, each.value) for each in value.client_tags),
+        )
+    )
+
+
+def _delete_member(group: StreamsGroup, key: StreamsGroupMemberMetadataKey) -> None:
+    group.remove(key.member_id)
+
+
+def _put_assignment(group: StreamsGroup, key: Any, value: Any) -> None:
+    group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
+
+
+def _delete_assignment(group: StreamsGroup, key: Any) -> None:
+    group.set_assignment_epoch(NO_EPOCH, 0)
+
+
+def _put_target(group: StreamsGroup, key: Any, value: Any) -> None:
+    group.targets[key.member_id] = TaskLists(
+        *(
+            frozen((row.subtopology_id, row.partitions) for row in rows)
+            for rows in (value.active_tasks, value.standby_tasks, value.warmup_tasks)
+        )
+    )
+
+
+def _delete_target(group: StreamsGroup, key: Any) -> None:
+    group.targets.pop(key.member_id, None)
+
+
+def _put_current(
+    group: StreamsGroup,
+    key: StreamsGroupCurrentMemberAssignmentKey,
+    value: StreamsGroupCurrentMemberAssignmentValue,
+) -> None:
+    known = {each.value for each in StreamsMemberState}
+    state = StreamsMemberState(value.state) if value.state in known else StreamsMemberState.UNKNOWN
+    epoch = value.member_epoch
+    group.put(
+        replace(
+            group.members.get(key.member_id) or StreamsMember(key.member_id),
+            epoch=epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=state,
+            assigned=HeldTasks(
+                _active(value.active_tasks, epoch),
+                _copies(value.standby_tasks),
+                _copies(value.warmup_tasks),
+            ),
+            revoking=HeldTasks(
+                _active(value.active_tasks_pending_revocation, epoch),
+                _copies(value.standby_tasks_pending_revocation),
+                _copies(value.warmup_tasks_pending_revocation),
+            ),
+        )
+    )
+
+
+def _delete_current(group: StreamsGroup, key: StreamsGroupCurrentMemberAssignmentKey) -> None:
+    member = group.members.get(key.member_id)
+    if member is not None:
+        group.put(
+            replace(
+                member, epoch=NO_EPOCH, previous_epoch=NO_EPOCH, assigned=NOTHING, revoking=NOTHING
+            )
+        )
+
+
+def _active(rows: _Rows, epoch: int) -> ActiveTasks:
+    """Tasks with the epochs in which they came; where those are not kept it is `epoch`."""
+    found: dict[str, dict[int, int]] = {}
+    for row in rows:
+        epochs = row.assignment_epochs
+        if epochs is None or len(epochs) != len(row.partitions):
+            epochs = [epoch] * len(row.partitions)
+        found[row.subtopology_id] = dict(zip(row.partitions, epochs, strict=True))
+    return found or NO_ACTIVE_TASKS
+
+
+def _copies(rows: _Rows) -> Tasks:
+    return frozen((row.subtopology_id, row.partitions) for row in rows)
+
+
+def _put_topology(group: StreamsGroup, key: Any, value: Any) -> None:
+    group.topology = Topology(value)
+    group.configure(None)
+
+
+def _delete_topology(group: StreamsGroup, key: Any) -> None:
+    group.topology = None
+    group.configure(None)
+
+
+_PUT: Mapping[type[Any], Callable[[StreamsGroup, Any, Any], None]] = MappingProxyType(
+    {
+        StreamsGroupMetadataKey: _put_epoch,
+        StreamsGroupMemberMetadataKey: _put_member,
+        StreamsGroupTargetAssignmentMetadataKey: _put_assignment,
+        StreamsGroupTargetAssignmentMemberKey: _put_target,
+        StreamsGroupCurrentMemberAssignmentKey: _put_current,
+        StreamsGroupTopologyKey: _put_topology,
+    }
+)
+_DELETE: Mapping[type[Any], Callable[[StreamsGroup, Any], None]] = MappingProxyType(
+    {
+        StreamsGroupMemberMetadataKey: _delete_member,
+        StreamsGroupTargetAssignmentMetadataKey: _delete_assignment,
+        StreamsGroupTargetAssignmentMemberKey: _delete_target,
+        StreamsGroupCurrentMemberAssignmentKey: _delete_current,
+        StreamsGroupTopologyKey: _delete_topology,
+    }
+)

@@ -1,0 +1,298 @@
+"""When the tasks of a streams group are shared anew, and how (KIP-1071).
+
+A step changes one member. It raises the epoch of the group where that, a change of the topics or other
+settings ask for other shares; then a target is computed for the new epoch, unless the group is new and
+waits for more members, or the target before is too young. Where there are many tasks that is done
+beside clients, and the members learn of it with their next heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from itertools import islice
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+
+from ..common.result import CoordinatorRecord, Now, Pieces, Result
+from ..common.settings import StreamsGroupSettings
+from ..common.targets import AT_ONCE, MEMBERS_AT_ONCE, RECORDS_AT_ONCE, all_of
+from ..common.timers import Timers
+from ..common.topics import KnownTopics
+from ..state import ShardState
+from .assignor import TaskMember, TaskTargets, assign_tasks
+from .group import (
+    NO_TARGET,
+    NO_TOPOLOGY_EPOCH,
+    StreamsGroup,
+    StreamsGroupState,
+    StreamsMember,
+    TaskLists,
+)
+from .records import assignment_record, epoch_record, target_record, topology_record
+from .topics import ConfiguredTopology, configure
+from .topology import Topology, topology_of
+
+INITIAL_DELAY = "streams initial delay"
+STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
+"""Codes of a status; the others are in `streams_topics`."""
+STANDBY_REPLICAS = "num.standby.replicas"
+
+Said = StreamsGroupHeartbeatRequest.Topology
+Status = StreamsGroupHeartbeatResponse.Status
+
+
+class StreamsStep:
+    """What becomes of a group by one heartbeat of one member.
+
+    Attributes:
+      group: As it is. It need not be in the state yet.
+      records: What is to be stored.
+      before, member: The member as it is known (an empty one if it is new), and as it will be.
+      topology, configured: The group's, and what became of it.
+      epoch, assignment_epoch, hash: The group's, as they will be.
+      shares_anew: The epoch is to rise.
+      statuses: What the member is to be told.
+      work: What is to be done beside clients, once the records are stored.
+    """
+
+    __slots__ = (
+        "assignment_epoch",
+        "before",
+        "configured",
+        "epoch",
+        "group",
+        "hash",
+        "member",
+        "records",
+        "shares_anew",
+        "statuses",
+        "topology",
+        "work",
+    )
+
+    def __init__(self, group: StreamsGroup, records: list[CoordinatorRecord]) -> None:
+        self.group = group
+        self.records = records
+        self.before = self.member = StreamsMember("")
+        self.topology: Topology | None = group.topology
+        self.configured: ConfiguredTopology | None = None
+        self.epoch = group.epoch
+        self.assignment_epoch = group.assignment_epoch
+        self.hash = group.metadata_hash
+        self.shares_anew = False
+        self.statuses: list[Status] = []
+        self.work: Pieces | None = None
+
+    @property
+    def is_new_member(self) -> bool:
+        return self.member.id not in self.group.members
+
+    def tell(self, code: int, detail: str) -> None:
+        """Add a status to the answer."""
+        self.statuses.append(Status(status_code=code, status_detail=detail))
+
+    def members(self) -> list[StreamsMember]:
+        """All members as they will be."""
+        return list((self.group.members | {self.member.id: self.member}).values())
+
+    def state(self) -> StreamsGroupState:
+        """Where the group will stand."""
+        if self.configured is None or not self.configured.is_ready:
+            return StreamsGroupState.NOT_READY
+        if self.epoch > self.assignment_epoch:
+            return StreamsGroupState.ASSIGNING
+        group = self.group
+        is_new = self.assignment_epoch != group.assignment_epoch
+        waiting = group.members if is_new else group.unreconciled
+        waits = any(each != self.member.id for each in waiting)
+        if waits or not self.member.is_reconciled_to(self.assignment_epoch):
+            return StreamsGroupState.RECONCILING
+        return StreamsGroupState.STABLE
+
+
+class StreamsSharing:
+    """Topologies, epochs and targets of the streams groups of one shard."""
+
+    def __init__(
+        self, state: ShardState, timers: Timers[tuple[str, str, str]], topics: KnownTopics
+    ) -> None:
+        self._state = state
+        self._timers = timers
+        self._topics = topics
+
+    # -- the topology
+
+    def take_topology(self, step: StreamsStep, said: Said | None) -> None:
+        """The topology that a member brings: the first one counts, and all others have the same.
+
+        Raises KafkaError INVALID_REQUEST.
+        """
+        group, known = step.group, step.group.topology
+        if said is not None:
+            brought = topology_of(said)
+            if known is None:
+                step.topology = brought
+                step.records.append(topology_record(group.id, brought))
+            elif known.epoch <= brought.epoch and known != brought:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet."
+                )
+        if known is not None and step.member.topology_epoch < known.epoch:
+            step.tell(
+                STALE_TOPOLOGY,
+                f"The member's topology epoch {step.member.topology_epoch} is behind the group's "
+                f"topology epoch {known.epoch}.",
+            )
+
+    def configure(self, step: StreamsStep) -> ConfiguredTopology:
+        """What became of the topology; it is looked at again when topics have changed.
+
+        Raises KafkaError STREAMS_INVALID_TOPOLOGY.
+        """
+        group, topology = step.group, step.topology
+        if topology is None:  # its record was lost: a member has to bring it again
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Group {group.id} has no topology.")
+        configured = group.configured
+        if configured is None or group.topics_version != self._topics.version:
+            step.hash = self._topics.hash_of(topology.required)
+            is_other = step.hash != group.metadata_hash
+            step.shares_anew = step.shares_anew or is_other
+            if configured is None or is_other:
+                configured = configure(topology, self._topics.count_of)
+                group.configure(configured)
+        step.configured = configured
+        return configured
+
+    # -- the epoch
+
+    def advance(self, step: StreamsStep, settings: StreamsGroupSettings) -> None:
+        """Raise the epoch of the group where the step, topics or settings ask for it."""
+        group, configured = step.group, step.configured
+        assert configured is not None
+        validated = configured.epoch if configured.is_ready else NO_TOPOLOGY_EPOCH
+        configs = {STANDBY_REPLICAS: str(settings.standby_replicas)}
+        if (
+            step.shares_anew
+            or validated != group.validated_epoch
+            or configs != group.assignment_configs
+        ):
+            step.epoch += 1
+            step.records.append(epoch_record(group.id, step.epoch, step.hash, validated, configs))
+        group.topics_version = self._topics.version
+
+    # -- the target
+
+    def share(
+        self, step: StreamsStep, now: Now, settings: StreamsGroupSettings
+    ) -> tuple[int, TaskLists]:
+        """The target of the member and its epoch: a new one, if it is time for one."""
+        group = step.group
+        known = group.targets.get(step.member.id, NO_TARGET)
+        delay = (INITIAL_DELAY, group.id, "")
+        delay_ms = settings.initial_rebalance_delay_ms
+        if not group.members and delay_ms > 0 and self._timers.deadline(delay) is None:
+            self._timers.schedule(delay, now.coordinator_ms + delay_ms)
+        if self._timers.deadline(delay) is not None:
+            step.tell(
+                ASSIGNMENT_DELAYED,
+                "Assignment delayed due to the configured initial rebalance delay.",
+            )
+            return group.assignment_epoch, NO_TARGET
+        if step.epoch <= group.assignment_epoch or group.is_assigning:
+            return group.assignment_epoch, known
+        if is_too_young(group, now, settings):
+            step.tell(
+                ASSIGNMENT_DELAYED,
+                "Assignment delayed due to the configured assignment interval.",
+            )
+            return group.assignment_epoch, known
+        assert step.configured is not None
+        members = step.members()
+        if _size(step.configured, len(members)) > AT_ONCE:
+            step.work = self.share_beside(group.id, now)
+            return group.assignment_epoch, known
+        standbys = settings.standby_replicas
+        targets = all_of(_targets(group, members, step.configured, standbys))
+        step.records += _changed(group, targets.items())
+        step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
+        step.assignment_epoch = step.epoch
+        return step.epoch, targets[step.member.id]
+
+    def share_beside(self, group_id: str, now: Now) -> Pieces:
+        """Compute the target of a group in pieces, for its epoch as it is at the beginning."""
+        group = self._state.streams_groups.get(group_id)
+        if group is None or group.is_assigning or not group.members or group.configured is None:
+            return
+        group.is_assigning = True
+        epoch = group.epoch
+        standbys = int(group.assignment_configs.get(STANDBY_REPLICAS, "0"))
+        members = tuple(group.members.values())
+        targets = yield from _targets(group, members, group.configured, standbys)
+        changed = iter(targets.items())
+        while some := list(islice(changed, RECORDS_AT_ONCE)):
+            result: Result[None] = Result()
+            left = [each for each in some if each[0] in group.members]
+            result.records = _changed(group, left)
+            result.on_failure = _give_up(group)
+            yield result if result.records else None
+            if self._state.streams_groups.get(group_id) is not group or not group.is_assigning:
+                return
+        group.is_assigning = False
+        result = Result()
+        result.records.append(assignment_record(group_id, epoch, now.log_ms))
+        result.on_failure = _give_up(group)
+        yield result
+
+
+def is_too_young(group: StreamsGroup, now: Now, settings: StreamsGroupSettings) -> bool:
+    """Whether it is not time yet for another target."""
+    wait_ms = group.assigned_at_ms + settings.assignment_interval_ms - now.log_ms
+    return bool(group.assigned_at_ms) and 0 < wait_ms <= settings.assignment_interval_ms
+
+
+def _size(configured: ConfiguredTopology, members: int) -> int:
+    """How much work it is to share the tasks."""
+    if not configured.is_ready:
+        return members
+    return members + sum(each.tasks for each in (configured.subtopologies or {}).values())
+
+
+def _targets(
+    group: StreamsGroup,
+    members: Iterable[StreamsMember],
+    configured: ConfiguredTopology,
+    standby_replicas: int,
+) -> Generator[None, None, TaskTargets]:
+    """Let the assignor share, in pieces; without all topics nobody has anything to do."""
+    known: dict[str, TaskMember] = {}
+    for count, member in enumerate(members, 1):
+        target = group.targets.get(member.id, NO_TARGET)
+        known[member.id] = TaskMember(member.process_id, target)
+        if not count % MEMBERS_AT_ONCE:
+            yield
+    if configured.subtopologies is None or not configured.is_ready:
+        return dict.fromkeys(known, NO_TARGET)
+    return (yield from assign_tasks(known, configured.subtopologies, standby_replicas))
+
+
+def _changed(
+    group: StreamsGroup, targets: Iterable[tuple[str, TaskLists]]
+) -> list[CoordinatorRecord]:
+    """Those of these targets that are others than before."""
+    return [
+        target_record(group.id, member_id, target)
+        for member_id, target in targets
+        if target != group.targets.get(member_id)
+    ]
+
+
+def _give_up(group: StreamsGroup) -> Callable[..., Result[None]]:
+    def stop(code: object, now: Now) -> Result[None]:
+        group.is_assigning = False  # the next heartbeat begins again
+        return Result()
+
+    return stop

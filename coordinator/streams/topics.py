@@ -1,0 +1,304 @@
+"""Which topics a topology needs, and with how many partitions (KIP-1071).
+
+Topics that the application reads are there, made by somebody. Those between its subtopologies
+(repartition topics) and those that keep its state (changelogs) are internal: how many partitions they
+have follows from what is read, and the coordinator has them made. Tasks are shared once all topics are
+there, each with as many partitions as it must have.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, NoReturn, TypeAlias
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
+
+from .topology import Topology, sources_of
+
+Subtopology: TypeAlias = StreamsGroupTopologyValue.Subtopology
+CountOf: TypeAlias = Callable[[str], "int | None"]
+"""Partitions of a topic; None when there is no such topic."""
+
+MISSING_SOURCE_TOPICS, INCORRECTLY_PARTITIONED_TOPICS, MISSING_INTERNAL_TOPICS = 1, 2, 3
+"""Codes of a status, as members are told."""
+NAMES_SHOWN = 3
+TASKS_MAX = 20_000
+"""Of one group; a single member may have all of them, and takes them in one step."""
+
+
+class InternalTopic(NamedTuple):
+    """A topic of the application's own; 0 replicas stand for the default."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: tuple[tuple[str, str], ...]
+
+
+class ConfiguredSubtopology(NamedTuple):
+    """A subtopology whose topics are known."""
+
+    tasks: int
+    sources: frozenset[str]
+    """All that it reads, repartition topics too."""
+    source_topics: tuple[str, ...]
+    sinks: tuple[str, ...]
+    repartition_sources: tuple[InternalTopic, ...]
+    changelogs: tuple[InternalTopic, ...]
+
+    @property
+    def is_stateful(self) -> bool:
+        return bool(self.changelogs)
+
+
+class Problem(NamedTuple):
+    """Why no tasks can be shared: the code of a status, and its words."""
+
+    status: int
+    detail: str
+
+
+class ConfiguredTopology(NamedTuple):
+    """What became of a topology: `subtopologies` by id, None where nothing can be said of them."""
+
+    epoch: int
+    subtopologies: Mapping[str, ConfiguredSubtopology] | None
+    missing: Mapping[str, InternalTopic]
+    """Internal topics that are to be made."""
+    problem: Problem | None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.problem is None
+
+
+class _Wrong(Exception):
+    """There is a problem with the topics."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.problem = Problem(status, detail)
+
+
+def configure(topology: Topology, count_of: CountOf) -> ConfiguredTopology:
+    """Find out what topics a topology needs, from those that there are.
+
+    Raises KafkaError STREAMS_INVALID_TOPOLOGY where that is not decided by the topology.
+    """
+    try:
+        _check_sources(topology, count_of)
+        counts = _Counts(topology, count_of)
+        counts.decide()
+        subtopologies = {
+            each: counts.configured(topology.subtopologies[each])
+            for each in sorted(topology.subtopologies)
+        }
+        missing = _missing(topology, subtopologies, count_of)
+    except _Wrong as wrong:
+        return ConfiguredTopology(topology.epoch, None, {}, wrong.problem)
+    if sum(each.tasks for each in subtopologies.values()) > TASKS_MAX:
+        _invalid(f"A group may have {TASKS_MAX} tasks.")
+    problem = None
+    if missing:
+        detail = f"Internal topics are missing: {_some(missing)}"
+        problem = Problem(MISSING_INTERNAL_TOPICS, detail)
+    return ConfiguredTopology(topology.epoch, subtopologies, missing, problem)
+
+
+def _check_sources(topology: Topology, count_of: CountOf) -> None:
+    wanted = {name for each in topology.subtopologies.values() for name in each.source_topics}
+    missing = sorted(name for name in wanted if count_of(name) is None)
+    if missing:
+        raise _Wrong(MISSING_SOURCE_TOPICS, f"Source topics {_some(missing)} are missing.")
+
+
+class _Counts:
+    """How many partitions each topic of a topology has, or must have."""
+
+    def __init__(self, topology: Topology, count_of: CountOf) -> None:
+        self._subtopologies = list(topology.subtopologies.values())
+        self._count_of = count_of
+        self._decided: dict[str, int] = {}
+        repartition = [t for each in self._subtopologies for t in each.repartition_source_topics]
+        self._fixed = {topic.name: topic.partitions for topic in repartition if topic.partitions}
+        self._flexible = {topic.name for topic in repartition if not topic.partitions}
+
+    def decide(self) -> None:
+        """Find the number of partitions of each internal topic."""
+        self._decided = self._repartition_counts()
+        for topic in {*self._fixed, *self._flexible}:
+            if topic not in self._decided:
+                _invalid(
+                    "Failed to compute number of partitions for all repartition topics, because a "
+                    "repartition source topic is never used as a sink topic."
+                )
+        for each in self._subtopologies:
+            self._copartition(each)
+        for each in self._subtopologies:
+            most = max(map(self._count, sources_of(each)), default=None)
+            if most is None:
+                _invalid(f"No source topics found for subtopology {each.subtopology_id}")
+            self._decided |= dict.fromkeys((t.name for t in each.state_changelog_topics), most)
+
+    def _count(self, topic: str) -> int:
+        """Of a topic that is there or decided."""
+        found = self._count_of(topic)
+        return self._decided[topic] if found is None else found
+
+    # -- repartition topics
+
+    def _repartition_counts(self) -> dict[str, int]:
+        """Counts of repartition topics, from what the subtopologies that write to them read.
+
+        One may read what another one writes. They are gone through in their order, again and again,
+        until all are decided; each is looked at only when something that it reads was decided.
+        """
+        counts = dict(self._fixed)
+        readers: dict[str, list[int]] = {}
+        for place, each in enumerate(self._subtopologies):
+            for topic in each.repartition_source_topics:
+                readers.setdefault(topic.name, []).append(place)
+        waiting = [(0, place) for place in range(len(self._subtopologies))]
+        while waiting:
+            turn, place = heapq.heappop(waiting)
+            subtopology = self._subtopologies[place]
+            new = [topic for topic in subtopology.repartition_sink_topics if topic not in counts]
+            most = self._most(subtopology, counts) if new else None
+            if most is None:
+                continue
+            for name in new:
+                counts[name] = most
+                for reader in readers.get(name, ()):
+                    heapq.heappush(waiting, (turn if reader > place else turn + 1, reader))
+        for subtopology in self._subtopologies:
+            if any(topic not in counts for topic in subtopology.repartition_sink_topics):
+                _invalid(
+                    "Failed to compute number of partitions for all repartition topics. There may be "
+                    "loops in the topology that cannot be resolved."
+                )
+        return counts
+
+    def _most(self, subtopology: Subtopology, counts: Mapping[str, int]) -> int | None:
+        known = [counts.get(topic.name) for topic in subtopology.repartition_source_topics]
+        known += [self._count_of(topic) for topic in subtopology.source_topics]
+        return max((count for count in known if count is not None), default=None)
+
+    # -- copartitioned topics
+
+    def _copartition(self, subtopology: Subtopology) -> None:
+        for group in subtopology.copartition_groups:
+            topics = {subtopology.source_topics[index] for index in group.source_topics}
+            topics |= {
+                subtopology.repartition_source_topics[index].name
+                for index in group.repartition_source_topics
+            }
+            if topics:
+                self._enforce(topics)
+
+    def _enforce(self, topics: Collection[str]) -> None:
+        """Give the repartition topics among these, which are read together, one number."""
+        own = {t: self._count(t) for t in topics if t in self._fixed or t in self._flexible}
+        others = {topic: self._count(topic) for topic in topics if topic not in own}
+        if others:
+            count = _same(others)
+        elif self._fixed:
+            count = self._fixed_count(own)
+        else:
+            count = max(own.values())
+            if not count:
+                _invalid(
+                    "All topics in the copartition group had undefined partition number: "
+                    f"[{', '.join(own)}]"
+                )
+        for topic, known in own.items():
+            self._decided[topic] = count
+            if topic in self._fixed and known != count:
+                raise _Wrong(
+                    INCORRECTLY_PARTITIONED_TOPICS,
+                    f"Number of partitions [{known}] of repartition topic [{topic}] doesn't match "
+                    f"number of partitions [{count}] of the source topic.",
+                )
+
+    def _fixed_count(self, own: Mapping[str, int]) -> int:
+        """That of all repartition topics with a number of their own, as Kafka wants it."""
+        counts = {self._count(topic) for topic in self._fixed}
+        if len(counts) > 1:
+            raise _Wrong(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(own))
+        return counts.pop()
+
+    # -- the outcome
+
+    def configured(self, subtopology: Subtopology) -> ConfiguredSubtopology:
+        """A subtopology with all counts."""
+        tasks = max(map(self._count, sources_of(subtopology)))
+        if tasks <= 0:
+            _invalid(f"Subtopology {subtopology.subtopology_id} has no tasks.")
+        return ConfiguredSubtopology(
+            tasks,
+            frozenset(sources_of(subtopology)),
+            tuple(sorted(set(subtopology.source_topics))),
+            tuple(sorted(set(subtopology.repartition_sink_topics))),
+            self._internal(subtopology.repartition_source_topics),
+            self._internal(subtopology.state_changelog_topics),
+        )
+
+    def _internal(
+        self, topics: Iterable[StreamsGroupTopologyValue.TopicInfo]
+    ) -> tuple[InternalTopic, ...]:
+        found = {
+            topic.name: InternalTopic(
+                topic.name,
+                topic.partitions or self._decided[topic.name],
+                topic.replication_factor,
+                tuple((each.key, each.value) for each in topic.topic_configs),
+            )
+            for topic in topics
+        }
+        return tuple(found[name] for name in sorted(found))
+
+
+def _missing(
+    topology: Topology, subtopologies: Mapping[str, ConfiguredSubtopology], count_of: CountOf
+) -> dict[str, InternalTopic]:
+    """The internal topics that there are not. Raises _Wrong for one that has other partitions."""
+    missing: dict[str, InternalTopic] = {}
+    for each in subtopologies.values():
+        missing |= {topic.name: topic for topic in each.repartition_sources}
+        missing |= {topic.name: topic for topic in each.changelogs}
+    for name in sorted(topology.required):
+        found = count_of(name)
+        topic = missing.get(name)
+        if found is None or topic is None:
+            continue
+        del missing[name]
+        if found != topic.partitions:
+            raise _Wrong(
+                INCORRECTLY_PARTITIONED_TOPICS,
+                f"Existing topic {name} has different number of partitions: expected "
+                f"{topic.partitions}, found {found}",
+            )
+    return missing
+
+
+def _same(counts: Mapping[str, int]) -> int:
+    found = set(counts.values())
+    if len(found) > 1:
+        raise _Wrong(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(counts))
+    return found.pop()
+
+
+def _not_the_same(counts: Mapping[str, int]) -> str:
+    words = ", ".join(f"{topic}={counts[topic]}" for topic in sorted(counts))
+    return f"Following topics do not have the same number of partitions: [{{{words}}}]"
+
+
+def _some(names: Collection[str]) -> str:
+    shown = sorted(names)
+    more = len(shown) - NAMES_SHOWN
+    return ", ".join(shown[:NAMES_SHOWN]) + (f" and {more} additional topics" if more > 0 else "")
+
+
+def _invalid(message: str) -> NoReturn:
+    raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)

@@ -1,0 +1,560 @@
+"""The transaction coordinator of one partition of `__transaction_state` (KIP-98, KIP-890).
+
+It decides; its caller acts. A transaction ends in two steps. First the decision is stored as a
+prepared state. When that record is committed, the caller writes markers to all partitions of the
+transaction; when the markers are committed, `complete` stores the second step. `take_prepared` says
+whose markers are to be written, after an operation and after loading.
+
+There are two protocols. In the first one a producer names its partitions before it writes to them
+and keeps its epoch. In the second one the partition leader names them, and every end of a
+transaction raises the epoch, so that nothing of an earlier transaction can get into a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import (
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from kbroker.protocol.primitives import Buffer, DecodeError
+from kbroker.protocol.transaction_log import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+
+from ..common.result import (
+    Answer,
+    CoordinatorRecord,
+    Now,
+    Parked,
+    Pieces,
+    Result,
+    TransactionEvent,
+    append_error,
+)
+from ..common.timers import Timers
+from .transaction import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    LAST_EPOCH_GIVEN,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    TopicPartition,
+    Transaction,
+    check_follows,
+    from_value,
+    to_value,
+)
+
+VALUE_VERSION = 1
+
+RETRY_MS = 1_000
+"""After how long an abort that could not be stored is tried again."""
+TRANSACTIONS_AT_ONCE = 1000
+"""That go on in one piece after a load."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """What an operator can set about transactions; milliseconds.
+
+    Attributes:
+      timeout_max_ms: Longest transaction that a producer may ask for
+        (`transaction.max.timeout.ms`).
+      expiration_ms: How long an unused transactional id is remembered
+        (`transactional.id.expiration.ms`).
+    """
+
+    timeout_max_ms: int = 900_000
+    expiration_ms: int = 604_800_000
+
+
+class TransactionCoordinator:
+    """Transactional ids of one partition.
+
+    Parameters: `second_protocol` tells whether the cluster has finalized `transaction.version` 2.
+    """
+
+    def __init__(self, settings: TransactionSettings, second_protocol: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._second_protocol = second_protocol
+        self._transactions: dict[str, Transaction] = {}
+        self._epochs_before: dict[str, int] = {}
+        """What a producer had before it raised its own epoch: it may ask again for the new one."""
+        self._timers: Timers[str] = Timers()
+        self._prepared: dict[str, None] = {}  # in the order of the log
+
+    @property
+    def transactions(self) -> Mapping[str, Transaction]:
+        """All transactional ids."""
+        return self._transactions
+
+    def wants_producer_id(self, transactional_id: str) -> bool:
+        """Whether the next operation may need a producer id that nobody had before."""
+        known = self._transactions.get(transactional_id)
+        return known is None or known.is_exhausted
+
+    # -- a producer begins
+
+    def init_producer_id(
+        self, request: InitProducerIdRequest, new_id: int, now: Now
+    ) -> Result[InitProducerIdResponse]:
+        """InitProducerId with a transactional id: fences whoever had it before.
+
+        Parameters: `new_id` is a producer id that nobody had before, when `wants_producer_id`.
+        """
+        transactional_id = request.transactional_id
+        code = self._check_init(request)
+        if code or transactional_id is None:
+            return Result(_no_producer(code))
+        known = self._transactions.get(transactional_id)
+        if known is None:
+            known = Transaction(new_id, request.transaction_timeout_ms, now.log_ms)
+        given = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
+        if given is not None and not _may_go_on(known, request.producer_id, given):
+            return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
+        if known.state.is_prepared:
+            return Result(_no_producer(ErrorCode.CONCURRENT_TRANSACTIONS))
+        if known.state is ONGOING:
+            # The client asks again. It then gets an epoch that no one else was ever told.
+            cause = "another producer began with the transactional id"
+            result = Result(_no_producer(ErrorCode.CONCURRENT_TRANSACTIONS))
+            self._abort(transactional_id, known, cause, now, result)
+            return result
+        return self._begin(transactional_id, known, given, request, new_id, now)
+
+    def _check_init(self, request: InitProducerIdRequest) -> ErrorCode:
+        if not request.transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if not names_whole_producer(request):
+            return ErrorCode.INVALID_REQUEST
+        if not 0 < request.transaction_timeout_ms <= self._settings.timeout_max_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        return ErrorCode.NONE
+
+    def _begin(
+        self,
+        transactional_id: str,
+        known: Transaction,
+        given: int | None,
+        request: InitProducerIdRequest,
+        new_id: int,
+        now: Now,
+    ) -> Result[InitProducerIdResponse]:
+        """Give the next epoch, or the first one of a new producer id."""
+        if known.epoch == NO_PRODUCER_EPOCH:
+            given = None  # nobody has the transactional id
+        asks_again = False
+        if given not in (None, known.epoch):
+            asks_again = given == self._epochs_before.get(transactional_id)
+            if not asks_again:
+                return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
+        producer_id, epoch = known.producer_id, known.epoch + 1
+        if asks_again and known.epoch <= LAST_EPOCH_GIVEN:
+            epoch = known.epoch  # the answer was lost
+        elif known.is_exhausted:
+            producer_id, epoch = new_id, 0
+        begun = Transaction(
+            producer_id=producer_id,
+            epoch=epoch,
+            previous_producer_id=known.producer_id
+            if known.epoch != NO_PRODUCER_EPOCH
+            else NO_PRODUCER_ID,
+            timeout_ms=request.transaction_timeout_ms,
+            updated_ms=now.log_ms,
+        )
+        result = Result(InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch))
+        self._store(transactional_id, begun, now, result, cause="a producer began")
+        self._epochs_before[transactional_id] = NO_PRODUCER_EPOCH if given is None else given
+        result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
+        return result
+
+    # -- partitions
+
+    def add(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Collection[TopicPartition],
+        now: Now,
+        *,
+        second_protocol: bool,
+    ) -> Result[ErrorCode]:
+        """Add partitions to the transaction, which begins with the first one."""
+        known = self._transactions.get(transactional_id)
+        code = _check_producer(transactional_id, known, producer_id, epoch)
+        if code or known is None:
+            return Result(code)
+        begins = known.state is not ONGOING
+        if not begins and known.partitions.issuperset(partitions):
+            return Result(ErrorCode.NONE)
+        changed = replace(
+            known,
+            state=ONGOING,
+            partitions=known.partitions.union(partitions),
+            previous_producer_id=known.producer_id,
+            started_ms=now.log_ms if begins else known.started_ms,
+            updated_ms=now.log_ms,
+            second_protocol=second_protocol,
+        )
+        result = Result(ErrorCode.NONE)
+        if begins:
+            self._timers.schedule(transactional_id, now.coordinator_ms + known.timeout_ms)
+        cause = "a transaction began" if begins else None
+        self._store(transactional_id, changed, now, result, cause=cause)
+        result.on_failure = lambda code, now: Result(append_error(code))
+        return result
+
+    def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partition: TopicPartition
+    ) -> ErrorCode:
+        """Whether a partition is part of a producer's open transaction: TRANSACTION_ABORTABLE when
+        it is not, another error when the producer has none."""
+        known = self._transactions.get(transactional_id)
+        code = _check_producer(transactional_id, known, producer_id, epoch)
+        if code or known is None:
+            return code
+        return ErrorCode.NONE if partition in known.partitions else ErrorCode.TRANSACTION_ABORTABLE
+
+    # -- ends
+
+    def end(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        new_id: int,
+        now: Now,
+        *,
+        commit: bool,
+        second_protocol: bool,
+    ) -> Result[EndTxnResponse]:
+        """EndTxn. When it is prepared the response is for later: give it after `complete`.
+
+        Parameters: `new_id` is a producer id that nobody had before, when `wants_producer_id`.
+        """
+        if not transactional_id:
+            return Result(_not_ended(ErrorCode.INVALID_REQUEST))
+        known = self._transactions.get(transactional_id)
+        if known is None:
+            return Result(_not_ended(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+        if not second_protocol:
+            code = _check_end(known, producer_id, epoch, commit)
+            if code or known.state is not ONGOING:
+                return Result(_not_ended(code))
+            # The markers have the epoch of what they end, whatever its partitions were added by.
+            kept = replace(known, second_protocol=False)
+            return self._prepare(transactional_id, kept, NO_PRODUCER_ID, commit, now)
+        code, is_retry = _check_second_end(known, producer_id, epoch, commit)
+        if code:
+            return Result(_not_ended(code))
+        if is_retry and known.epoch <= LAST_EPOCH_GIVEN:
+            return Result(_ended(known))
+        next_id = new_id if known.is_exhausted else NO_PRODUCER_ID
+        self._epochs_before[transactional_id] = epoch
+        raised = replace(
+            known,
+            epoch=epoch + 1,
+            second_protocol=True,
+            started_ms=known.started_ms if known.state is ONGOING else now.log_ms,
+        )
+        return self._prepare(transactional_id, raised, next_id, commit, now)
+
+    def _prepare(
+        self, transactional_id: str, known: Transaction, next_id: int, commit: bool, now: Now
+    ) -> Result[EndTxnResponse]:
+        prepared = replace(
+            known,
+            state=PREPARE_COMMIT if commit else PREPARE_ABORT,
+            previous_producer_id=known.producer_id,
+            next_producer_id=next_id,
+            updated_ms=now.log_ms,
+        )
+        result = Result(_ended(prepared.completed(now.log_ms)))
+        cause = f"its producer {'committed' if commit else 'aborted'} it"
+        self._store(transactional_id, prepared, now, result, cause=cause)
+        result.on_failure = lambda code, now: Result(_not_ended(append_error(code)))
+        return result
+
+    def abort(self, transactional_id: str, now: Now, *, cause: str) -> Result[None]:
+        """Abort the open transaction and fence its producer; without one nothing happens."""
+        result: Result[None] = Result()
+        known = self._transactions.get(transactional_id)
+        if known is not None and known.state is ONGOING:
+            self._abort(transactional_id, known, cause, now, result)
+        return result
+
+    def _abort(
+        self, transactional_id: str, known: Transaction, cause: str, now: Now, result: Result[Any]
+    ) -> None:
+        """Fence the producer and abort what it has open."""
+        second = self._second_protocol()
+        aborted = replace(
+            known,
+            epoch=known.epoch + 1,
+            state=PREPARE_ABORT,
+            previous_producer_id=known.producer_id,
+            updated_ms=now.log_ms,
+            second_protocol=second,
+        )
+        # In the second protocol the epoch goes up as if the producer had aborted: it may go on.
+        self._epochs_before[transactional_id] = known.epoch if second else NO_PRODUCER_EPOCH
+        self._store(transactional_id, aborted, now, result, cause=cause, by_coordinator=True)
+        answer = result.response
+        if isinstance(answer, InitProducerIdResponse):
+            result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
+        else:
+            result.on_failure = lambda code, now: self._abort_later(transactional_id, now)
+
+    def raise_epoch(self, transactional_id: str, above: int, now: Now) -> Result[None]:
+        """Fence producers with epochs up to `above`, which are known from elsewhere: those of a
+        cluster that went back to an earlier state. What is open is aborted.
+
+        Nothing happens to a transaction whose end is decided.
+        """
+        result: Result[None] = Result()
+        known = self._transactions.get(transactional_id)
+        if known is None or known.epoch > above or known.state.is_prepared:
+            return result
+        cause = "producers are known that began later"
+        raised = replace(known, epoch=min(above, LAST_EPOCH_GIVEN), updated_ms=now.log_ms)
+        if known.state is ONGOING:
+            self._abort(transactional_id, raised, cause, now, result)
+            return result
+        raised = replace(raised, epoch=raised.epoch + 1)
+        self._store(transactional_id, raised, now, result, cause=cause, by_coordinator=True)
+        result.on_failure = lambda code, now: Result()
+        return result
+
+    def take_prepared(self) -> list[str]:
+        """Transactional ids whose markers are to be written as soon as the log is committed."""
+        taken = list(self._prepared)
+        self._prepared.clear()
+        return taken
+
+    def complete(self, transactional_id: str, now: Now) -> Result[None]:
+        """All markers of a prepared transaction are committed."""
+        result: Result[None] = Result()
+        known = self._transactions.get(transactional_id)
+        if known is not None and known.state.is_prepared:
+            completed = known.completed(now.log_ms)
+            self._store(transactional_id, completed, now, result, cause="all markers are written")
+            result.on_failure = lambda code, now: Result()
+        return result
+
+    # -- time
+
+    def next_deadline(self) -> int | None:
+        """When `due` must be called next, in coordinator time; None: not before another call."""
+        return self._timers.next_deadline()
+
+    def deadline(self, transactional_id: str) -> int | None:
+        """When an open transaction has lasted too long, in coordinator time; None without one."""
+        known = self._transactions.get(transactional_id)
+        is_open = known is not None and known.state is ONGOING
+        return self._timers.deadline(transactional_id) if is_open else None
+
+    def due(self, now: Now) -> Iterator[Result[None]]:
+        """Transactions that lasted too long. Handle each result before taking the next."""
+        while (transactional_id := self._timers.pop_due(now.coordinator_ms)) is not None:
+            known = self._transactions.get(transactional_id)
+            if known is not None:
+                cause = f"it was open for more than {known.timeout_ms} ms"
+                yield self.abort(transactional_id, now, cause=cause)
+
+    def _abort_later(self, transactional_id: str, now: Now) -> Result[None]:
+        self._timers.schedule(transactional_id, now.coordinator_ms + RETRY_MS)
+        return Result()
+
+    def expire(self, now: Now) -> Pieces:
+        """Forget ids that nobody has used for long, in pieces."""
+        for transactional_id in tuple(self._transactions):
+            known = self._transactions.get(transactional_id)
+            yield self._expired(transactional_id, known, now) if known is not None else None
+
+    def _expired(self, transactional_id: str, known: Transaction, now: Now) -> Result[None] | None:
+        """What forgets an id that nobody has used for long; None for another one."""
+        idle = known.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
+        if not idle or now.log_ms - known.updated_ms < self._settings.expiration_ms:
+            return None
+        result: Result[None] = Result()
+        result.records.append(CoordinatorRecord(encode_key(transactional_id), None))
+        result.on_failure = lambda code, now: Result()
+        return result
+
+    def end_timeout(self, transactional_id: str, now: Now) -> None:
+        """An open transaction has lasted too long the next time `due` is called."""
+        self._timers.schedule(transactional_id, now.coordinator_ms)
+
+    # -- life
+
+    def _store(
+        self,
+        transactional_id: str,
+        changed: Transaction,
+        now: Now,
+        result: Result[Any],
+        *,
+        cause: str | None,
+        by_coordinator: bool = False,
+    ) -> None:
+        """Have a changed transaction stored; a change without a cause is not worth telling."""
+        known = self._transactions.get(transactional_id)
+        check_follows(EMPTY if known is None else known.state, changed.state)
+        value = encode_value(to_value(changed), VALUE_VERSION)
+        result.records.append(CoordinatorRecord(encode_key(transactional_id), value))
+        if cause is not None:
+            event = TransactionEvent(
+                at_ms=now.log_ms,
+                transactional_id=transactional_id,
+                cause=cause,
+                producer_id=changed.producer_id,
+                epoch=changed.epoch,
+                state=changed.state.label,
+                by_coordinator=by_coordinator,
+            )
+            result.events.append(event)
+
+    def replay(self, key: Buffer, value: Buffer | None) -> None:
+        """Apply one record of the partition, in log order, at start-up and after an append.
+
+        Raises DecodeError for bytes that are no record of `__transaction_state`.
+        """
+        transactional_id = decode_key(key)
+        if transactional_id is None:
+            return
+        self._prepared.pop(transactional_id, None)
+        if value is None:
+            self._transactions.pop(transactional_id, None)
+            self._epochs_before.pop(transactional_id, None)
+            return
+        try:
+            transaction = from_value(decode_value(value))
+        except ValueError as error:
+            raise DecodeError(f"transactional id {transactional_id}: {error}") from None
+        self._transactions[transactional_id] = transaction
+        if transaction.state.is_prepared:
+            self._prepared[transactional_id] = None
+
+    def on_loaded(self, now: Now) -> Iterator[Result[None]]:
+        """All records have been replayed: open transactions go on to last as long as they may.
+
+        In pieces, as `GroupCoordinator.on_loaded`.
+        """
+        for number, (transactional_id, known) in enumerate(tuple(self._transactions.items()), 1):
+            if known.state is ONGOING:
+                left_ms = min(max(known.deadline_ms - now.log_ms, 0), known.timeout_ms)
+                self._timers.schedule(transactional_id, now.coordinator_ms + left_ms)
+            if not number % TRANSACTIONS_AT_ONCE:
+                yield Result()
+
+    def on_unloaded(self) -> list[Answer]:
+        """Nobody is parked here; the caller keeps those who wait for the end of a transaction."""
+        return []
+
+    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+        """Nobody is parked here."""
+        return Result()
+
+
+def names_whole_producer(request: InitProducerIdRequest) -> bool:
+    """Whether an InitProducerId names the producer to go on with by id and epoch, or none at all.
+
+    Kafka asks this of every one, also of one without a transactional id, which goes on with nobody.
+    """
+    return (request.producer_id == NO_PRODUCER_ID) == (request.producer_epoch == NO_PRODUCER_EPOCH)
+
+
+def _may_go_on(known: Transaction, producer_id: int, epoch: int) -> bool:
+    """Whether a producer that says who it is may have the transactional id."""
+    if known.epoch == NO_PRODUCER_EPOCH or producer_id == known.producer_id:
+        return True
+    return producer_id == known.previous_producer_id and epoch >= LAST_EPOCH_GIVEN
+
+
+def _check_producer(
+    transactional_id: str, known: Transaction | None, producer_id: int, epoch: int
+) -> ErrorCode:
+    """Whether a producer may work on its transaction now."""
+    if not transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    if known is not None and known.state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS  # first, for it may be about to get a new id
+    if known is None or known.producer_id != producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    return ErrorCode.PRODUCER_FENCED if known.epoch != epoch else ErrorCode.NONE
+
+
+def _check_end(known: Transaction, producer_id: int, epoch: int, commit: bool) -> ErrorCode:
+    """What the first protocol says to an EndTxn; no error for one that is done already."""
+    if known.producer_id != producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if known.epoch != epoch:
+        return ErrorCode.PRODUCER_FENCED
+    if known.state is ONGOING or known.state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
+        return ErrorCode.NONE
+    if known.state is (PREPARE_COMMIT if commit else PREPARE_ABORT):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def _check_second_end(
+    known: Transaction, producer_id: int, epoch: int, commit: bool
+) -> tuple[ErrorCode, bool]:
+    """What the second protocol says to an EndTxn, and whether it asks again for one that is done.
+
+    The epoch tells which transaction is meant: asked again, it is one less than that of now.
+    """
+    rotated = (
+        producer_id == known.previous_producer_id and epoch == LAST_EPOCH_GIVEN and known.epoch == 0
+    )
+    if known.producer_id != producer_id and not rotated:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING, False
+    again = rotated or known.epoch == epoch + 1
+    state = known.state
+    if state in (EMPTY, ONGOING):
+        is_valid = epoch == known.epoch
+    elif state.is_prepared:
+        is_valid = again
+    else:
+        is_valid = again or epoch == known.epoch
+    if not is_valid:
+        return ErrorCode.PRODUCER_FENCED, False
+    if state is ONGOING:
+        return ErrorCode.NONE, False
+    if state is (PREPARE_COMMIT if commit else PREPARE_ABORT):
+        return ErrorCode.CONCURRENT_TRANSACTIONS, False
+    if again and state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
+        return ErrorCode.NONE, True
+    if not again and not commit:
+        return ErrorCode.NONE, False  # aborting nothing raises the epoch as well
+    return ErrorCode.INVALID_TXN_STATE, False
+
+
+def _no_producer(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )
+
+
+def _ended(transaction: Transaction) -> EndTxnResponse:
+    return EndTxnResponse(producer_id=transaction.producer_id, producer_epoch=transaction.epoch)
+
+
+def _not_ended(code: ErrorCode) -> EndTxnResponse:
+    return EndTxnResponse(
+        error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )

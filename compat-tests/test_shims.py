@@ -12,7 +12,7 @@ from harness.places import COMPAT
 from harness.shims import Shims, is_noise
 from harness.tools import WITH_ACLS, Shell, Step, Tools, Transcript
 
-from kbroker.cli.kafka_tools import ELSEWHERE, TOOLS
+from kbroker.kafka_tools import ELSEWHERE, TOOLS
 
 CLIENT = "kbroker compat"
 OTHERWISE = {

@@ -43,7 +43,7 @@ COMMANDS = {
     ),
     "control": ("kbroker.cli.control:control", "Give a broker any order of a test."),
     "compat": (
-        "kbroker.cli.compat:compat",
+        "kbroker.kafka_tools.compat:compat",
         "Run kafka-topics and other tools as Kafka's scripts take them.",
     ),
     "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),

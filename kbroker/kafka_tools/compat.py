@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from .kafka_tools import ELSEWHERE, TOOLS, main
-from .output import say
+from kbroker.cli.output import say
+
+from . import ELSEWHERE, TOOLS, main
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -1,0 +1,44 @@
+"""Command lines that no tool can run."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.kafka_tools import TOOLS
+
+from ..cli.conftest import invoke
+from ..cli.secret_words import BAD_PAIRS, NOWHERE, SECRET, said_by
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("kafka-topics", "--list", "--what"), "--what; `kbroker topic` may do it"),
+        (("kafka-topics", "--list"), "--bootstrap-server HOST:PORT is missing"),
+        (("kafka-topics", "--list", "--bootstrap-server", "localhost:1"), "refuses the connection"),
+        (("kafka-log-dirs.sh", "--list"), "use `kbroker cluster logdirs`"),
+        (("kafka-run-class", "kafka.Mine"), "'kafka.Mine' is not known here"),
+        (("kafka-whatever",), "there is no tool 'kafka-whatever'"),
+        (("kafka-configs", "--describe", "--user", "a", "--ip", "b"), "name a user, a client"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words: tuple[str, ...], said: str) -> None:
+    assert said in invoke("compat", *words, status=1).output
+
+
+@pytest.mark.parametrize("tool", [name for name in TOOLS if name != "kafka-run-class"])
+def test_usage_errors_of_no_kafka_tool_show_a_secret(tool: str) -> None:
+    for words in (
+        ["--no-such-option", SECRET],
+        [f"--no-such-option={SECRET}"],
+        [f"-no-such-option={SECRET}"],
+        [f"--he={SECRET}"],
+        [f"--b={SECRET}"],
+        ["--command-property", f"ssl.key.password:{SECRET}"],
+        ["--command-property", f'sasl.jaas.config=Plain required password="{SECRET}";', "--nope"],
+        *(["--property", pair] for pair in BAD_PAIRS),
+        *(["--override", pair] for pair in BAD_PAIRS),
+        [SECRET, SECRET, SECRET],
+    ):
+        line = ["compat", tool, *words, "--bootstrap-server", NOWHERE]
+        assert SECRET not in said_by(*line), line

@@ -1,0 +1,10 @@
+"""`kbroker compat`: the tools by name."""
+
+from __future__ import annotations
+
+from ..cli.conftest import invoke
+
+
+def test_ids_and_names_of_tools() -> None:
+    assert len(invoke("compat", "kafka-storage", "random-uuid").stdout.strip()) == 22
+    assert "kafka-topics" in invoke("compat", "--list").stdout.splitlines()

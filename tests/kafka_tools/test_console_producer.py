@@ -1,0 +1,24 @@
+"""kafka-console-producer: its lines, as kafka-console-consumer prints them."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+
+from ..cli.conftest import Cli
+
+
+async def test_lines_come_back_with_keys_headers_and_nothing(cli: Cli, broker: Broker) -> None:
+    server = ("--bootstrap-server", broker.bootstrap_servers, "--topic", "lines")
+    reader = ("parse.key=true", "parse.headers=true", "null.marker=NULL", "key.separator=:")
+    words = [word for each in reader for word in ("--property", each)]
+    await cli(
+        "compat", "kafka-console-producer", *server, *words, stdin="h:1\ta:b\nNULL\tNULL:NULL\n"
+    )
+    shown = ("print.key=true", "print.headers=true", "print.offset=true")
+    words = [word for each in shown for word in ("--formatter-property", each)]
+    read = await cli(
+        *("compat", "kafka-console-consumer", *server, *words),
+        *("--from-beginning", "--max-messages", "2"),
+    )
+    assert read.stdout == "Offset:0\th:1\ta\tb\nOffset:1\tNO_HEADERS\tnull\tnull\n"
+    assert read.stderr == "Processed a total of 2 messages\n"

@@ -1,0 +1,15 @@
+"""cub: the readiness check of Confluent's images."""
+
+from __future__ import annotations
+
+from kbroker.broker import Broker
+
+from ..cli.conftest import Cli
+
+
+async def test_a_health_check_of_confluents_images(cli: Cli, broker: Broker) -> None:
+    await cli("compat", "cub", "kafka-ready", "-b", broker.bootstrap_servers, "1", "20")
+    late = await cli(
+        "compat", "cub", "kafka-ready", "2", "0", "-b", broker.bootstrap_servers, status=1
+    )
+    assert "Expected 2 brokers within 0 s: there are 1" in late.stderr

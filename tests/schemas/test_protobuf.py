@@ -297,6 +297,21 @@ def test_a_type_of_a_file_that_is_not_here_keeps_its_name() -> None:
     assert not field.HasField("type")
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('option java_package "a"; option go_package = "b"; message M {}', "ends too early"),
+        ("message M { option deprecated; reserved 1 = 2; }", "ends too early"),
+        ('message M { optional int32 a = 1 [json_name = "B" b]; }', "not expected in place of ']'"),
+    ],
+)
+def test_descriptor_of_malformed_option_is_refused(text: str, why: str) -> None:
+    """An option ends where its statement ends, although registering a schema does not read it."""
+    ProtobufSchema(text)
+    with pytest.raises(RegistryError, match=why):
+        descriptor_of(text, {})
+
+
 def test_there_is_no_descriptor_of_a_file_of_editions() -> None:
     made = ProtobufSchema('edition = "2023"; message M { int32 a = 1; }')
     assert made.own.messages["M"].fields[1].name == "a"

@@ -5,34 +5,29 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from .errors import invalid_schema, schema_too_large
 from .limits import TEXT_MAX, Budget
 from .parsed import Difference
 from .protobuf_reading import Reading
-from .protobuf_types import Declared, Field, Message
-from .protobuf_words import Words, inside, named, tokens_of, typed
-
-SCALARS = frozenset(
-    [
-        "double",
-        "float",
-        "int32",
-        "int64",
-        "uint32",
-        "uint64",
-        "sint32",
-        "sint64",
-        "fixed32",
-        "fixed64",
-        "sfixed32",
-        "sfixed64",
-        "bool",
-        "string",
-        "bytes",
-    ]
+from .protobuf_syntax import (
+    SCALARS,
+    Element,
+    EnumNode,
+    EnumValueNode,
+    FieldNode,
+    ImportNode,
+    MessageNode,
+    OneofNode,
+    PackageNode,
+    Statement,
+    SyntaxNode,
+    statements_of,
 )
+from .protobuf_types import Declared, Field, Message
+from .protobuf_words import inside, tokens_of
+
 NUMBER_MAX = 2**29 - 1
 WELL_KNOWN = ("google/protobuf/", "google/type/", "confluent/")
 """Files that everybody has."""
@@ -51,10 +46,12 @@ class ProtobufSchema:
         self.canonical = _joined(tokens)
         if not tokens:
             raise invalid_schema("it is empty")
-        self.own = _Parser(tokens).file()
+        self.statements = statements_of(tokens)
+        self.own = _Declarations(self.statements).declared
         self.known = Declared(self.own.package)
         for each in texts or {}:
-            self._add(_Parser(tokens_of(text_of((texts or {})[each]))).file())
+            statements = statements_of(tokens_of(text_of((texts or {})[each])))
+            self._add(_Declarations(statements).declared)
         self._add(self.own)
         self._check_imports(texts or {})
         self._check_types()
@@ -127,156 +124,77 @@ def _joined(tokens: list[str]) -> str:
     return text
 
 
-class _Parser(Words):
-    """Reads declarations. Raises RegistryError."""
+class _Declarations:
+    """Collects what the statements of one file declare. Raises RegistryError."""
 
-    def __init__(self, tokens: list[str]) -> None:
-        super().__init__(tokens)
-        self._declared = Declared()
+    def __init__(self, statements: Iterable[Statement]) -> None:
+        self.declared = Declared()
+        for each in statements:
+            self._statement(each)
 
-    def file(self) -> Declared:
-        while not self.is_at_end:
-            self._statement()
-        return self._declared
+    def _statement(self, node: Statement) -> None:
+        declared = self.declared
+        match node:
+            case SyntaxNode():
+                declared.syntax = node.version
+            case PackageNode():
+                declared.package = node.name
+            case ImportNode():
+                declared.imports.append(node.path)
+            case MessageNode():
+                self._message(node, declared.package)
+            case EnumNode():
+                self._enum(node, declared.package)
 
-    def _statement(self) -> None:
-        word = self.next()
-        declared = self._declared
-        match word:
-            case ";":
-                return
-            case "syntax" | "edition":
-                self.expect("=")
-                text = self.text()
-                declared.syntax = text if word == "syntax" else "editions"
-                if declared.syntax not in ("proto2", "proto3", "editions"):
-                    raise invalid_schema(f"there is no syntax {declared.syntax}")
-                self.expect(";")
-            case "package":
-                declared.package = self.name_with_dots()
-                self.expect(";")
-            case "import":
-                if self.peek() in ("public", "weak"):
-                    self.next()
-                declared.imports.append(self.text())
-                self.expect(";")
-            case "option":
-                self.skip_statement()
-            case "message":
-                self._message(declared.package)
-            case "enum":
-                self._enum(declared.package)
-            case "service":
-                self.name()
-                self.skip_block()
-            case "extend":
-                self.name_with_dots()
-                self.skip_block()
-            case _:
-                raise self.unexpected(word)
+    def _message(self, node: MessageNode, scope: str) -> None:
+        name = inside(scope, node.name)
+        message = Message(name, has_defaults=self.declared.syntax == "proto3")
+        if name in self.declared.messages:
+            raise invalid_schema(f"{name} is declared twice")
+        self.declared.messages[name] = message
+        self._elements(message, node.elements)
 
-    def _message(self, scope: str) -> None:
-        name = inside(scope, self.name())
-        message = Message(name, has_defaults=self._declared.syntax == "proto3")
-        if message.name in self._declared.messages:
-            raise invalid_schema(f"{message.name} is declared twice")
-        self._declared.messages[message.name] = message
-        self.expect("{")
-        self._elements(message)
+    def _elements(self, message: Message, elements: Iterable[Element]) -> None:
+        for each in elements:
+            match each:
+                case MessageNode():
+                    self._message(each, message.name)
+                case EnumNode():
+                    self._enum(each, message.name)
+                case OneofNode():
+                    message.oneofs[each.name] = set()
+                    for inner in each.elements:
+                        if isinstance(inner, FieldNode):
+                            self._field(message, inner, each.name)
+                case FieldNode():
+                    self._field(message, each)
 
-    def _elements(self, message: Message) -> None:
-        while (word := self.next()) != "}":
-            match word:
-                case ";":
-                    continue
-                case "message" if self._is_declaration():
-                    self._message(message.name)
-                case "enum" if self._is_declaration():
-                    self._enum(message.name)
-                case "extend" if self._is_declaration():
-                    self.name_with_dots()
-                    self.skip_block()
-                case "oneof" if self._is_declaration():
-                    self._oneof(message)
-                case "option" | "reserved" | "extensions":
-                    self.skip_statement()
-                case _:
-                    self._field(message, word)
-
-    def _is_declaration(self) -> bool:
-        return self.peek(1) == "{"
-
-    def _oneof(self, message: Message) -> None:
-        name = self.name()
-        message.oneofs[name] = set()
-        self.expect("{")
-        while (word := self.next()) != "}":
-            if word == "option":
-                self.skip_statement()
-            elif word != ";":
-                self._field(message, word, name)
-
-    def _field(self, message: Message, word: str, oneof: str = "") -> None:
-        label, key = "", ""
-        if word in ("repeated", "optional", "required"):
-            label, word = word, self.next()
-        if word == "group":
-            self._group(message, label, oneof)
+    def _field(self, message: Message, node: FieldNode, oneof: str = "") -> None:
+        if node.group is not None:
+            inner = inside(message.name, node.name)
+            _add(message, Field(node.name.lower(), node.number, inner, node.label, oneof))
+            made = self.declared.messages[inner] = Message(inner, is_group=True)
+            self._elements(made, node.group.elements)
             return
-        if word == "map" and self.peek() == "<":
-            self.next()
-            key = self.next()
-            self.expect(",")
-            word = self.name_with_dots()
-            self.expect(">")
-            label = "repeated"
-            if key not in SCALARS - {"double", "float", "bytes"}:
-                raise invalid_schema(f"{key} is no key of a map")
-        kind = typed(word)
-        name = self.name()
-        self.expect("=")
-        self._add(message, Field(name, self.number(), kind, label, oneof, key))
-        if self.peek() == "[":
-            self.skip_brackets()
-        self.expect(";")
+        label = "repeated" if node.map_key else node.label
+        _add(message, Field(node.name, node.number, node.type, label, oneof, node.map_key))
 
-    def _group(self, message: Message, label: str, oneof: str) -> None:
-        name = self.name()
-        self.expect("=")
-        inner = inside(message.name, name)
-        self._add(message, Field(name.lower(), self.number(), inner, label, oneof))
-        if self.peek() == "[":
-            self.skip_brackets()
-        self.expect("{")
-        made = self._declared.messages[inner] = Message(inner, is_group=True)
-        self._elements(made)
-
-    def _add(self, message: Message, each: Field) -> None:
-        if not 0 < each.number <= NUMBER_MAX or 19000 <= each.number < 20000:
-            raise invalid_schema(f"{message.name}.{each.name} cannot have number {each.number}")
-        if each.number in message.fields:
-            raise invalid_schema(f"{message.name} has number {each.number} twice")
-        message.fields[each.number] = each
-        if each.oneof:
-            message.oneofs[each.oneof].add(each.number)
-
-    def _enum(self, scope: str) -> None:
-        name = inside(scope, self.name())
-        values: dict[str, int] = {}
-        self.expect("{")
-        while (word := self.next()) != "}":
-            if word in ("option", "reserved"):
-                self.skip_statement()
-            elif word != ";":
-                named(word)
-                self.expect("=")
-                sign = -1 if self.peek() == "-" else 1
-                if sign < 0:
-                    self.next()
-                values[word] = sign * self.number()
-                if self.peek() == "[":
-                    self.skip_brackets()
-                self.expect(";")
+    def _enum(self, node: EnumNode, scope: str) -> None:
+        name = inside(scope, node.name)
+        values = {
+            each.name: each.number for each in node.elements if isinstance(each, EnumValueNode)
+        }
         if not values:
             raise invalid_schema(f"enum {name} has no values")
-        self._declared.enums[name] = values
+        self.declared.enums[name] = values
+
+
+def _add(message: Message, each: Field) -> None:
+    """Add a field to a message. Raises RegistryError if its number is invalid or taken."""
+    if not 0 < each.number <= NUMBER_MAX or 19000 <= each.number < 20000:
+        raise invalid_schema(f"{message.name}.{each.name} cannot have number {each.number}")
+    if each.number in message.fields:
+        raise invalid_schema(f"{message.name} has number {each.number} twice")
+    message.fields[each.number] = each
+    if each.oneof:
+        message.oneofs[each.oneof].add(each.number)

@@ -7,7 +7,7 @@ among them: clients find a message by its place. Options that are not of `descri
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -19,10 +19,29 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from .errors import invalid_schema
-from .protobuf import SCALARS, ProtobufSchema, text_of
+from .protobuf import ProtobufSchema
 from .protobuf_known import known_messages
+from .protobuf_syntax import (
+    SCALARS,
+    Element,
+    EnumNode,
+    EnumValueNode,
+    ExtendNode,
+    ExtensionsNode,
+    FieldNode,
+    ImportNode,
+    MessageNode,
+    OneofNode,
+    OptionNode,
+    PackageNode,
+    ReservedNode,
+    ServiceNode,
+    Statement,
+    SyntaxNode,
+    extension_fields,
+)
 from .protobuf_types import Declared
-from .protobuf_words import Words, inside, named, tokens_of, typed
+from .protobuf_words import Words, inside
 
 NAME = "default"
 """Of a file: who refers to it knows it by one of his own."""
@@ -55,169 +74,136 @@ def descriptor_of(text: str, texts: Mapping[str, str]) -> bytes:
     known = Declared(
         messages=common.messages | schema.known.messages, enums=common.enums | schema.known.enums
     )
-    builder = _Builder(tokens_of(text_of(text)), known)
     try:
-        return builder.file().SerializeToString(deterministic=True)
+        file = _Builder(schema.statements, known).file
+        return file.SerializeToString(deterministic=True)
     except ValueError as error:  # a number that descriptors have no room for
         raise invalid_schema(f"there is no descriptor of it: {error}") from None
 
 
-class _Builder(Words):
-    """Builds what the words of one file declare. Raises RegistryError."""
+class _Builder:
+    """Builds the descriptor of what the statements of one file declare. Raises RegistryError."""
 
-    def __init__(self, tokens: list[str], known: Declared) -> None:
-        super().__init__(tokens)
+    def __init__(self, statements: Iterable[Statement], known: Declared) -> None:
         self._known = known
-        self._file = FileDescriptorProto(name=NAME)
+        self.file = FileDescriptorProto(name=NAME)
+        for each in statements:
+            self._statement(each)
 
-    def file(self) -> FileDescriptorProto:
-        """All of it."""
-        while not self.is_at_end:
-            self._statement(self.next())
-        return self._file
+    def _statement(self, node: Statement) -> None:
+        file = self.file
+        match node:
+            case SyntaxNode():
+                if node.version != "proto2":  # as the compiler leaves it out
+                    file.syntax = node.version
+            case PackageNode():
+                file.package = node.name
+            case ImportNode():
+                self._import(node)
+            case OptionNode():
+                _set_option(file.options, node)
+            case MessageNode():
+                self._message(file.message_type.add(name=node.name), node, file.package)
+            case EnumNode():
+                _build_enum(file.enum_type.add(name=node.name), node)
+            case ExtendNode():
+                self._extend(node, file.extension, file.message_type, file.package)
+            case ServiceNode():
+                self._service(file.service.add(name=node.name), _Words(node.words))
 
-    def _statement(self, word: str) -> None:
-        file = self._file
-        match word:
-            case "syntax":
-                self.expect("=")
-                syntax = self.text()
-                if syntax != "proto2":  # as the compiler leaves it out
-                    file.syntax = syntax
-                self.expect(";")
-            case "package":
-                file.package = self.name_with_dots()
-                self.expect(";")
-            case "import":
-                self._import()
-            case "option":
-                self._option(file.options)
-            case "message":
-                self._message(file.message_type.add(name=self.name()), file.package)
-            case "enum":
-                self._enum(file.enum_type.add(name=self.name()))
-            case "extend":
-                self._extend(file.extension, file.message_type, file.package)
-            case "service":
-                self._service(file.service.add(name=self.name()))
-
-    def _import(self) -> None:
-        index = len(self._file.dependency)
-        if self.peek() == "public":
-            self._file.public_dependency.append(index)
-        elif self.peek() == "weak":
-            self._file.weak_dependency.append(index)
-        if self.peek() in ("public", "weak"):
-            self.next()
-        self._file.dependency.append(self.text())
-        self.expect(";")
+    def _import(self, node: ImportNode) -> None:
+        index = len(self.file.dependency)
+        if node.modifier == "public":
+            self.file.public_dependency.append(index)
+        elif node.modifier == "weak":
+            self.file.weak_dependency.append(index)
+        self.file.dependency.append(node.path)
 
     # -- messages
 
-    def _message(self, message: DescriptorProto, scope: str) -> None:
+    def _message(self, message: DescriptorProto, node: MessageNode, scope: str) -> None:
         scope = inside(scope, message.name)
-        self.expect("{")
-        while (word := self.next()) != "}":
-            self._element(message, scope, word)
+        for each in node.elements:
+            self._element(message, each, scope)
         _add_choices_of_one(message)
 
-    def _element(self, message: DescriptorProto, scope: str, word: str) -> None:
-        is_declaration = self.peek(1) == "{"
-        match word:
-            case ";":
-                return
-            case "message" if is_declaration:
-                self._message(message.nested_type.add(name=self.name()), scope)
-            case "enum" if is_declaration:
-                self._enum(message.enum_type.add(name=self.name()))
-            case "extend" if is_declaration:
-                self._extend(message.extension, message.nested_type, scope)
-            case "oneof" if is_declaration:
-                self._oneof(message, scope)
-            case "option":
-                self._option(message.options)
-            case "reserved":
-                self._reserved(message, last=NUMBER_END - 1, beyond=1)
-            case "extensions":
-                self._ranges(message.extension_range, last=NUMBER_END - 1, beyond=1)
-            case _:
-                self._field(message.field.add(), message.nested_type, scope, word)
+    def _element(self, message: DescriptorProto, node: Element, scope: str) -> None:
+        match node:
+            case MessageNode():
+                self._message(message.nested_type.add(name=node.name), node, scope)
+            case EnumNode():
+                _build_enum(message.enum_type.add(name=node.name), node)
+            case ExtendNode():
+                self._extend(node, message.extension, message.nested_type, scope)
+            case OneofNode():
+                self._oneof(message, node, scope)
+            case OptionNode():
+                _set_option(message.options, node)
+            case ReservedNode():
+                _Words(node.words).reserved(message, last=NUMBER_END - 1, beyond=1)
+            case ExtensionsNode():
+                ranges = message.extension_range
+                _Words(node.words).ranges(ranges, last=NUMBER_END - 1, beyond=1)
+            case FieldNode():
+                self._field(message.field.add(), message.nested_type, node, scope)
 
-    def _oneof(self, message: DescriptorProto, scope: str) -> None:
+    def _oneof(self, message: DescriptorProto, node: OneofNode, scope: str) -> None:
         index = len(message.oneof_decl)
-        oneof = message.oneof_decl.add(name=self.name())
-        self.expect("{")
-        while (word := self.next()) != "}":
-            if word == "option":
-                self._option(oneof.options)
-            elif word != ";":
+        oneof = message.oneof_decl.add(name=node.name)
+        for each in node.elements:
+            if isinstance(each, OptionNode):
+                _set_option(oneof.options, each)
+            else:
                 field = message.field.add(oneof_index=index)
-                self._field(field, message.nested_type, scope, word)
+                self._field(field, message.nested_type, each, scope)
 
-    def _extend(self, extensions: Any, nested: Any, scope: str) -> None:
-        extended = self.name_with_dots()
-        self.expect("{")
-        while (word := self.next()) != "}":
-            if word != ";":
-                field = extensions.add(extendee=self._full(extended, scope))
-                self._field(field, nested, scope, word)
+    def _extend(self, node: ExtendNode, extensions: Any, nested: Any, scope: str) -> None:
+        for each in extension_fields(node):
+            field = extensions.add(extendee=self._full(node.extended, scope))
+            self._field(field, nested, each, scope)
 
     # -- fields
 
-    def _field(self, field: FieldDescriptorProto, nested: Any, scope: str, word: str) -> None:
-        label = word if word in _LABELS else ""
-        field.label = _LABELS[label]
-        if label:
-            word = self.next()
-        if word == "group":
-            self._group(field, nested, scope)
+    def _field(self, field: FieldDescriptorProto, nested: Any, node: FieldNode, scope: str) -> None:
+        field.label = _LABELS[node.label]
+        if node.group is not None:
+            self._group(field, nested, node, node.group, scope)
             return
-        if word == "map" and self.peek() == "<":
-            self._map(field, nested, scope)
+        field.name = node.name
+        if node.map_key:
+            self._map(field, nested, node, scope)
         else:
-            self._set_type(field, typed(word), scope)
-            field.name = self.name()
-            self._end_of_field(field)
-        if label == "optional" and self._file.syntax == "proto3":
+            self._set_type(field, node.type, scope)
+        _end_field(field, node)
+        if node.label == "optional" and self.file.syntax == "proto3":
             field.proto3_optional = True
 
-    def _end_of_field(self, field: FieldDescriptorProto) -> None:
-        self.expect("=")
-        field.number = self.number()
-        field.json_name = _json_name(field.name)
-        if self.peek() == "[":
-            self._field_options(field)
-        self.expect(";")
-
-    def _map(self, field: FieldDescriptorProto, nested: Any, scope: str) -> None:
-        entry = nested.add()
+    def _map(self, field: FieldDescriptorProto, nested: Any, node: FieldNode, scope: str) -> None:
+        entry = nested.add(name=_camel(field.name) + "Entry")
         entry.options.map_entry = True
         label = FieldDescriptorProto.LABEL_OPTIONAL
         key = entry.field.add(name="key", number=1, label=label, json_name="key")
         value = entry.field.add(name="value", number=2, label=label, json_name="value")
-        self.expect("<")
-        self._set_type(key, self.name(), scope)
-        self.expect(",")
-        self._set_type(value, self.name_with_dots(), scope)
-        self.expect(">")
-        field.name = self.name()
-        entry.name = _camel(field.name) + "Entry"
+        self._set_type(key, node.map_key, scope)
+        self._set_type(value, node.type, scope)
         field.label = FieldDescriptorProto.LABEL_REPEATED
         field.type = FieldDescriptorProto.TYPE_MESSAGE
         field.type_name = f".{inside(scope, entry.name)}"
-        self._end_of_field(field)
 
-    def _group(self, field: FieldDescriptorProto, nested: Any, scope: str) -> None:
-        group = nested.add(name=self.name())
-        field.name = group.name.lower()
+    def _group(
+        self,
+        field: FieldDescriptorProto,
+        nested: Any,
+        node: FieldNode,
+        message: MessageNode,
+        scope: str,
+    ) -> None:
+        group = nested.add(name=node.name)
+        field.name = node.name.lower()
         field.type = FieldDescriptorProto.TYPE_GROUP
-        field.type_name = f".{inside(scope, group.name)}"
-        self.expect("=")
-        field.number = self.number()
-        field.json_name = _json_name(field.name)
-        if self.peek() == "[":
-            self._field_options(field)
-        self._message(group, scope)
+        field.type_name = f".{inside(scope, node.name)}"
+        _end_field(field, node)
+        self._message(group, message, scope)
 
     def _set_type(self, field: FieldDescriptorProto, name: str, scope: str) -> None:
         if name in SCALARS:
@@ -237,49 +223,66 @@ class _Builder(Words):
         is_known = found in self._known.messages or found in self._known.enums
         return f".{found}" if is_known else name
 
-    # -- enums
-
-    def _enum(self, enum: EnumDescriptorProto) -> None:
-        self.expect("{")
-        while (word := self.next()) != "}":
-            if word == "option":
-                self._option(enum.options)
-            elif word == "reserved":
-                self._reserved(enum, last=ENUM_NUMBER_MAX, beyond=0)
-            elif word != ";":
-                self.expect("=")
-                value = enum.value.add(name=named(word), number=self._signed())
-                if self.peek() == "[":
-                    self._bracketed(value.options)
-                self.expect(";")
-
     # -- services
 
-    def _service(self, service: Any) -> None:
-        self.expect("{")
-        while (word := self.next()) != "}":
+    def _service(self, service: Any, words: _Words) -> None:
+        words.expect("{")
+        while (word := words.next()) != "}":
             if word == "option":
-                self._option(service.options)
+                words.option(service.options)
             elif word == "rpc":
-                self._method(service.method.add(name=self.name()))
+                self._method(service.method.add(name=words.name()), words)
 
-    def _method(self, method: Any) -> None:
-        method.input_type, is_stream = self._of_method()
+    def _method(self, method: Any, words: _Words) -> None:
+        name, is_stream = words.method_type()
+        method.input_type = self._full(name, self.file.package)
         if is_stream:
             method.client_streaming = True
-        self.expect("returns")
-        method.output_type, is_stream = self._of_method()
+        words.expect("returns")
+        name, is_stream = words.method_type()
+        method.output_type = self._full(name, self.file.package)
         if is_stream:
             method.server_streaming = True
-        if self.peek() == "{":
-            self.next()
-            while (word := self.next()) != "}":
-                if word == "option":
-                    self._option(method.options)
-        else:
-            self.expect(";")
+        if words.peek() != "{":
+            words.expect(";")
+            return
+        words.next()
+        while (word := words.next()) != "}":
+            if word == "option":
+                words.option(method.options)
 
-    def _of_method(self) -> tuple[str, bool]:
+
+def _build_enum(enum: EnumDescriptorProto, node: EnumNode) -> None:
+    for each in node.elements:
+        match each:
+            case OptionNode():
+                _set_option(enum.options, each)
+            case ReservedNode():
+                _Words(each.words).reserved(enum, last=ENUM_NUMBER_MAX, beyond=0)
+            case EnumValueNode():
+                value = enum.value.add(name=each.name, number=each.number)
+                if each.options:
+                    _Words(each.options).bracketed(value.options)
+
+
+def _end_field(field: FieldDescriptorProto, node: FieldNode) -> None:
+    """Set what every field has, after its name and type."""
+    field.number = node.number
+    field.json_name = _json_name(field.name)
+    if node.options:
+        _Words(node.options).field_options(field)
+
+
+def _set_option(options: Any, node: OptionNode) -> None:
+    _Words(node.words).option(options)
+
+
+class _Words(Words):
+    """Reads what the parser leaves as words: options, ranges of numbers, methods."""
+
+    # -- methods
+
+    def method_type(self) -> tuple[str, bool]:
         """The type that a method takes or returns, and whether it is a stream of them."""
         self.expect("(")
         is_stream = self.peek() == "stream" and self.peek(1) != ")"
@@ -287,55 +290,57 @@ class _Builder(Words):
             self.next()
         name = self.name_with_dots()
         self.expect(")")
-        return self._full(name, self._file.package), is_stream
+        return name, is_stream
 
     # -- numbers that are not used
 
-    def _reserved(self, declared: Any, *, last: int, beyond: int) -> None:
+    def reserved(self, declared: Any, *, last: int, beyond: int) -> None:
+        """Add reserved names or numbers to a message or an enum; `last` and `beyond` as in `ranges`."""
         if re.match(r"[\"'A-Za-z_]", self.peek()) is None:
-            self._ranges(declared.reserved_range, last=last, beyond=beyond)
+            self.ranges(declared.reserved_range, last=last, beyond=beyond)
             return
         while (word := self.next()) != ";":
             if word != ",":
                 declared.reserved_name.append(_text_of(word) if word[0] in "\"'" else word)
 
-    def _ranges(self, ranges: Any, *, last: int, beyond: int) -> None:
-        """Numbers and ranges of them; `beyond` is how far behind the last number one is said to end."""
+    def ranges(self, ranges: Any, *, last: int, beyond: int) -> None:
+        """Add numbers and ranges of them.
+
+        Args:
+            last: The number that `max` stands for.
+            beyond: How far behind the last number a range is said to end.
+        """
         while True:
-            start = end = self._signed()
+            start = end = self.signed()
             if self.peek() == "to":
                 self.next()
                 if self.peek() == "max":
                     self.next()
                     end = last
                 else:
-                    end = self._signed()
+                    end = self.signed()
             ranges.add(start=start, end=end + beyond)
             if self.peek() != ",":
-                break
+                return
             self.next()
-        self.skip_statement()
-
-    def _signed(self) -> int:
-        if self.peek() == "-":
-            self.next()
-            return -self.number()
-        return self.number()
 
     # -- options
 
-    def _option(self, options: Any) -> None:
+    def option(self, options: Any) -> None:
+        """Set an option, from its name up to the semicolon."""
         self._assign(options, self._option_name())
         self.expect(";")
 
-    def _bracketed(self, options: Any) -> None:
+    def bracketed(self, options: Any) -> None:
+        """Set the options in brackets."""
         self.expect("[")
         while True:
             self._assign(options, self._option_name())
-            if self.next() != ",":
+            if not self._has_more():
                 return
 
-    def _field_options(self, field: FieldDescriptorProto) -> None:
+    def field_options(self, field: FieldDescriptorProto) -> None:
+        """Set the options of a field, which are in brackets."""
         self.expect("[")
         while True:
             name = self._option_name()
@@ -345,8 +350,16 @@ class _Builder(Words):
                 field.json_name = _text_of(self.next())
             else:
                 self._assign(field.options, name)
-            if self.next() != ",":
+            if not self._has_more():
                 return
+
+    def _has_more(self) -> bool:
+        """Read what follows an option in brackets: a comma, or the end."""
+        if self.peek() != ",":
+            self.expect("]")
+            return False
+        self.next()
+        return True
 
     def _option_name(self) -> str:
         """Up to the equals sign; that of an option of its own is in brackets."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .bytes_read import Source, Unfit, base64_text, check_depth, cost_of, number
-from .protobuf import SCALARS, ProtobufSchema
+from .protobuf import ProtobufSchema
 from .protobuf_known import known_messages
+from .protobuf_syntax import SCALARS
 from .protobuf_types import Declared, Field, Message
 
 INDEXES_MAX = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from .errors import RegistryError, invalid_schema
 from .limits import DEPTH_MAX, DIGITS_MAX, check_name
@@ -43,7 +44,7 @@ def tokens_of(text: str) -> list[str]:
 class Words:
     """Reads words. Raises RegistryError for what is not expected."""
 
-    def __init__(self, tokens: list[str]) -> None:
+    def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = tokens
         self._at = 0
 
@@ -101,26 +102,34 @@ class Words:
         except ValueError:
             raise self.unexpected(word, "a number") from None
 
-    def skip_statement(self) -> None:
+    def signed(self) -> int:
+        """A whole number that may have a minus sign."""
+        if self.peek() == "-":
+            self.next()
+            return -self.number()
+        return self.number()
+
+    def statement_words(self) -> list[str]:
         """Read up to the semicolon that ends what has begun."""
-        depth = 0
+        begin, depth = self._at, 0
         while (word := self.next()) != ";" or depth:
             depth += (word in "{[(") - (word in "}])")
+        return [*self._tokens[begin : self._at]]
 
-    def skip_brackets(self) -> None:
+    def bracket_words(self) -> list[str]:
         """Read what stands in brackets, of which the first one comes next."""
-        depth = 0
+        begin, depth = self._at, 0
         while True:
             word = self.next()
             depth += (word in "{[") - (word in "}]")
             if not depth:
-                return
+                return [*self._tokens[begin : self._at]]
 
-    def skip_block(self) -> None:
+    def block_words(self) -> list[str]:
         """Read what stands in braces, and has to."""
         if self.peek() != "{":
             raise self.unexpected(self.next(), "{")
-        self.skip_brackets()
+        return self.bracket_words()
 
 
 def named(word: str) -> str:

@@ -22,7 +22,7 @@ from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode
 
-from .harness import FakeTopics, Harness
+from ..harness import FakeTopics, Harness
 
 Place = tuple[UUID, int]
 NAMES = ("orders", "audit", "events")

@@ -7,7 +7,7 @@ import pytest
 from kbroker.coordinator import GroupSettings
 from kbroker.protocol.errors import ErrorCode
 
-from .harness import REBALANCE_MS, SESSION_MS, Harness
+from ..harness import REBALANCE_MS, SESSION_MS, Harness
 
 
 def two_joined(h: Harness) -> tuple[str, str]:

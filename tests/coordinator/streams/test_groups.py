@@ -18,7 +18,7 @@ from kbroker.coordinator.streams.reconciliation import reconcile
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 
-from .harness import REBALANCE_MS, SESSION_MS, Harness, joining, subtopology, topology
+from ..harness import REBALANCE_MS, SESSION_MS, Harness, joining, subtopology, topology
 
 NONE: dict[str, Any] = {"owned": {}}
 UNRELEASED, STABLE = StreamsMemberState.UNRELEASED, StreamsMemberState.STABLE

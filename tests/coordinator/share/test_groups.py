@@ -16,7 +16,7 @@ from kbroker.coordinator.share.records import shared_record
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatResponse
 
-from .harness import Harness
+from ..harness import Harness
 
 AT_ONCE = ShareGroupSettings(assignment_interval_ms=0)
 SESSION_MS = AT_ONCE.session_timeout_ms

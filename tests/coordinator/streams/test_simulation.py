@@ -9,8 +9,8 @@ import pytest
 
 from kbroker.coordinator.streams.group import StreamsGroup, TaskLists
 
-from .consumer_simulation import Violation
-from .streams_simulation import StreamsSimulation
+from ..consumer.simulation import Violation
+from .simulation import StreamsSimulation
 
 SEEDS = 40
 STEPS = 150

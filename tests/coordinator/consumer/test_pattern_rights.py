@@ -11,7 +11,7 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 
-from .harness import Harness
+from ..harness import Harness
 
 REFRESH_MS, BEAT_MS = 600_000, 3_000
 ROUNDS_TO_SETTLE = 25

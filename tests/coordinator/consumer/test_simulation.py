@@ -10,7 +10,7 @@ import pytest
 from kbroker.coordinator.consumer import reconciliation
 from kbroker.coordinator.consumer.group import ConsumerGroup
 
-from .consumer_simulation import ConsumerSimulation, Violation
+from .simulation import ConsumerSimulation, Violation
 
 SEEDS = 80
 STEPS = 150

@@ -20,9 +20,9 @@ from kbroker.coordinator.state import ShardState
 from kbroker.coordinator.streams.group import StreamsGroup, StreamsMemberState
 from kbroker.protocol.errors import ErrorCode
 
-from .consumer_simulation import BAD_NEWS, FENCED, must
-from .harness import Harness, topology
-from .harness import subtopology as part
+from ..consumer.simulation import BAD_NEWS, FENCED, must
+from ..harness import Harness, topology
+from ..harness import subtopology as part
 
 Task = tuple[str, int]
 TOPOLOGY = topology(

@@ -14,7 +14,7 @@ from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import OffsetCommitValue, decode_offset_commit
 
-from .harness import LOG_START_MS, TRANSACTIONAL_VERSIONS, FakeTopics, Harness
+from ..harness import LOG_START_MS, TRANSACTIONAL_VERSIONS, FakeTopics, Harness
 
 ORDERS = ("orders", 0)
 AUDIT = ("audit", 0)

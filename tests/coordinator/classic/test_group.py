@@ -11,7 +11,7 @@ from kbroker.coordinator.common.result import Parked
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse
 
-from .harness import subscription
+from ..harness import subscription
 
 
 def member(member_id: str, instance_id: str | None = None) -> Member:

@@ -9,7 +9,7 @@ import pytest
 from kbroker.coordinator.share import initialization as share_making
 from kbroker.coordinator.share.group import ShareGroup
 
-from .share_simulation import ShareSimulation, Violation
+from .simulation import ShareSimulation, Violation
 
 SEEDS = 25
 STEPS = 100

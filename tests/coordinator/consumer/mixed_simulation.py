@@ -20,8 +20,8 @@ from kbroker.protocol.group_metadata import (
     write_subscription,
 )
 
-from .consumer_simulation import NAMES, Consumer, ConsumerSimulation, Place, must
-from .harness import REBALANCE_MS, Call, joining
+from ..harness import REBALANCE_MS, Call, joining
+from .simulation import NAMES, Consumer, ConsumerSimulation, Place, must
 
 TRY_AGAIN = (
     ErrorCode.REBALANCE_IN_PROGRESS,

@@ -32,7 +32,7 @@ from kbroker.protocol.group_metadata import (
 )
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
-from .harness import Call, FakeTopics, Harness, subscription
+from ..harness import Call, FakeTopics, Harness, subscription
 
 GROUPS = ("red", "blue")
 SESSION_MS = 6_000

@@ -15,7 +15,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 
-from .harness import REBALANCE_MS, Harness
+from ..harness import REBALANCE_MS, Harness
 
 AT_ONCE = ConsumerGroupSettings(assignment_interval_ms=0)
 SESSION_MS = AT_ONCE.session_timeout_ms

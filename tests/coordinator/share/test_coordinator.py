@@ -25,7 +25,7 @@ from kbroker.protocol.share_state_log import (
     decode_snapshot,
 )
 
-from .harness import FakeTopics
+from ..harness import FakeTopics
 
 NOW = Now(1_000_000, 50_000)
 ACKNOWLEDGED, ARCHIVED = 2, 4

@@ -7,7 +7,7 @@ import pytest
 from kbroker.coordinator import GroupSettings
 from kbroker.protocol.errors import ErrorCode
 
-from .harness import (
+from ..harness import (
     HEARTBEAT_VERSIONS,
     JOIN_VERSIONS,
     LEAVE_VERSIONS,

@@ -18,8 +18,8 @@ from kbroker.coordinator.consumer.groups import ConsumerGroups
 from kbroker.coordinator.consumer.targets import Sharing, Step
 from kbroker.protocol.errors import ErrorCode
 
-from .consumer_simulation import Violation
 from .mixed_simulation import MixedSimulation
+from .simulation import Violation
 
 SEEDS = 40
 STEPS = 150

@@ -22,8 +22,8 @@ from kbroker.coordinator.share.offsets import Begun
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode
 
-from .consumer_simulation import NAMES, Violation, must
-from .harness import FakeTopics, Harness
+from ..consumer.simulation import NAMES, Violation, must
+from ..harness import FakeTopics, Harness
 
 Place = tuple[UUID, int]
 BAD_NEWS = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)

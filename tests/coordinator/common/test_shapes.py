@@ -16,7 +16,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import LeaveGroupRequest, LeaveGroupResponse
 from kbroker.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse
 
-from .harness import FETCH_VERSIONS, LEAVE_VERSIONS, Harness, travel
+from ..harness import FETCH_VERSIONS, LEAVE_VERSIONS, Harness, travel
 
 
 @pytest.mark.parametrize("version", LEAVE_VERSIONS)

@@ -16,7 +16,7 @@ from kbroker.coordinator.streams.topics import (
 from kbroker.coordinator.streams.topology import check_topology, topology_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .harness import subtopology, topology
+from ..harness import subtopology, topology
 
 THERE = {"orders": 4, "audit": 1, "events": 4}
 

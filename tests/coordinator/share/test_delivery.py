@@ -24,7 +24,7 @@ from kbroker.coordinator.share.delivery import ACCEPT, GAP, REJECT, RELEASE, REN
 from kbroker.coordinator.share.in_flight import InFlightBatch, Run
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .share_world import play
+from .world import play
 
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 LOCK_MS = 1000

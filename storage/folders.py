@@ -29,6 +29,7 @@ from .future import FutureLog
 from .log import Log
 from .log_config import LogConfig
 from .manager import CheckpointJob, LogManager, sync_logs
+from .producer_id_checkpoint import read_reserved_end, write_reserved_end
 
 logger = logging.getLogger(__name__)
 
@@ -365,6 +366,24 @@ class LogFolders:
         return there.open_log(
             source.topic, source.topic_id, source.partition, config, now_ms=now_ms
         )
+
+    # -- producer ids
+
+    def reserved_producer_ids_end(self) -> int:
+        """Return the first producer id after those that this node has reserved, 0 for none.
+
+        Blocks. Raises StorageError.
+        """
+        working = [each.data_dir for each in self.managers if each.failed is None]
+        return read_reserved_end(self.files, working)
+
+    def store_reserved_producer_ids_end(self, end: int) -> None:
+        """Store the first producer id after those that this node has reserved, in each directory.
+
+        Blocks. Raises the first StorageError, after an attempt for each directory.
+        """
+        working = [each.data_dir for each in self.managers if each.failed is None]
+        _call_each([partial(write_reserved_end, self.files, each, end) for each in working])
 
     # -- checkpoints and end
 

@@ -5,6 +5,7 @@ data/                                       one broker
     .reserve                                room for what wins room back on a full disk
     recovery-point-offset-checkpoint  log-start-offset-checkpoint
     replication-offset-checkpoint  cleaner-offset-checkpoint
+    producer-id-checkpoint                  end of the producer ids that this node has reserved
     orders-0/                               partition 0 of topic "orders"
         partition.metadata                  the topic's id
         leader-epoch-checkpoint
@@ -51,6 +52,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+PRODUCER_IDS = "producer-id-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 

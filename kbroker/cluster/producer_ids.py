@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.storage.errors import StorageError
+from kbroker.runtime.threads import InThread
+from kbroker.storage.errors import StorageError, SyncFailedError
+from kbroker.storage.folders import LogFolders
 
 from . import Cluster
+
+logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 1000
 
@@ -14,12 +24,35 @@ class ProducerIds:
     """Hands out producer ids of one node.
 
     A block is reserved in the cluster's metadata before its first id is used; what is left of it
-    at a restart is never used again.
+    at a restart is never used again. The end of the newest block is stored in the node's log
+    directories as well: the metadata may be replaced by an older copy, while logs with ids of later
+    blocks stay.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        logs: LogFolders,
+        *,
+        in_thread: InThread,
+        sync_failed: Callable[[SyncFailedError], None],
+    ) -> None:
+        """Wire it.
+
+        Args:
+            cluster: Where blocks are reserved.
+            logs: The log directories of the node.
+            in_thread: Where files are read and written.
+            sync_failed: Called if an fsync fails in a log directory.
+        """
         self._cluster = cluster
+        self._logs = logs
+        self._in_thread = in_thread
+        self._sync_failed = sync_failed
         self._block = iter(range(0))
+        self._storing = trio.Lock()
+        self._reserved_end: int | None = None
+        """First id after the newest block of this node, None before the log directories were read."""
 
     async def next(self) -> int:
         """Return an id that nobody had before.
@@ -30,9 +63,49 @@ class ProducerIds:
             for producer_id in self._block:
                 return producer_id
             try:
-                self._block = iter(await self._cluster.allocate_producer_ids(BLOCK_SIZE))
+                self._block = iter(await self._reserve())
             except StorageError as error:
                 raise KafkaError(
                     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                     f"no producer ids can be reserved now: {error.message}",
                 ) from error
+
+    async def _reserve(self) -> range:
+        """Reserve a block. Raises StorageError."""
+        await self._skip_reserved()
+        block = await self._cluster.allocate_producer_ids(BLOCK_SIZE)
+        async with self._storing:
+            if self._reserved_end is None or block.stop > self._reserved_end:
+                await self._store(block.stop)
+        return block
+
+    async def _skip_reserved(self) -> None:
+        """Raise the next id of the metadata above the ids that this node has reserved."""
+        async with self._storing:
+            if self._reserved_end is None:
+                self._reserved_end = await self._in_thread(self._logs.reserved_producer_ids_end)
+        known = self._cluster.next_producer_id
+        if self._reserved_end > known:
+            logger.warning(
+                "the cluster's metadata is older than the log directories: this node has reserved "
+                "the producer ids below %d, and the metadata knows those below %d. Ids continue at "
+                "the higher number; if a newer copy of the metadata exists, stop all nodes and "
+                "restore that one",
+                self._reserved_end,
+                known,
+            )
+            await self._cluster.skip_producer_ids(self._reserved_end)
+
+    async def _store(self, end: int) -> None:
+        """Store the end of the newest block. If a disk refuses, ids are issued nevertheless."""
+        self._reserved_end = end
+        try:
+            await self._in_thread(partial(self._logs.store_reserved_producer_ids_end, end))
+        except SyncFailedError as error:
+            self._sync_failed(error)
+        except StorageError as error:
+            logger.warning(
+                "cannot store the end of the reserved producer ids: %s; do not replace the metadata "
+                "by an older copy before this node has reserved more ids",
+                error.message,
+            )

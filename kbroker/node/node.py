@@ -122,7 +122,9 @@ class Node:
         self.cordoned_folders(config)  # what this node was started with is right, or it does not
         self.controller = Controller(cluster, self.membership, config)
         self.peers = Peers(cluster, self.live_config, way)
-        self.producer_ids = ProducerIds(cluster)
+        self.producer_ids = ProducerIds(
+            cluster, logs, in_thread=in_thread, sync_failed=self.partitions.sync_failed
+        )
         self.in_sync = InSync(self.partitions)
         self.following = Following(self.partitions, self.peers)
         self.folder_watch = FolderWatch(self.partitions)

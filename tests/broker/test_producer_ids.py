@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+from kbroker.broker import Broker
 from kbroker.cluster.store import OutcomeUnknown
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
+from kbroker.storage.errors import WriteRefusedError
+from kbroker.storage.naming import PRODUCER_IDS
 
-from ..brokers import Start
+from ..brokers import Start, started
 from ..wire import connected
 
 
@@ -46,3 +52,66 @@ async def test_a_producer_is_named_by_id_and_epoch_or_not_at_all(
             answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, request)
             assert (answer.error_code, answer.producer_epoch) == (ErrorCode.NONE, 0)
             assert answer.producer_id >= 0
+
+
+async def new_producer_id(broker: Broker) -> int:
+    async with connected(broker.endpoint) as wire:
+        answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, InitProducerIdRequest())
+    assert answer.error_code == ErrorCode.NONE
+    found: int = answer.producer_id
+    return found
+
+
+async def test_ids_are_not_issued_again_after_older_journal_was_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = tmp_path / "cluster.journal"
+    issued: list[int] = []
+    async with started(tmp_path):
+        pass
+    oldest = journal.read_bytes()
+    for run in range(4):
+        async with started(tmp_path) as broker:
+            issued += [await new_producer_id(broker), await new_producer_id(broker)]
+        if run % 2:
+            journal.write_bytes(oldest)
+            (tmp_path / "cluster.journal.clean").unlink()
+    assert len({*issued}) == len(issued) == 8
+    assert "metadata is older than the log directories" in caplog.text
+
+
+async def test_ids_are_not_issued_again_if_another_directory_knows_them(tmp_path: Path) -> None:
+    first, second, copy = (tmp_path / name for name in ("first", "second", "copy"))
+    async with started([first, second]):
+        pass
+    shutil.copytree(first, copy)
+    async with started([first, second]) as broker:
+        before = await new_producer_id(broker)
+    shutil.rmtree(first)
+    copy.rename(first)
+    async with started([first, second]) as broker:
+        assert await new_producer_id(broker) > before
+
+
+async def test_damaged_checkpoint_is_named_and_ids_are_issued(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(tmp_path) as broker:
+        before = await new_producer_id(broker)
+    (tmp_path / PRODUCER_IDS).write_bytes(b"0\n1\n__producer_ids 0 1x\n")
+    async with started(tmp_path) as broker:
+        assert await new_producer_id(broker) > before
+    assert f"{PRODUCER_IDS} is damaged" in caplog.text
+
+
+async def test_producer_ids_are_issued_on_full_disk(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(end: int) -> None:
+        raise WriteRefusedError("no space left")
+
+    async with start() as broker:
+        logs = broker.node.partitions.logs
+        monkeypatch.setattr(logs, "store_reserved_producer_ids_end", refused)
+        assert await new_producer_id(broker) >= 0
+    assert "cannot store the end of the reserved producer ids: no space left" in caplog.text

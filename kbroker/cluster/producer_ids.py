@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -18,6 +19,8 @@ from . import Cluster
 logger = logging.getLogger(__name__)
 
 BLOCK_SIZE = 1000
+WARN_SECONDS = 60.0
+"""Minimum time between two warnings that no ids can be reserved."""
 
 
 class ProducerIds:
@@ -53,6 +56,8 @@ class ProducerIds:
         self._storing = trio.Lock()
         self._reserved_end: int | None = None
         """First id after the newest block of this node, None before the log directories were read."""
+        self._next_warning = -math.inf
+        """Time from which a failed reservation is logged (`trio.current_time`)."""
 
     async def next(self) -> int:
         """Return an id that nobody had before.
@@ -65,10 +70,25 @@ class ProducerIds:
             try:
                 self._block = iter(await self._reserve())
             except StorageError as error:
+                self._warn(error)
                 raise KafkaError(
                     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                     f"no producer ids can be reserved now: {error.message}",
                 ) from error
+
+    def _warn(self, error: StorageError) -> None:
+        """Log why producers wait, and what the operator can do."""
+        if trio.current_time() < self._next_warning:
+            return
+        self._next_warning = trio.current_time() + WARN_SECONDS
+        trouble = self._cluster.store_trouble
+        action = "run `kbroker cluster health`" if trouble is None else trouble.action
+        logger.warning(
+            "new idempotent and transactional producers wait, because no producer ids can be reserved: "
+            "%s; %s. The clients try again by themselves",
+            error.message if trouble is None else trouble.problem,
+            action,
+        )
 
     async def _reserve(self) -> range:
         """Reserve a block. Raises StorageError."""

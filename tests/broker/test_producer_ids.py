@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.cluster.store import OutcomeUnknown
+from kbroker.cluster.store import OutcomeUnknown, StoreTrouble
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.storage.errors import WriteRefusedError
 from kbroker.storage.naming import PRODUCER_IDS
@@ -34,6 +35,38 @@ async def test_a_store_that_does_not_answer_is_said_to_the_client(
             assert answer.producer_id == -1
         assert (await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)).producer_id >= 0
         assert broker.node.troubles.unhandled_errors == 0
+
+
+@pytest.mark.parametrize("trouble", [None, StoreTrouble("etcd is at its quota", "raise the quota")])
+async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    trouble: StoreTrouble | None,
+) -> None:
+    async def no_answer(count: int) -> range:
+        raise OutcomeUnknown("the metadata store did not answer in time")
+
+    async with start() as broker, connected(broker.endpoint) as wire:
+        cluster = broker.node.cluster
+        monkeypatch.setattr(cluster, "allocate_producer_ids", no_answer)
+        monkeypatch.setattr(type(cluster), "store_trouble", trouble)
+        for transactional_id in (None, None, "t"):
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id, transaction_timeout_ms=1000
+            )
+            if transactional_id is not None:
+                await wire.ask(
+                    ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="t", key_type=1)
+                )
+            answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)
+            assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    (said,) = [each for each in caplog.records if "producers wait" in each.message]
+    assert said.levelname == "WARNING"
+    if trouble is None:
+        assert "did not answer in time; run `kbroker cluster health`" in said.message
+    else:
+        assert "etcd is at its quota; raise the quota" in said.message
 
 
 @pytest.mark.parametrize("version", range(3, 6))

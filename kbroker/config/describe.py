@@ -84,7 +84,7 @@ def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
     """Every setting of a node, in the order of names, then those of single listeners."""
     known = [_broker_entry(each, broker) for each in BROKER_PROPERTIES.values()]
     known += _listener_entries(broker, _BROKER_SOURCES)
-    return known + _unknown_entries(broker, (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER))
+    return known + _unknown_entries(broker, _BROKER_SOURCES)
 
 
 def describe_every_broker(broker: BrokerConfig) -> list[ConfigEntry]:
@@ -164,28 +164,29 @@ def _base_name(name: str) -> str:
 
 
 def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[ConfigEntry]:
-    """Settings that only Kafka knows. Nothing says whether they are secrets, so none is shown."""
-    given = {
-        name: layer.source
-        for layer in reversed(broker.layers)
-        for name in layer.values
-        if layer.source in sources
-        and name not in BROKER_PROPERTIES
-        and not name.startswith(LISTENER_PREFIX)
-    }
+    """Settings that are not in the table, in the order of names.
+
+    As in Kafka their values are hidden, because they may be secrets.
+    """
+    given: dict[str, dict[Source, None]] = {}
+    for layer in broker.layers:
+        for name in layer.values:
+            is_known = name in BROKER_PROPERTIES or name.startswith(LISTENER_PREFIX)
+            if layer.source in sources and not is_known:
+                given.setdefault(name, {})[layer.source] = None
     return [
         ConfigEntry(
             name=name,
             value=None,
             read_only=True,
             is_default=False,
-            source=source,
+            source=next(iter(found)),
             sensitive=True,
-            synonyms=[Synonym(name, None, source)],
+            synonyms=[Synonym(name, None, source) for source in found],
             type=UNKNOWN_TYPE,
             doc="",
         )
-        for name, source in sorted(given.items())
+        for name, found in sorted(given.items())
     ]
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.cluster import ConfigResource, ResourceType
+from kbroker.broker import open_broker
+from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
+from kbroker.config import BrokerConfig
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 
-from ..brokers import started
+from ..brokers import LOOPBACK, started
 from ..wire import Wire, connected, create_topic
 
 VERSIONS = range(5)
@@ -205,3 +207,31 @@ async def test_settings_of_a_listener_are_described_as_by_kafka(version: int) ->
         if version >= 3:
             assert [entries[OWN + name].config_type for name in GIVEN] == [3, 2, 9, 9, 0]
         assert "hunter2" not in repr(row)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_unknown_settings_of_every_source_are_listed_without_value(version: int) -> None:
+    """With the sources that Apache Kafka 4.3 sends: 2 broker, 3 all brokers, 4 static."""
+    both, dynamic = "log.cleaner.threads", "log.cleaner.io.buffer.size"  # Kafka's alone
+    config = BrokerConfig.load(options={"my.password": "hunter2", both: "1"})
+    async with (
+        open_broker(config, data_dir=None, listeners=[LOOPBACK]) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        for name, values in ((EVERY_NODE, {both: "2"}), ("1", {both: "3", dynamic: "4"})):
+            resource = ConfigResource(ResourceType.BROKER, name)
+            await broker.node.cluster.alter_configs(resource, values, cause="test")
+        row = await describe(wire, version, BROKER, "1", include_synonyms=True)
+        unknown = {"my.password", both, dynamic}
+        found = {each.name: each for each in row.configs if each.name in unknown}
+        assert {name: [s.source for s in each.synonyms] for name, each in found.items()} == {
+            both: [2, 3, 4],
+            dynamic: [2],
+            "my.password": [4],
+        }
+        for each in found.values():
+            assert each.config_source == each.synonyms[0].source
+            assert (each.read_only, each.is_sensitive, each.config_type) == (True, True, 0)
+            assert {each.value, *(s.value for s in each.synonyms)} == {None}
+        cluster = await describe(wire, version, BROKER, EVERY_NODE, include_synonyms=True)
+        assert [each.name for each in cluster.configs] == [both]

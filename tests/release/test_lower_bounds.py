@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 from packaging.requirements import Requirement
@@ -38,8 +39,25 @@ def test_versions_with_known_weaknesses_are_not_allowed(name: str) -> None:
     found = [each for each in requirements() if each.name == name]
     assert found, f"{name} is named nowhere"
     for each in found:
-        allowed = [version for version in WEAK[name] if each.specifier.contains(version)]
+        allowed = [weak for weak in WEAK[name] if each.specifier.contains(weak)]
         assert allowed == [], str(each)
+
+
+UNDOCUMENTED = {"hypercorn": "hypercorn.trio.tcp_server"}
+"""Libraries of which kbroker imports undocumented modules, and one of those modules."""
+SPARK = ROOT / "tests/spark/requirements.txt"
+
+
+@pytest.mark.parametrize("name", UNDOCUMENTED)
+def test_library_whose_undocumented_modules_are_imported_has_upper_limit(name: str) -> None:
+    sources = (each.read_text() for each in (ROOT / "kbroker").rglob("*.py"))
+    assert any(f"from {UNDOCUMENTED[name]} import" in text for text in sources)
+    lines = [each for each in SPARK.read_text().splitlines() if not each.startswith("#")]
+    found = [each for each in [*requirements(), *map(Requirement, lines)] if each.name == name]
+    assert len(found) > 1
+    for each in found:
+        assert version(name) in each.specifier
+        assert not {"0.99", "1.0"} & {*each.specifier.filter(["0.99", "1.0"])}, str(each)
 
 
 @pytest.mark.parametrize("server", ["hypercorn"])

@@ -15,7 +15,7 @@ import trio
 
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
-from kbroker.storage.errors import StorageError, WriteRefusedError
+from kbroker.storage.errors import StorageError, SyncFailedError, WriteRefusedError
 from kbroker.storage.files import File, Files
 from kbroker.storage.naming import RESERVE
 from kbroker.storage.reserve import Reserve
@@ -300,6 +300,9 @@ class LocalStore:
         try:
             journal = self._journal = self._journal or self._open_journal()
             self._with_reserve(lambda: journal.append([line]))
+        except SyncFailedError as error:
+            self._fail(error)
+            raise
         except StorageError as error:
             self._refuse(error)
             raise

@@ -9,11 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.cluster.local_store import LocalStore
+from kbroker.cluster.local_store import LocalStore, clean_end_path
 from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Entry, Lease
 from kbroker.runtime.disk_work import DiskWork
 from kbroker.storage.crash_files import NO_LIMIT, CrashFiles, Operation
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.files import MemFiles
 
 from ..refusing_files import RefusingFiles
@@ -208,6 +208,34 @@ async def test_after_a_failed_sync_nothing_more_is_written(
     assert store.trouble is not None
     assert store.trouble.action == "restart the server"
     assert await keys(store) == {"a"}
+
+
+@pytest.mark.parametrize("state", ["new", "stopped", "torn"])
+async def test_after_failed_sync_of_first_write_nothing_more_is_written(
+    files: MemFiles, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """Creating, unmarking and rewriting the journal sync a directory before the line is appended."""
+    if state != "new":
+        before = LocalStore(files, PATH)
+        await put(before, "a", 1)
+        if state == "torn":
+            files.open(PATH).append([b"torn"])
+        else:
+            files.write_atomic(clean_end_path(PATH), b"damaged")
+
+    def failed(path: str) -> None:
+        raise SyncFailedError("the disk is gone", path)
+
+    store = LocalStore(files, PATH)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_dir", failed)
+        patch.setattr(files, "write_atomic", lambda path, data: failed(path))
+        with pytest.raises(StorageError, match="the disk is gone"):
+            await put(store, "b", 2)
+    assert store.trouble is not None
+    assert store.trouble.action == "restart the server"
+    with pytest.raises(StorageError, match="restart the server"):
+        await put(store, "c", 3)
 
 
 async def test_a_disk_that_was_full_takes_metadata_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -85,7 +85,7 @@ def _filter(asked: _AskedFilter) -> AclFilter:
     )
 
 
-@handles(ApiKey.DESCRIBE_ACLS, versions="1-3")
+@handles(ApiKey.DESCRIBE_ACLS, versions="1-3", only_looks=True)
 async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeAclsResponse:
     """Behaviour: all ACLs that a filter fits, by what they are about.
 

@@ -21,7 +21,7 @@ OF_CLIENT_METRICS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_T
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
-@handles(ApiKey.API_VERSIONS, versions="0-4")
+@handles(ApiKey.API_VERSIONS, versions="0-4", only_looks=True)
 def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Behaviour: lists every registered API, those for metrics of clients (KIP-714) while there is a
     subscription; remembers the client's software (KIP-511).

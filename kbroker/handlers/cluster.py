@@ -37,7 +37,7 @@ ELECTED_AT_ONCE = 100
 """Partitions of one transaction: every store takes that many."""
 
 
-@handles(ApiKey.DESCRIBE_CLUSTER, versions="0-2")
+@handles(ApiKey.DESCRIBE_CLUSTER, versions="0-2", only_looks=True)
 def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
     """Behaviour: cluster id, the nodes that are ready, and which of them is the controller.
 
@@ -244,7 +244,7 @@ async def _reassign(
     return answer
 
 
-@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0")
+@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", only_looks=True)
 async def list_partition_reassignments(
     ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:

@@ -38,7 +38,7 @@ FREE_NAMES_MAX = 10_000
 """Of one request."""
 
 
-@handles(ApiKey.DESCRIBE_CONFIGS, versions="0-4")
+@handles(ApiKey.DESCRIBE_CONFIGS, versions="0-4", only_looks=True)
 async def describe_configs(
     ctx: Context, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
@@ -287,7 +287,7 @@ def _deletes(row: AlterConfigsRequest.Config | IncrementalAlterConfigsRequest.Co
     return operation == Operation.DELETE
 
 
-@handles(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1")
+@handles(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", only_looks=True)
 async def list_config_resources(
     ctx: Context, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:

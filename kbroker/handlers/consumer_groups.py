@@ -80,7 +80,7 @@ def _refused(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
 
 
-@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1")
+@handles(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", only_looks=True)
 async def consumer_group_describe(
     ctx: Context, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:

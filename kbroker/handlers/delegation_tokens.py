@@ -147,7 +147,7 @@ async def expire_delegation_token(
     return cls(expiry_timestamp_ms=expires_ms)
 
 
-@handles(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3")
+@handles(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", only_looks=True)
 async def describe_delegation_token(
     ctx: Context, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:

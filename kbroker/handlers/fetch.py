@@ -13,7 +13,7 @@ from .fetch_work import Answer, FetchWork
 from .registry import handles
 
 
-@handles(ApiKey.FETCH, versions="0-18")
+@handles(ApiKey.FETCH, versions="0-18", only_looks=True)
 def fetch(ctx: Context, request: FetchRequest) -> Answer | Coroutine[Any, Any, Answer]:
     """Behaviour: whole batches from the one that holds the fetch offset, up to the high watermark
     (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.

@@ -206,7 +206,7 @@ def _leave(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse | Sha
     return groups.run(shard, shard.coordinator.leave(request, groups.now(), ctx.version))
 
 
-@handles(ApiKey.LIST_GROUPS, versions="0-5")
+@handles(ApiKey.LIST_GROUPS, versions="0-5", only_looks=True)
 async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsResponse:
     """Behaviour: all groups of this node, as they are once what is in flight is committed; only those
     that the client may describe, unless it may describe the cluster.
@@ -229,7 +229,7 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
     return ListGroupsResponse(groups=await together(ctx.turn, parts))
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, versions="0-6")
+@handles(ApiKey.DESCRIBE_GROUPS, versions="0-6", only_looks=True)
 async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Behaviour: state, protocol and members of each group, once they are committed.
 

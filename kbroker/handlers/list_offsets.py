@@ -52,7 +52,7 @@ class _Found(NamedTuple):
     leader_epoch: int = -1
 
 
-@handles(ApiKey.LIST_OFFSETS, versions="0-11")
+@handles(ApiKey.LIST_OFFSETS, versions="0-11", only_looks=True)
 def list_offsets(
     ctx: Context, request: ListOffsetsRequest
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
@@ -199,7 +199,7 @@ def _offsets_before(
     return offsets if len(visible) == len(offsets) else [log.high_watermark, *visible]
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4")
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="0-4", only_looks=True)
 async def offset_for_leader_epoch(
     ctx: Context, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:

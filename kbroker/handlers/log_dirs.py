@@ -22,7 +22,7 @@ from .registry import handles
 Row = DescribeLogDirsResponse.Partition
 
 
-@handles(ApiKey.DESCRIBE_LOG_DIRS, versions="0-5")
+@handles(ApiKey.DESCRIBE_LOG_DIRS, versions="0-5", only_looks=True)
 async def describe_log_dirs(
     ctx: Context, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:

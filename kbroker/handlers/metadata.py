@@ -35,7 +35,8 @@ FIRST_VERSION_WITH_LISTENERS = 6
 """Older ones take a leader without the listener that the client came in by for one that is away."""
 
 
-@handles(ApiKey.METADATA, versions="0-13")
+# A topic that the request may create is created by a later request of whoever needs it.
+@handles(ApiKey.METADATA, versions="0-13", only_looks=True)
 def metadata(
     ctx: Context, request: MetadataRequest
 ) -> MetadataResponse | Encoded | Coroutine[Any, Any, MetadataResponse | Encoded]:
@@ -340,7 +341,7 @@ class _Nodes:
         return [node_id for node_id in replicas if not is_ready(node_id)]
 
 
-@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0")
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", only_looks=True)
 async def describe_topic_partitions(
     ctx: Context, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:

@@ -246,7 +246,7 @@ def _commit_in_transaction(
     return groups.run(shard, result)
 
 
-@handles(ApiKey.OFFSET_FETCH, versions="0-10")
+@handles(ApiKey.OFFSET_FETCH, versions="0-10", only_looks=True)
 def offset_fetch(
     ctx: Context, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Coroutine[Any, Any, OffsetFetchResponse]:

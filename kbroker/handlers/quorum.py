@@ -25,7 +25,7 @@ NOT_DYNAMIC = (
 )
 
 
-@handles(ApiKey.DESCRIBE_QUORUM, versions="0-2")
+@handles(ApiKey.DESCRIBE_QUORUM, versions="0-2", only_looks=True)
 async def describe_quorum(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """Behaviour: the controller is the leader and the only voter, the other nodes that are ready
     observe. Offsets count changes of the metadata, the epoch rises with each controller.

@@ -59,7 +59,7 @@ class Filter(NamedTuple):
         return all(named) and all(kind in entity for kind in self.types)
 
 
-@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1")
+@handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", only_looks=True)
 async def describe_client_quotas(
     ctx: Context, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:

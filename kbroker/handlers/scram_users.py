@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 DONE = Outcome()
 
 
-@handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0")
+@handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", only_looks=True)
 async def describe_user_scram_credentials(
     ctx: Context, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:

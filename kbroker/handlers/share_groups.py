@@ -80,7 +80,7 @@ def _refused(error: KafkaError) -> ShareGroupHeartbeatResponse:
     return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
 
 
-@handles(ApiKey.SHARE_GROUP_DESCRIBE, versions="1")
+@handles(ApiKey.SHARE_GROUP_DESCRIBE, versions="1", only_looks=True)
 async def share_group_describe(
     ctx: Context, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:

@@ -44,7 +44,7 @@ Partition = DescribeShareGroupOffsetsResponse.Partition
 Summaries = dict[SharePartition, ReadShareGroupStateSummaryResponse.Partition]
 
 
-@handles(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1")
+@handles(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1", only_looks=True)
 async def describe_share_group_offsets(
     ctx: Context, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:

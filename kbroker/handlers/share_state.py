@@ -73,7 +73,7 @@ async def delete_share_group_state(
     return await _answer(ctx, request, response, ShareStateCoordinator.delete)
 
 
-@handles(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, versions="0-1")
+@handles(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, versions="0-1", only_looks=True)
 async def read_share_group_state_summary(
     ctx: Context, request: ReadShareGroupStateSummaryRequest
 ) -> ReadShareGroupStateSummaryResponse:

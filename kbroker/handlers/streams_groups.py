@@ -169,7 +169,7 @@ def _refused(error: KafkaError) -> StreamsGroupHeartbeatResponse:
     )
 
 
-@handles(ApiKey.STREAMS_GROUP_DESCRIBE, versions="0")
+@handles(ApiKey.STREAMS_GROUP_DESCRIBE, versions="0", only_looks=True)
 async def streams_group_describe(
     ctx: Context, request: StreamsGroupDescribeRequest
 ) -> StreamsGroupDescribeResponse:

@@ -22,7 +22,7 @@ LABEL_CHARACTERS_MAX = 256
 """Of each thing that is remembered of a client."""
 
 
-@handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions="0")
+@handles(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, versions="0", only_looks=True)
 async def get_telemetry_subscriptions(
     ctx: Context, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:

@@ -29,7 +29,7 @@ from .registry import handles
 STATES = {state.label for state in TransactionState}
 
 
-@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions="0")
+@handles(ApiKey.DESCRIBE_TRANSACTIONS, versions="0", only_looks=True)
 async def describe_transactions(
     ctx: Context, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
@@ -70,7 +70,7 @@ def _description(ctx: Context, transactional_id: str) -> DescribeTransactionsRes
     return row
 
 
-@handles(ApiKey.LIST_TRANSACTIONS, versions="0-2")
+@handles(ApiKey.LIST_TRANSACTIONS, versions="0-2", only_looks=True)
 async def list_transactions(
     ctx: Context, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
@@ -138,7 +138,7 @@ class _Wanted(NamedTuple):
         return self.longer_than_ms < 0 or open_ms > self.longer_than_ms
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions="0")
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions="0", only_looks=True)
 async def describe_producers(
     ctx: Context, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:

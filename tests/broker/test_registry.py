@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
+import sys
 from collections.abc import Callable, Coroutine, Iterator
-from types import NoneType, UnionType
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 from kbroker import handlers
 from kbroker.handlers.context import Context
-from kbroker.handlers.registry import HANDLER_MODULES, load_apis
+from kbroker.handlers.registry import collect_apis, handles, load_apis
 from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+
+PLANTED = """
+from kbroker.handlers.registry import handles
+from kbroker.protocol.api_keys import ApiKey
+
+@handles(ApiKey.METADATA, versions="3-5", only_looks=True)
+def metadata(ctx, request):
+    raise NotImplementedError
+"""
 
 
 def alternatives(annotation: Any) -> Iterator[Any]:
@@ -61,14 +70,29 @@ def is_outcome(key: ApiKey, found: Any) -> bool:
     return found in (NoneType, Encoded, messages.response_class(key))
 
 
-def test_every_module_that_serves_something_is_known() -> None:
-    serving = set()
-    for each in pkgutil.iter_modules(handlers.__path__):
-        module = importlib.import_module(f"{handlers.__name__}.{each.name}")
-        functions = [it for it in vars(module).values() if hasattr(it, "__served__")]
-        if any(it.__module__ == module.__name__ for it in functions):
-            serving.add(each.name)
-    assert serving == set(HANDLER_MODULES)
+def test_every_module_of_package_is_searched_for_handlers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted.py").write_text(PLANTED)
+    monkeypatch.setattr(handlers, "__path__", [*handlers.__path__, str(tmp_path)])
+    name = f"{handlers.__name__}.planted"
+    try:
+        with pytest.raises(ValueError, match="METADATA has two handlers"):
+            load_apis.__wrapped__()
+    finally:
+        sys.modules.pop(name, None)
+
+
+def test_declarations_of_handler_are_served() -> None:
+    @handles(ApiKey.METADATA, versions="3-5", only_looks=True)
+    def planted() -> None:
+        raise NotImplementedError
+
+    module = ModuleType(planted.__module__)
+    vars(module)["planted"] = planted
+    (api,) = collect_apis([module]).values()
+    assert (api.key, api.versions, api.only_looks) == (ApiKey.METADATA, range(3, 6), True)
+    assert not load_apis()[ApiKey.PRODUCE].only_looks
 
 
 @pytest.mark.parametrize("key", load_apis())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from kbroker.cluster.features import SUPPORTED
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compile import Encoded
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
@@ -22,7 +24,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 @handles(ApiKey.API_VERSIONS, versions="0-4", only_looks=True)
-def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse | Encoded:
     """Behaviour: lists every registered API, those for metrics of clients (KIP-714) while there is a
     subscription; remembers the client's software (KIP-511).
 
@@ -36,6 +38,17 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
         ctx.peer.software = "/".join(names)
     if ctx.peer.login is not None:
         ctx.peer.login.knows_versions = True
+    node = ctx.node
+    shown = (
+        node.cluster.revision,
+        node.cluster.features,
+        ctx.apis,
+        node.client_metrics.are_wanted,
+    )
+    return node.api_versions.get(ctx.version, shown, partial(_response, ctx))
+
+
+def _response(ctx: Context) -> ApiVersionsResponse:
     cluster = ctx.node.cluster
     return ApiVersionsResponse(
         api_keys=[_row(api) for api in _announced(ctx)],

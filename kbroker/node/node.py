@@ -56,6 +56,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
 from .activity import Activity
+from .api_versions_cache import ApiVersionsCache
 from .auditing import NodeAudit
 from .client_metrics import ClientMetrics
 from .delegation import Delegation
@@ -144,6 +145,7 @@ class Node:
         """What clients do; None where there is no HTTP, and so nobody who could look."""
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
+        self.api_versions = ApiVersionsCache()
         self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
         """What clients are told that ask for the metadata of all topics."""
         self._obey_config()

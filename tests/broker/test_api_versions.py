@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import struct
+from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.cluster import ConfigResource, ResourceType
+from kbroker.handlers import api_versions
 from kbroker.handlers.api_versions import OF_CLIENT_METRICS
+from kbroker.handlers.context import Context
+from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.compile import decode
+from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 
-from ..wire import ConnectionClosed, Wire, connected, request
+from ..wire import ConnectionClosed, Wire, connected, create_topic, request
 
 SERVED = {
     ApiKey.PRODUCE: (0, 13),
@@ -208,3 +215,46 @@ async def test_a_closed_connection_is_seen_by_the_test_client(wire: Wire) -> Non
     await wire.send_bytes(b"\xff" * 4)
     with pytest.raises(ConnectionClosed):
         await wire.receive_frame()
+
+
+HELLO = request(ApiKey.API_VERSIONS, client_software_name="a-b.c9", client_software_version="1")
+
+
+async def test_cached_response_shows_each_change_at_once(
+    broker: Broker, pytestconfig: pytest.Config
+) -> None:
+    """After random changes every version says what a response that is made anew says."""
+    random = Random(pytestconfig.getoption("--seed"))
+    cluster, apis = broker.node.cluster, load_apis()
+    metrics = ConfigResource(ResourceType.CLIENT_METRICS, "all")
+    shown = set()
+    async with connected(broker.endpoint) as wire:
+        for number in range(30):
+            match random.randrange(4):
+                case 0:
+                    values = {} if cluster.own_configs(metrics) else {"metrics": ""}
+                    await cluster.alter_configs(metrics, values, cause="test")
+                case 1:
+                    levels = cluster.features | {"transaction.version": random.randrange(3)}
+                    revision = cluster.features_revision
+                    await cluster.finalize_features(levels, revision=revision, cause="test")
+                case 2:
+                    await create_topic(wire, f"t{number}")
+            version = random.randrange(5)
+            answer = await wire.ask(ApiKey.API_VERSIONS, version, HELLO)
+            ctx = SimpleNamespace(version=version, node=broker.node, apis=apis)
+            made = encode_bytes(api_versions._response(cast(Context, ctx)), version)
+            assert answer == decode(ApiVersionsResponse, made, version)[0]
+            shown.add(made)
+    assert len(shown) > 5
+
+
+async def test_connections_share_one_response(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        first = await wire.ask(ApiKey.API_VERSIONS, 4, HELLO)
+    monkeypatch.setattr(api_versions, "_row", None)
+    for _ in range(3):
+        async with connected(broker.endpoint) as wire:
+            assert await wire.ask(ApiKey.API_VERSIONS, 4, HELLO) == first

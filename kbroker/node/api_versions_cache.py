@@ -1,0 +1,45 @@
+"""Encoded ApiVersions responses: each new connection asks for one, and all get the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kbroker.protocol.compile import Encoded, encode_bytes
+from kbroker.protocol.schema import Message
+
+
+class ApiVersionsCache:
+    """The newest responses of one node, one for each version of ApiVersions.
+
+    A response is valid as long as the revision of the metadata, the finalized features, the served
+    APIs and the wish for metrics of clients are the same.
+    """
+
+    def __init__(self) -> None:
+        self._shown: tuple[int, Mapping[str, int], object, bool] | None = None
+        self._encoded: dict[int, Encoded] = {}
+
+    def get(
+        self,
+        version: int,
+        shown: tuple[int, Mapping[str, int], object, bool],
+        make: Callable[[], object],
+    ) -> Encoded:
+        """Return the response in a version.
+
+        Args:
+            version: Version of the request.
+            shown: What the response depends on: revision, finalized features, served APIs, and True
+                if metrics of clients are wanted. None of them is changed in place.
+            make: Makes the response if there is no valid one.
+        """
+        if shown != self._shown:
+            self._shown = shown
+            self._encoded.clear()
+        encoded = self._encoded.get(version)
+        if encoded is None:
+            message = make()
+            assert isinstance(message, Message)
+            body = encode_bytes(message, version)
+            encoded = self._encoded[version] = Encoded(type(message), version, body)
+        return encoded

@@ -123,9 +123,6 @@ class Node:
         self.cordoned_folders(config)  # what this node was started with is right, or it does not
         self.controller = Controller(cluster, self.membership, config)
         self.peers = Peers(cluster, self.live_config, way)
-        self.producer_ids = ProducerIds(
-            cluster, logs, in_thread=in_thread, sync_failed=self.partitions.sync_failed
-        )
         self.in_sync = InSync(self.partitions)
         self.following = Following(self.partitions, self.peers)
         self.folder_watch = FolderWatch(self.partitions)
@@ -156,6 +153,12 @@ class Node:
         self.share_states = ShareStateService(self.partitions, self.turns)
         self.share_persister = SharePersister(
             self.share_states, Peers(self.cluster, self.live_config, way), self.id
+        )
+        self.producer_ids = ProducerIds(
+            self.cluster,
+            self.partitions.logs,
+            in_thread=self.partitions.in_thread,
+            sync_failed=self.partitions.sync_failed,
         )
         self.groups = GroupService(self.partitions, self.turns, self.share_persister)
         self.transactions = TransactionService(

@@ -6,8 +6,6 @@ The table feeds validation, the command line, DescribeConfigs and ``docs/configu
 
 from .alter import Change, Operation, altered
 from .describe import (
-    ConfigEntry,
-    Synonym,
     describe_broker,
     describe_client_metrics,
     describe_every_broker,
@@ -15,6 +13,7 @@ from .describe import (
     describe_log_level,
     describe_topic,
 )
+from .entry import ConfigEntry, Synonym
 from .group_values import (
     ClientMetricsConfig,
     GroupConfig,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
-from .elsewhere import LISTENER_PREFIX
+from .elsewhere import LISTENER_PREFIX, elsewhere
+from .entry import ConfigEntry, Synonym
 from .group_values import ClientMetricsConfig, GroupConfig
 from .property import Property, Source, Value
-from .tables import BROKER_PROPERTIES, GROUP_PROPERTIES, PROPERTIES
+from .tables import BROKER_PROPERTIES, GROUP_PROPERTIES, PROPERTIES, TOPIC_PROPERTIES
 from .values import BrokerConfig, ResourceConfig, TopicConfig
 
 _BROKER_SOURCES = (
@@ -21,41 +21,36 @@ _BROKER_SOURCES = (
 UNKNOWN_TYPE = 0
 
 
-class Synonym(NamedTuple):
-    """One place that a value could come from; the strongest stands first."""
-
-    name: str
-    value: str | None
-    source: Source
-
-
-class ConfigEntry(NamedTuple):
-    """One setting of a DescribeConfigs answer. ``value`` is null when unset or sensitive."""
-
-    name: str
-    value: str | None
-    read_only: bool
-    is_default: bool
-    source: Source
-    sensitive: bool
-    synonyms: list[Synonym]
-    type: int
-    doc: str
-
-
 def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
     """Every setting of a topic that has ``overrides`` as its own, in the order of names."""
-    return _own_entries(TopicConfig.stored(overrides, broker), Source.TOPIC)
+    defaults = broker.topic_defaults
+    if defaults is None:
+        entries = _own_entries(TopicConfig({}, broker), Source.TOPIC)
+        defaults = broker.topic_defaults = tuple(entries)
+    if not overrides:
+        return [*defaults]
+    topic = TopicConfig.stored(overrides, broker)
+    return [
+        _own_entry(TOPIC_PROPERTIES[each.name], topic, Source.TOPIC)
+        if each.name in topic.overrides
+        else each
+        for each in defaults
+    ]
 
 
 def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
     """Every setting of a group that has ``overrides`` as its own, in the order of names."""
     entries = _own_entries(GroupConfig.stored(overrides, broker), Source.GROUP)
-    for each in entries:
-        setting = GROUP_PROPERTIES[each.name]
-        if not setting.synonyms:  # Kafka names its default all the same
-            each.synonyms.append(Synonym(each.name, setting.default, Source.DEFAULT))
-    return entries
+    return [_with_group_default(each) for each in entries]
+
+
+def _with_group_default(entry: ConfigEntry) -> ConfigEntry:
+    """Add the default of a setting that the broker has not; Kafka names it all the same."""
+    setting = GROUP_PROPERTIES[entry.name]
+    if setting.synonyms:
+        return entry
+    default = Synonym(entry.name, setting.default, Source.DEFAULT)
+    return entry._replace(synonyms=[*entry.synonyms, default])
 
 
 def describe_client_metrics(
@@ -166,7 +161,8 @@ def _base_name(name: str) -> str:
 def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[ConfigEntry]:
     """Settings that are not in the table, in the order of names.
 
-    As in Kafka their values are hidden, because they may be secrets.
+    As in Kafka their values are hidden, because they may be secrets. A static setting that Kafka knows
+    is left out, as all settings that mean nothing to kbroker.
     """
     given: dict[str, dict[Source, None]] = {}
     for layer in broker.layers:
@@ -187,6 +183,7 @@ def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[Co
             doc="",
         )
         for name, found in sorted(given.items())
+        if elsewhere(name) is None or found.keys() != {Source.STATIC_BROKER}
     ]
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, NamedTuple, Self, overload
 
 from .broker_table import RACK_AWARE_SELECTOR
 from .elsewhere import LISTENER_PREFIX, elsewhere
+from .entry import ConfigEntry
 from .kafka_environment import with_listeners
 from .property import ConfigError, Effect, Scope, Source, Value
 from .sources import Layer, read_environment, read_file, read_options
@@ -162,7 +163,15 @@ class BrokerConfig(Settings):
     Raises ConfigError that tells every bad setting, one per line.
     """
 
-    __slots__ = ("_connections_max", "_parsed", "layers", "nodes", "notices", "strict")
+    __slots__ = (
+        "_connections_max",
+        "_parsed",
+        "layers",
+        "nodes",
+        "notices",
+        "strict",
+        "topic_defaults",
+    )
 
     def __init__(
         self, layers: Iterable[Layer] = (), *, nodes: int = 1, strict: bool = False
@@ -174,6 +183,8 @@ class BrokerConfig(Settings):
         self._parsed: dict[str, Value] = {**_defaults(nodes), **_parsed(self.layers)}
         self._connections_max = _limits_by_host(self.text("max.connections.per.ip.overrides"))
         self.notices: tuple[Notice, ...] = _notices(self)
+        self.topic_defaults: tuple[ConfigEntry, ...] | None = None
+        """Settings of a topic without its own, kept by `describe_topic`."""
         _check_together(self)
 
     @classmethod

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -26,6 +27,7 @@ from kbroker.config import (
     Source,
     TopicConfig,
     Type,
+    Value,
     describe_broker,
     describe_topic,
     parse_properties,
@@ -734,3 +736,54 @@ def test_importing_the_settings_stays_cheap() -> None:
     )
     heavy = {"trio", "asyncio", "ssl", "socket", "difflib", "tomllib", "decimal", "click"}
     assert not heavy & set(run.stdout.split())
+
+
+def test_described_topics_of_one_broker_are_as_of_brokers_without_cache(
+    pytestconfig: pytest.Config,
+) -> None:
+    """Random settings of topics and of the broker, each described with and without a cache."""
+    random = Random(pytestconfig.getoption("--seed"))
+    given = [
+        {},
+        {"log.retention.hours": "5"},
+        {"log.retention.ms": "7", "min.insync.replicas": "1"},
+        {"compression.type": "zstd"},
+    ]
+    own = {"retention.ms": "1", "cleanup.policy": "compact", "no.such": "1", "segment.ms": "x"}
+    for values in given:
+        kept = BrokerConfig.load(options=values)
+        for _ in range(10):
+            names = random.sample(sorted(own), random.randrange(len(own)))
+            overrides = {name: own[name] for name in names}
+            fresh = BrokerConfig.load(options=values)
+            topic = TopicConfig.stored(overrides, fresh)
+            described = describe_topic(overrides, kept)
+            assert described == describe_topic(overrides, fresh)
+            assert [each.name for each in described] == sorted(each.name for each in described)
+            shown = {each.name: each.value for each in described}
+            for name, setting in TOPIC_PROPERTIES.items():
+                if not setting.internal:
+                    assert shown[name] == setting.format(topic.effective(name))
+            sources = {each.name for each in described if each.source is Source.TOPIC}
+            assert sources == topic.overrides.keys()
+
+
+def test_default_settings_of_topics_are_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = BrokerConfig.load()
+    first = describe_topic({}, broker)
+    asked = []
+    effective = TopicConfig.effective
+
+    def counted(config: TopicConfig, name: str) -> Value:
+        asked.append(name)
+        return effective(config, name)
+
+    monkeypatch.setattr(TopicConfig, "effective", counted)
+    assert describe_topic({}, broker) == first
+    assert describe_topic({"retention.ms": "7"}, broker) != first
+    assert asked == ["retention.ms"]
+    changed = broker.overlay(
+        {"log.retention.ms": "8"}, origin="test", source=Source.DYNAMIC_DEFAULT_BROKER
+    )
+    (retention,) = [e for e in describe_topic({}, changed) if e.name == "retention.ms"]
+    assert (retention.value, retention.source) == ("8", Source.DYNAMIC_DEFAULT_BROKER)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from kbroker.broker import open_broker
+from kbroker.broker import Broker, open_broker
 from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
 from kbroker.config import BrokerConfig
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
+from kbroker.protocol.messages.topics import CreateTopicsRequest
 
 from ..brokers import LOOPBACK, started
 from ..wire import Wire, connected, create_topic
@@ -213,7 +214,9 @@ async def test_settings_of_a_listener_are_described_as_by_kafka(version: int) ->
 async def test_unknown_settings_of_every_source_are_listed_without_value(version: int) -> None:
     """With the sources that Apache Kafka 4.3 sends: 2 broker, 3 all brokers, 4 static."""
     both, dynamic = "log.cleaner.threads", "log.cleaner.io.buffer.size"  # Kafka's alone
-    config = BrokerConfig.load(options={"my.password": "hunter2", both: "1"})
+    config = BrokerConfig.load(
+        options={"my.password": "hunter2", both: "1", "log.dir.failure.timeout.ms": "9"}
+    )
     async with (
         open_broker(config, data_dir=None, listeners=[LOOPBACK]) as broker,
         connected(broker.endpoint) as wire,
@@ -222,7 +225,7 @@ async def test_unknown_settings_of_every_source_are_listed_without_value(version
             resource = ConfigResource(ResourceType.BROKER, name)
             await broker.node.cluster.alter_configs(resource, values, cause="test")
         row = await describe(wire, version, BROKER, "1", include_synonyms=True)
-        unknown = {"my.password", both, dynamic}
+        unknown = {"my.password", both, dynamic, "log.dir.failure.timeout.ms"}
         found = {each.name: each for each in row.configs if each.name in unknown}
         assert {name: [s.source for s in each.synonyms] for name, each in found.items()} == {
             both: [2, 3, 4],
@@ -235,3 +238,16 @@ async def test_unknown_settings_of_every_source_are_listed_without_value(version
             assert {each.value, *(s.value for s in each.synonyms)} == {None}
         cluster = await describe(wire, version, BROKER, EVERY_NODE, include_synonyms=True)
         assert [each.name for each in cluster.configs] == [both]
+
+
+async def test_topic_shows_changed_broker_default_at_once(wire: Wire, broker: Broker) -> None:
+    await create_topic(wire, "t")
+    resource = ConfigResource(ResourceType.BROKER, EVERY_NODE)
+    for value in ("1000", "2000"):
+        await broker.node.cluster.alter_configs(resource, {"log.retention.ms": value}, cause="test")
+        (row,) = (await describe(wire, 4, TOPIC, "t", ["retention.ms"])).configs
+        assert row.value == value
+        topic = CreateTopicsRequest.Topic(name=f"t{value}", num_partitions=1, replication_factor=1)
+        answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic]))
+        shown = {each.name: each.value for each in answer.topics[0].configs}
+        assert shown["retention.ms"] == value

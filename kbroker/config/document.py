@@ -36,7 +36,7 @@ where.
 A bad value stops the start with exit code 3. An unknown name gives a warning with the nearest
 name there is; so does a setting whose behaviour does not exist yet. With `--strict` both are
 errors. Names that mean nothing to kbroker are listed in one INFO line. DescribeConfigs lists
-unknown names and names without a meaning like Kafka lists unknown names: as sensitive, without a value.
+unknown names as sensitive and without a value, like Kafka.
 
 Of settings that exist in several units the most precise one holds: `log.retention.ms`, then
 `log.retention.minutes`, then `log.retention.hours`; `log.roll.ms`, then `log.roll.hours`.

@@ -2,6 +2,7 @@
 
 from .common.assignor import TopicShape
 from .common.events import some_of
+from .common.memory import GroupMemory, MemoryLimit
 from .common.placement import hash_partition
 from .common.result import (
     Answer,
@@ -49,8 +50,10 @@ __all__ = [
     "DeliverySettings",
     "Event",
     "GroupCoordinator",
+    "GroupMemory",
     "GroupSettings",
     "LogBatch",
+    "MemoryLimit",
     "MigrationPolicy",
     "Now",
     "Parked",

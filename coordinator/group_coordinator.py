@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from kbroker.protocol.errors import ErrorCode
@@ -52,6 +52,7 @@ from .classic.group import Group
 from .classic.group_state import STABLE
 from .classic.groups import ClassicGroups
 from .classic.rebalance import Rebalances, note
+from .common.memory import GroupMemory, MemoryLimit, ShardMemory
 from .common.modern_group import Target
 from .common.result import Answer, ClientInfo, Now, Parked, Pieces, Result, append_error
 from .common.settings import (
@@ -90,6 +91,8 @@ from .streams.groups import STREAMS_KINDS, StreamsGroups, StreamsHeartbeat
 from .tombstones import tombstones_of
 from .views import GroupView, view_of
 
+R = TypeVar("R")
+
 GROUPS_AT_ONCE = 100
 """That go on in one piece after a load: some milliseconds with their events."""
 
@@ -108,6 +111,7 @@ class GroupCoordinator:
       consumer_settings: Those of one consumer group, by its id, as they are now.
       streams_settings: The same of a streams group.
       share_settings: The same of a share group.
+      memory: Limits that the coordinators of a node share; none by default.
       new_uuid: Where member ids come from; tests give a counter.
     """
 
@@ -119,10 +123,12 @@ class GroupCoordinator:
         consumer_settings: Callable[[str], ConsumerGroupSettings] | None = None,
         streams_settings: Callable[[str], StreamsGroupSettings] | None = None,
         share_settings: Callable[[str], ShareGroupSettings] | None = None,
+        memory: GroupMemory | None = None,
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self._settings = settings
-        self._state = ShardState()
+        limits = memory or GroupMemory(MemoryLimit(), MemoryLimit())
+        self._state = ShardState(ShardMemory(limits))
         self._rebalances = Rebalances(self._state, settings)
         self._classic = ClassicGroups(self._state, self._rebalances, settings, new_uuid)
         self._offsets = Offsets(self._state, self._rebalances, settings, topics)
@@ -176,7 +182,8 @@ class GroupCoordinator:
             return Result(JoinGroupResponse(error_code=code, member_id=request.member_id))
         group = self._consumer_group(request.group_id)
         if group is not None and group.members:
-            return self._classic_members.join(group, request, client, now, version)
+            joined = self._classic_members.join(group, request, client, now, version)
+            return self._bounded(joined, client.host, now)
         streams = self._state.streams_groups.get(request.group_id)
         if streams is not None and streams.members:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -191,7 +198,14 @@ class GroupCoordinator:
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.sync(group, request, now)
-        return self._classic.sync(request, now, version)
+        classic = self._state.groups.get(request.group_id)
+        member = None if classic is None else classic.members.get(request.member_id)
+        synced = self._classic.sync(request, now, version)
+        if member is None:
+            return synced
+        # Clients take COORDINATOR_LOAD_IN_PROGRESS in this answer for a fatal error.
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return self._bounded(synced, member.client_host, now, code)
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         """Heartbeat 0-4."""
@@ -225,20 +239,48 @@ class GroupCoordinator:
         `rights` say which topics the client may describe, None for all: a regular expression does
         not find others.
         """
-        return self._consumer.heartbeat(request, client, now, version, rights)
+        result = self._consumer.heartbeat(request, client, now, version, rights)
+        return self._bounded(result, client.host, now)
 
     def streams_heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> StreamsHeartbeat:
         """StreamsGroupHeartbeat 0. The internal topics that it names are to be made once its result
         is stored, if the client may do that."""
-        return self._streams.heartbeat(request, client, now)
+        heartbeat = self._streams.heartbeat(request, client, now)
+        result = self._bounded(heartbeat.result, client.host, now)
+        return heartbeat if result is heartbeat.result else StreamsHeartbeat(result, {})
 
     def share_heartbeat(
         self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> Result[ShareGroupHeartbeatResponse]:
         """ShareGroupHeartbeat 1. What it asks of share coordinators is in `take_states_to_make`."""
-        return self._share.heartbeat(request, client, now)
+        return self._bounded(self._share.heartbeat(request, client, now), client.host, now)
+
+    def _bounded(
+        self,
+        result: Result[R],
+        host: str,
+        now: Now,
+        code: ErrorCode = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ) -> Result[R]:
+        """Undo an operation whose records would exceed the limit of the node for members.
+
+        Args:
+            result: The result of the operation.
+            host: The address of the client.
+            now: The time of the operation.
+            code: The error for the client, after which it tries again.
+
+        Returns:
+            The result, or the one that replaces it.
+        """
+        memory = self._state.memory
+        undo = result.on_failure
+        if undo is None or memory.limits.members.has_room(memory.growth(result.records), host):
+            return result
+        result.on_failure = None  # it may hold the result itself
+        return undo(code, now)
 
     def has_share_group(self, group_id: str) -> bool:
         """Whether there is a share group of that name."""
@@ -563,4 +605,5 @@ class GroupCoordinator:
         for group in self._state.groups.values():
             for member in group.members.values():
                 self._rebalances.fail_slots(group, member, code, member.id, result)
+        self._state.memory.close()
         return result.answers

@@ -19,10 +19,12 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic.group import CONSUMER_PROTOCOL_TYPE, Group
 from .classic.group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
 from .classic.rebalance import Rebalances, note_deleted
+from .common.memory import group_bytes, offset_bytes
 from .common.offset_checks import Check, always
 from .common.pending import Place
 from .common.records import offset_record, offset_tombstone
@@ -124,7 +126,7 @@ class Offsets:
                 check = always(refusal or ErrorCode.GROUP_ID_NOT_FOUND)
             else:
                 check = always(refusal or self._check_transactional_committer(commit))
-            result.records = self._records(commit, wanted, check, now)
+            result.records = self._records(commit, wanted, check, now, request.producer_id)
         result.response = transactional_response(response)
         if result.records:
             result.producer = (request.producer_id, request.producer_epoch)
@@ -202,11 +204,17 @@ class Offsets:
         return code
 
     def _records(
-        self, request: OffsetCommitRequest, wanted: list[_Wanted], check: Check, now: Now
+        self,
+        request: OffsetCommitRequest,
+        wanted: list[_Wanted],
+        check: Check,
+        now: Now,
+        producer_id: int = NO_PRODUCER_ID,
     ) -> list[CoordinatorRecord]:
         """What is to be stored; rows that are refused, by `check` or for themselves, are told so.
 
-        One that is of an epoch too old refuses them all, as Kafka does.
+        One that is of an epoch too old refuses them all, as Kafka does, and so does a node without
+        room for all of them.
         """
         refusal = check.of_all
         taken = []
@@ -218,19 +226,44 @@ class Offsets:
                 taken.append((item, metadata))
                 code = check.of_one(item.topic, item.topic_id, item.partition.partition_index)
                 refusal = refusal or code
-        if refusal:
-            for item in wanted:
-                item.row.error_code = refusal
-            return []
-        return [self._record(request, item, metadata, now) for item, metadata in taken]
+        if not refusal:
+            values = [self._value(request, item, metadata, now) for item, metadata in taken]
+            places = [(item.topic, item.partition.partition_index) for item, _ in taken]
+            offsets = list(zip(places, values, strict=True))
+            growth = self._growth(request.group_id, offsets, producer_id)
+            if self._state.memory.limits.offsets.has_room(growth):
+                return [offset_record(request.group_id, *place, value) for place, value in offsets]
+            refusal = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        for item in wanted:
+            item.row.error_code = refusal
+        return []
 
-    def _record(
+    def _growth(
+        self, group_id: str, offsets: list[tuple[Place, OffsetCommitValue]], producer_id: int
+    ) -> int:
+        """Return by how many bytes the committed offsets of the node would grow."""
+        if producer_id != NO_PRODUCER_ID:
+            pending = self._state.pending_offsets
+            growth = 0 if pending.places(group_id) else group_bytes(group_id)
+            for place, value in offsets:
+                growth += offset_bytes(place[0], value)
+                growth -= pending.holds(producer_id, group_id, place)
+            return growth
+        known = self._state.offsets.get(group_id, {})
+        growth = 0 if known else group_bytes(group_id)
+        for place, value in offsets:
+            before = known.get(place)
+            growth += len(value.metadata) - len(before.metadata) if before else 0
+            growth += 0 if before else offset_bytes(place[0], value)
+        return growth
+
+    def _value(
         self, request: OffsetCommitRequest, item: _Wanted, metadata: str, now: Now
-    ) -> CoordinatorRecord:
+    ) -> OffsetCommitValue:
         partition = item.partition
         at_ms = partition.commit_timestamp
         keep_ms = request.retention_time_ms
-        value = OffsetCommitValue(
+        return OffsetCommitValue(
             offset=partition.committed_offset,
             leader_epoch=partition.committed_leader_epoch,
             metadata=metadata,
@@ -239,7 +272,6 @@ class Offsets:
             expire_timestamp=-1 if keep_ms == -1 else min(now.log_ms + keep_ms, FOR_EVER_MS),
             topic_id=item.topic_id,
         )
-        return offset_record(request.group_id, item.topic, partition.partition_index, value)
 
     # -- fetch
 

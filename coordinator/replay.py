@@ -22,6 +22,7 @@ from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic.replay import replay_group
+from .common.memory import group_bytes, offset_bytes
 from .common.pending import Ended, Place
 from .consumer.replay import replay_consumer_group
 from .share.replay import replay_share_group
@@ -40,12 +41,14 @@ def replay(
     if isinstance(entry, OffsetCommitKey):
         offset = None if value is None else decode_offset_commit(value)
         replay_offset(state, entry, offset, producer_id)
-    elif isinstance(entry, GroupMetadataKey):
+        return
+    if isinstance(entry, GroupMetadataKey):
         replay_group(state, entry.group, None if value is None else decode_group_metadata(value))
     elif not replay_consumer_group(state, key, value) and not replay_streams_group(
         state, key, value
     ):
         replay_share_group(state, key, value)
+    state.memory.replay(key, value)
 
 
 def replay_offset(
@@ -92,13 +95,23 @@ def _finish_end(state: ShardState, producer_id: int) -> None:
 
 
 def _commit(state: ShardState, group_id: str, place: Place, value: OffsetCommitValue) -> None:
-    state.offsets.setdefault(group_id, {})[place] = value
+    offsets = state.offsets.get(group_id)
+    if offsets is None:
+        offsets = state.offsets[group_id] = {}
+        state.memory.change_offsets(group_bytes(group_id))
+    before = offsets.get(place)
+    size = offset_bytes(place[0], value)
+    state.memory.change_offsets(size if before is None else size - offset_bytes(place[0], before))
+    offsets[place] = value
     state.begin_simple_group(group_id)
 
 
 def _forget(state: ShardState, group_id: str, place: Place) -> None:
     offsets = state.offsets.get(group_id)
     if offsets is not None:
-        offsets.pop(place, None)
+        value = offsets.pop(place, None)
+        if value is not None:
+            state.memory.change_offsets(-offset_bytes(place[0], value))
         if not offsets:
             del state.offsets[group_id]
+            state.memory.change_offsets(-group_bytes(group_id))

@@ -9,6 +9,7 @@ from kbroker.protocol.group_metadata import OffsetCommitValue
 
 from .classic.group import Group
 from .common.deleted_topics import DeletedTopics
+from .common.memory import ShardMemory
 from .common.pending import PendingOffsets, Place
 from .consumer.group import ConsumerGroup
 from .share.group import ShareGroup
@@ -37,13 +38,15 @@ class ShardState:
         "deleted_topics",
         "ending",
         "groups",
+        "memory",
         "offsets",
         "pending_offsets",
         "share_groups",
         "streams_groups",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ShardMemory) -> None:
+        self.memory = memory
         self.groups: dict[str, Group] = {}
         """Classic groups."""
         self.consumer_groups: dict[str, ConsumerGroup] = {}
@@ -53,7 +56,7 @@ class ShardState:
         self.streams_groups: dict[str, StreamsGroup] = {}
         """Groups of KIP-1071."""
         self.offsets: dict[str, GroupOffsets] = {}
-        self.pending_offsets = PendingOffsets()
+        self.pending_offsets = PendingOffsets(memory)
         self.ending: dict[int, Iterator[int]] = {}
         """What is left to do for the end of a transaction, by producer id."""
         self.deleted_topics = DeletedTopics()
@@ -115,7 +118,7 @@ class ShardState:
     def begin_simple_group(self, group_id: str) -> None:
         """A group that is not known yet has offsets."""
         if self.any_group(group_id) is None:
-            group = self.groups[group_id] = Group(group_id)
+            group = self.groups[group_id] = Group(group_id, self.memory)
             group.stored = True
 
     def places(self, group_id: str) -> Collection[Place]:

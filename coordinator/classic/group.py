@@ -11,6 +11,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import read_subscription
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
+from ..common.memory import EXPECTED_BYTES, MEMBER_BYTES, PROTOCOL_BYTES, ShardMemory
 from ..common.result import Parked
 from .group_state import FOLLOWS, GroupState
 
@@ -18,6 +19,8 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """What a member offers, best first: (name, metadata)."""
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+FIRST_VERSION_WITH_KNOWN_ID = 4
+"""Of JoinGroup: who joins has to come again with the id that it is given (KIP-394)."""
 
 
 class Member:
@@ -82,6 +85,7 @@ class Group:
     """
 
     __slots__ = (
+        "_memory",
         "_subscriptions",
         "_topics_read",
         "generation",
@@ -104,8 +108,9 @@ class Group:
         "unsynced",
     )
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, memory: ShardMemory) -> None:
         self.id = group_id
+        self._memory = memory
         self.state = GroupState.EMPTY
         self.state_since_ms = -1
         """Log time of the stored state, -1 if unknown."""
@@ -154,6 +159,7 @@ class Group:
         self.offer(member, ())
         if member.instance_id is not None:
             self.static_ids.pop(member.instance_id, None)
+        self._memory.drop(self.id, member.id)
         self.unsynced.discard(member.id)
         if self.leader_id == member.id:
             self.leader_id = next(iter(self.members), None)
@@ -161,6 +167,8 @@ class Group:
     def rename(self, member: Member, new_id: str) -> None:
         """Give a static member its new id (KIP-345); it keeps its place."""
         old_id, member.id = member.id, new_id
+        self._memory.drop(self.id, old_id)
+        self._hold(member)
         self.members = {other.id: other for other in self.members.values()}
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = new_id
@@ -181,6 +189,24 @@ class Group:
         member.protocols = protocols
         for name, _ in protocols:
             support[name] += 1
+        self._hold(member)
+
+    def _hold(self, member: Member) -> None:
+        strings = (self.id, member.id, member.client_id, member.instance_id or "")
+        size = member_bytes(member.protocols, *strings)
+        self._memory.hold(self.id, member.id, member.client_host, size)
+
+    def expect(self, member_id: str, host: str) -> None:
+        """Expect a join with an ID that was given out (KIP-394)."""
+        self.pending.add(member_id)
+        size = expected_bytes(self.id, member_id)
+        self._memory.hold(self.id, member_id, host, size)
+
+    def stop_expecting(self, member_id: str) -> None:
+        """Forget an ID that was given out."""
+        if member_id in self.pending:
+            self.pending.remove(member_id)
+            self._memory.drop(self.id, member_id)
 
     def static_member(self, instance_id: str | None) -> Member | None:
         member_id = self.static_ids.get(instance_id) if instance_id is not None else None
@@ -290,6 +316,17 @@ def _topics_in(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 def metadata_size(protocols: Protocols) -> int:
     """Return the bytes that a member's offers hold."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+def member_bytes(protocols: Protocols, *strings: str) -> int:
+    """Return the bytes in memory of a member with these protocols and names."""
+    size = MEMBER_BYTES + PROTOCOL_BYTES * len(protocols) + metadata_size(protocols)
+    return size + sum(map(len, strings))
+
+
+def expected_bytes(group_id: str, member_id: str) -> int:
+    """Return the bytes in memory of a member ID that was given out."""
+    return EXPECTED_BYTES + len(group_id) + len(member_id)
 
 
 def protocols_of(pairs: Iterable[tuple[str, bytes]]) -> Protocols:

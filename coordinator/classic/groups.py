@@ -24,7 +24,16 @@ from ..common.result import Answer, ClientInfo, Now, Parked, Result, append_erro
 from ..common.settings import GroupSettings
 from ..common.shapes import leave_response, leaving_members
 from ..state import ShardState
-from .group import Group, Member, Protocols, metadata_size, protocols_of
+from .group import (
+    FIRST_VERSION_WITH_KNOWN_ID,
+    Group,
+    Member,
+    Protocols,
+    expected_bytes,
+    member_bytes,
+    metadata_size,
+    protocols_of,
+)
 from .group_state import COMPLETING, EMPTY, HEARTBEAT_ANSWER, PREPARING, STABLE
 from .rebalance import Rebalances, joined, member_rows, note_stored
 from .records import group_record, group_value
@@ -75,11 +84,15 @@ class ClassicGroups:
         if code:
             return _refused(code, ask.member_id)
         if group is None:
-            group = Group(ask.group_id)  # in the state only when a member or a pending id enters
+            group = Group(
+                ask.group_id, self._state.memory
+            )  # in the state only when a member or a pending id enters
         if not self._has_room(group, ask):
             return self._turn_away(group, ask, now)
         if not group.supports(ask.protocol_type, ask.protocols):
             return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ask.member_id)
+        if not self._has_memory(group, ask):
+            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ask.member_id)
         if not ask.member_id:
             return self._join_as_stranger(group, ask, now)
         if ask.member_id in group.pending and ask.instance_id is None:
@@ -128,6 +141,23 @@ class ClassicGroups:
             return group.joined < limit or (member is not None and member.join_slot is not None)
         return member is not None or len(group.members) < limit
 
+    def _has_memory(self, group: Group, ask: _Ask) -> bool:
+        """Return True if the node has room for what the member would hold.
+
+        A member that joins again and holds no more than before always has room.
+        """
+        memory, member_id = self._state.memory, ask.member_id
+        static = group.static_member(ask.instance_id)
+        if static is not None:
+            member_id = static.id
+        if member_id or ask.instance_id is not None or ask.version < FIRST_VERSION_WITH_KNOWN_ID:
+            strings = (group.id, member_id, ask.client.client_id, ask.instance_id or "")
+            size = member_bytes(ask.protocols, *strings)
+        else:
+            size = expected_bytes(group.id, ask.client.client_id)
+        growth = size - memory.size_of(group.id, member_id)
+        return memory.limits.members.has_room(growth, ask.client.host)
+
     def _turn_away(self, group: Group, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
         result = _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         member = group.members.get(ask.member_id)
@@ -148,10 +178,10 @@ class ClassicGroups:
         new_id = f"{name[:NAME_LENGTH_MAX]}-{self._new_uuid()}"
         if static is not None:
             return self._replace(group, static, new_id, ask, now)
-        if ask.instance_id is None and ask.version >= 4:
+        if ask.instance_id is None and ask.version >= FIRST_VERSION_WITH_KNOWN_ID:
             # KIP-394: whoever loses this answer leaves no member behind.
             self._state.groups[group.id] = group
-            group.pending.add(new_id)
+            group.expect(new_id, ask.client.host)
             self._rebalances.expect(group.id, new_id, ask.session_timeout_ms, now)
             return _refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)
         return self._admit(group, new_id, ask, now)
@@ -215,8 +245,8 @@ class ClassicGroups:
         else:
             self._rebalances.forget_session(group.id, member.id)
             cause = f"static member {ask.instance_id} is back as {new_id}"
-            group.rename(member, new_id)
             member.client_id, member.client_host = ask.client.client_id, ask.client.host
+            group.rename(member, new_id)
             member.is_new = False
             _take_timeouts(member, ask)
             self._rebalances.keep_alive(group, member, now)

@@ -194,7 +194,7 @@ class Rebalances:
 
     def drop_pending(self, group: Group, member_id: str) -> None:
         """An id that was given out will not come back."""
-        group.pending.discard(member_id)
+        group.stop_expecting(member_id)
         self.forget_session(group.id, member_id)
 
     def pending_left(self, group: Group, now: Now, result: Result[Any]) -> None:

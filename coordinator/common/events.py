@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 NAMES_MAX = 8
+TEXT_LENGTH_MAX = 4096
+"""Characters of a cause that is kept, in which clients may write names of 32 kB."""
 
 
 def printable(text: str) -> str:
     """A text that is fit for a log: ids and reasons in it are the client's."""
+    text = text[:TEXT_LENGTH_MAX]
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple, TypeAlias
 
 from kbroker.protocol.group_metadata import OffsetCommitValue
 
+from .memory import OFFSET_BYTES, ShardMemory, group_bytes, offset_bytes
+
 Place: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
@@ -28,24 +30,42 @@ class PendingOffsets:
     because until then the partition is not stable.
     """
 
-    __slots__ = ("_groups", "_producers")
+    __slots__ = ("_groups", "_memory", "_producers")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ShardMemory) -> None:
+        self._memory = memory
         self._groups: dict[str, dict[Place, dict[int, OffsetCommitValue | None]]] = {}
         self._producers: dict[int, dict[str, dict[Place, None]]] = {}
 
     def add(self, producer_id: int, group_id: str, place: Place, value: OffsetCommitValue) -> None:
         """A producer has written an offset; it replaces the one that the producer wrote before."""
-        waiting = self._groups.setdefault(group_id, {}).setdefault(place, {})
-        waiting.pop(producer_id, None)  # for a new place in the order
+        places = self._groups.get(group_id)
+        if places is None:
+            places = self._groups[group_id] = {}
+            self._memory.change_offsets(group_bytes(group_id))
+        waiting = places.setdefault(place, {})
+        if producer_id in waiting:  # for a new place in the order
+            self._memory.change_offsets(-_bytes(place, waiting.pop(producer_id)))
         waiting[producer_id] = value
+        self._memory.change_offsets(_bytes(place, value))
         self._producers.setdefault(producer_id, {}).setdefault(group_id, {})[place] = None
 
     def overtake(self, group_id: str, place: Place) -> None:
         """An offset without a transaction was written after all that wait."""
         waiting = self._groups.get(group_id, {}).get(place, {})
         for producer_id in waiting:
-            waiting[producer_id] = None
+            self._overtake(waiting, producer_id, place)
+
+    def _overtake(
+        self, waiting: dict[int, OffsetCommitValue | None], producer_id: int, place: Place
+    ) -> None:
+        self._memory.change_offsets(_bytes(place, None) - _bytes(place, waiting[producer_id]))
+        waiting[producer_id] = None
+
+    def holds(self, producer_id: int, group_id: str, place: Place) -> int:
+        """Return the bytes of a producer's pending offset, 0 if there is none."""
+        waiting = self._groups.get(group_id, {}).get(place, {})
+        return _bytes(place, waiting[producer_id]) if producer_id in waiting else 0
 
     def drop(self, group_id: str, place: Place) -> None:
         """The offset of a partition was deleted, whoever committed it."""
@@ -82,25 +102,28 @@ class PendingOffsets:
                 if producer_id not in waiting:
                     continue  # it was deleted meanwhile
                 if commit:
-                    self._overtake_before(producer_id, waiting)
+                    self._overtake_before(producer_id, waiting, place)
                 value = self._take(producer_id, group_id, place)
                 yield Ended(group_id, place, value) if commit and value is not None else None
 
-    @staticmethod
-    def _overtake_before(producer_id: int, waiting: dict[int, OffsetCommitValue | None]) -> None:
+    def _overtake_before(
+        self, producer_id: int, waiting: dict[int, OffsetCommitValue | None], place: Place
+    ) -> None:
         for other in waiting:
             if other == producer_id:
                 return
-            waiting[other] = None
+            self._overtake(waiting, other, place)
 
     def _take(self, producer_id: int, group_id: str, place: Place) -> OffsetCommitValue | None:
         places = self._groups[group_id]
         waiting = places[place]
         value = waiting.pop(producer_id)
+        self._memory.change_offsets(-_bytes(place, value))
         if not waiting:
             del places[place]
         if not places:
             del self._groups[group_id]
+            self._memory.change_offsets(-group_bytes(group_id))
         return value
 
     def values(self, group_id: str, place: Place) -> list[OffsetCommitValue]:
@@ -116,3 +139,8 @@ class PendingOffsets:
         """The producers whose transactions a group's pending offsets belong to, in rising order."""
         places = self._groups.get(group_id, {}).values()
         return sorted({producer_id for waiting in places for producer_id in waiting})
+
+
+def _bytes(place: Place, value: OffsetCommitValue | None) -> int:
+    """Return the bytes in memory of a pending offset; None stands for one that was overtaken."""
+    return OFFSET_BYTES if value is None else offset_bytes(place[0], value)

@@ -25,7 +25,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 
-from ..classic.group import CONSUMER_PROTOCOL_TYPE, protocols_of
+from ..classic.group import CONSUMER_PROTOCOL_TYPE, FIRST_VERSION_WITH_KNOWN_ID, protocols_of
 from ..common.modern_group import MemberState
 from ..common.result import ClientInfo, Now, Result, append_error
 from ..common.settings import GroupSettings
@@ -37,9 +37,6 @@ from .group import ClassicSide, ConsumerGroup, ConsumerMember
 from .groups import JOIN, SYNC, ConsumerGroups, Settings, names_of
 from .reconciliation import Owned
 from .targets import Step
-
-FIRST_VERSION_WITH_KNOWN_ID = 4
-"""Of JoinGroup: who joins has to come again with the id that it is given (KIP-394)."""
 
 
 class ClassicMembers:

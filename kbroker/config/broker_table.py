@@ -687,6 +687,31 @@ _GROUPS = (
         own=True,
     ),
     Property(
+        "group.coordinator.members.max.bytes",
+        Type.LONG,
+        "134217728",
+        "Maximum size of what the members of all groups of a broker hold in memory: metadata, "
+        "subscriptions, assignments and topologies. A member that would exceed it is answered with "
+        "COORDINATOR_LOAD_IN_PROGRESS and tries again. Clients of one IP address hold at most as much "
+        "as is left to the others.",
+        unit="bytes",
+        minimum=1024,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
+        "group.coordinator.offsets.max.bytes",
+        Type.LONG,
+        "268435456",
+        "Maximum size of the committed offsets of all groups of a broker in memory, each with its "
+        "metadata string and about 400 bytes more. A commit that would exceed it is answered with "
+        "INVALID_COMMIT_OFFSET_SIZE. Groups can still commit to partitions that have an offset.",
+        unit="bytes",
+        minimum=1024,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
         "offset.metadata.max.bytes",
         Type.INT,
         "4096",

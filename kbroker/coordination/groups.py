@@ -17,7 +17,9 @@ from kbroker.coordinator import (
     ConsumerGroupSettings,
     Event,
     GroupCoordinator,
+    GroupMemory,
     GroupSettings,
+    MemoryLimit,
     Result,
     ShareGroupSettings,
     StreamsGroupSettings,
@@ -52,11 +54,29 @@ class GroupService(SweepingShards[GroupCoordinator]):
         """Has share coordinators asked for the states of share groups."""
         self.history: History[str, Event] = History()
         """What changed in each group and why."""
+        config = partitions.config
+        self.memory = GroupMemory(
+            members=self._limit(
+                "group.coordinator.members.max.bytes", config.group_coordinator_members_max_bytes
+            ),
+            offsets=self._limit(
+                "group.coordinator.offsets.max.bytes", config.group_coordinator_offsets_max_bytes
+            ),
+        )
+        """What all coordinators of the node hold for clients."""
         self.rebalances: Counter[str] = Counter()
         """How many began, by reason."""
         self._closed: Counter[str] = Counter()
         self._common: tuple[BrokerConfig, dict[Any, Any]] = partitions.config, {}
         """What holds for groups without settings of their own, by what reads it."""
+
+    def _limit(self, setting: str, limit: int) -> MemoryLimit:
+        def warn() -> None:
+            text = f"the groups of this node have reached {setting}={limit}; rejecting more"
+            if self._partitions.troubles.is_news(text):
+                logger.warning("%s", text)
+
+        return MemoryLimit(limit, warn)
 
     def _new_topic(self) -> NewTopic:
         config = self._partitions.config
@@ -89,6 +109,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
             consumer_settings=self.consumer_settings,
             share_settings=self.share_settings,
             streams_settings=self.streams_settings,
+            memory=self.memory,
         )
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:

@@ -384,7 +384,7 @@ class Shards(ABC, Generic[C]):
             self._on_loaded(load)
             return True
         except (KafkaError, DecodeError) as error:
-            del self._loads[index]
+            self._drop_load(index)
             message = error.message if isinstance(error, KafkaError) else str(error)
             raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
         return False
@@ -587,14 +587,19 @@ class Shards(ABC, Generic[C]):
         index = shard.replica.index
         load = self._loads.get(index)
         if load is not None and load.shard is shard:
-            del self._loads[index]
+            self._drop_load(index)
         if self._shards.get(index) is shard:
             del self._shards[index]
             give(shard.coordinator.on_unloaded())
 
+    def _drop_load(self, index: int) -> None:
+        """Give up a load; nobody is parked in its coordinator yet."""
+        self._loads.pop(index).shard.coordinator.on_unloaded()
+
     def stop(self) -> None:
         """Tell everyone who is parked that the coordinator goes."""
-        self._loads.clear()
+        for index in tuple(self._loads):
+            self._drop_load(index)
         for shard in self.shards():
             self._lose(shard)
 

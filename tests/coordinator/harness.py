@@ -29,6 +29,7 @@ from kbroker.coordinator import (
     TopicRights,
 )
 from kbroker.coordinator.common.assignor import TopicShape
+from kbroker.coordinator.common.memory import GroupMemory, MemoryLimit, ShardMemory
 from kbroker.coordinator.common.shapes import fetch_response, groups_to_fetch
 from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
@@ -92,6 +93,11 @@ def done(work: Generator[None, None, M]) -> M:
             next(work)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+
+def unlimited() -> ShardMemory:
+    """The memory of a shard without limits."""
+    return ShardMemory(GroupMemory(MemoryLimit(), MemoryLimit()))
 
 
 def subscription(*topics: str) -> bytes:
@@ -248,6 +254,7 @@ class Harness:
         consumer: ConsumerGroupSettings | None = None,
         streams: StreamsGroupSettings | None = None,
         share: ShareGroupSettings | None = None,
+        memory: GroupMemory | None = None,
     ) -> None:
         self.settings = settings or GroupSettings()
         self.topics = topics or FakeTopics()
@@ -278,6 +285,7 @@ class Harness:
             consumer_settings=lambda group_id: self.consumer,
             streams_settings=lambda group_id: self.streams,
             share_settings=lambda group_id: self.share,
+            memory=memory,
             new_uuid=lambda: UUID(int=next(self._ids)),
         )
         for entry in self.entries:

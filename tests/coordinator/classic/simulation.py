@@ -21,6 +21,7 @@ from kbroker.coordinator import GroupSettings
 from kbroker.coordinator.classic.group import Group
 from kbroker.coordinator.classic.group_state import COMPLETING, EMPTY, PREPARING, STABLE
 from kbroker.coordinator.classic.rebalance import JOIN, SESSION, SYNC
+from kbroker.coordinator.common.memory import RECORD
 from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode
@@ -32,7 +33,7 @@ from kbroker.protocol.group_metadata import (
 )
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
-from ..harness import Call, FakeTopics, Harness, subscription
+from ..harness import Call, FakeTopics, Harness, subscription, unlimited
 
 GROUPS = ("red", "blue")
 SESSION_MS = 6_000
@@ -448,11 +449,16 @@ class Simulation:
                 before = generations.get(entry.group, 0)
                 must(value is None or generation >= before, "generations in the log")
                 generations[entry.group] = generation
-        fresh = ShardState()
+        fresh = ShardState(unlimited())
         for each in self.h.entries:
             each.replay(partial(replay, fresh), partial(end_transaction, fresh))
         live = self.h.coordinator._state
         must(fresh.offsets == live.offsets, "offsets differ after a restart")
+        must(
+            fresh.memory.limits.offsets.used == live.memory.limits.offsets.used,
+            "the memory of offsets differs after a restart",
+        )
+        self._check_memory(live)
         for group in live.groups.values():
             ahead = encode_key(GroupMetadataKey(group=group.id)) in self.h.not_stored
             if group.stored and group.state in (STABLE, EMPTY) and not ahead:
@@ -461,6 +467,19 @@ class Simulation:
                 assert again is not None
                 must(_stored(again) == _stored(group), f"{group.id} differs after a restart")
         self.work["log checks"] += 1
+
+    def _check_memory(self, state: ShardState) -> None:
+        """Each member, and each ID that was given out, is counted once."""
+        for group in state.groups.values():
+            items = set(state.memory._groups.get(group.id, {})) - {RECORD}
+            must(items == {*group.members, *group.pending}, f"{group.id}: wrong memory")
+        held = [each for items in state.memory._groups.values() for each in items.values()]
+        limit = state.memory.limits.members
+        must(limit.used == sum(each.size for each in held), "a wrong sum of memory")
+        by_host: Counter[str | None] = Counter()
+        for each in held:
+            by_host[each.host] += each.size
+        must(limit._of_host == by_host, "a wrong sum of memory by host")
 
     # -- the end
 

@@ -17,6 +17,8 @@ from kbroker.coordinator.classic.group_state import (
     GroupState,
 )
 
+from ..harness import unlimited
+
 
 def test_every_state_has_its_place_in_every_table() -> None:
     assert set(FOLLOWS) == set(GroupState)
@@ -33,7 +35,7 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(GroupState, GroupState)))
 def test_a_group_moves_as_the_table_says(before: GroupState, after: GroupState) -> None:
-    group = Group("g")
+    group = Group("g", unlimited())
     group.state = before
     if after in FOLLOWS[before]:
         group.move(after)

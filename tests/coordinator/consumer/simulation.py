@@ -22,7 +22,7 @@ from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode
 
-from ..harness import FakeTopics, Harness
+from ..harness import FakeTopics, Harness, unlimited
 
 Place = tuple[UUID, int]
 NAMES = ("orders", "audit", "events")
@@ -373,12 +373,14 @@ class ConsumerSimulation:
         self._tenures.clear()
 
     def _replayed(self) -> ConsumerGroup:
-        state = ShardState()
+        state = ShardState(unlimited())
         for entry in self.h.entries:
             entry.replay(
                 lambda *record: replay(state, *record),
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )
+        live = self.h.coordinator._state.memory.limits
+        must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
         return state.consumer_groups["g"]
 
     def heal(self) -> None:

@@ -23,7 +23,7 @@ from kbroker.coordinator.state import ShardState
 from kbroker.protocol.errors import ErrorCode
 
 from ..consumer.simulation import NAMES, Violation, must
-from ..harness import FakeTopics, Harness
+from ..harness import FakeTopics, Harness, unlimited
 
 Place = tuple[UUID, int]
 BAD_NEWS = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -244,12 +244,14 @@ class ShareSimulation:
             must(picture(group) == picture(self._replayed()), "the log says something else")
 
     def _replayed(self) -> ShareGroup:
-        state = ShardState()
+        state = ShardState(unlimited())
         for entry in self.h.entries:
             entry.replay(
                 lambda *record: replay(state, *record),
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )
+        live = self.h.coordinator._state.memory.limits
+        must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
         return state.share_groups["g"]
 
     def heal(self) -> None:

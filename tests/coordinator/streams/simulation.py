@@ -21,7 +21,7 @@ from kbroker.coordinator.streams.group import StreamsGroup, StreamsMemberState
 from kbroker.protocol.errors import ErrorCode
 
 from ..consumer.simulation import BAD_NEWS, FENCED, must
-from ..harness import Harness, topology
+from ..harness import Harness, topology, unlimited
 from ..harness import subtopology as part
 
 Task = tuple[str, int]
@@ -247,12 +247,14 @@ class StreamsSimulation:
             must(picture(group) == picture(self._replayed()), "the log says something else")
 
     def _replayed(self) -> StreamsGroup:
-        state = ShardState()
+        state = ShardState(unlimited())
         for entry in self.h.entries:
             entry.replay(
                 lambda *record: replay(state, *record),
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )
+        live = self.h.coordinator._state.memory.limits
+        must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
         return state.streams_groups["g"]
 
     def heal(self) -> None:

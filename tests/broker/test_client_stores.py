@@ -1,0 +1,463 @@
+"""Stores of a node that grow by what clients send and outlive the request: each has a bound.
+
+One client fills a store far beyond its bound. The store stays within the bound, another client is still
+served, and the store is empty again when the first client is gone or has expired. Without the bound the
+same requests exceed it, so each bound is what keeps its store small.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.coordinator.common.memory import EXPECTED_BYTES
+from kbroker.coordinator.state import ShardState
+from kbroker.net import replies
+from kbroker.node import activity, client_metrics
+from kbroker.node.activity import Activity
+from kbroker.partitions import history
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
+from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.runtime import rates
+from kbroker.storage import producer_state
+from kbroker.testing.clock import MovableClock
+
+from ..brokers import started
+from ..wire import (
+    NEVER,
+    Topic,
+    Wire,
+    connected,
+    create_topic,
+    fetch,
+    fetch_request,
+    produce,
+    request,
+    sequenced,
+    until,
+)
+from .test_client_quotas import set_quota
+from .test_consumer_groups import beat, find
+from .test_share_groups import beat as share_beat
+from .test_streams_groups import streams_beat
+
+Ask: TypeAlias = Callable[[Wire, int], Awaitable[Any]]
+"""Makes one entry of a store, by its number."""
+BYTES = 64 * 1024
+COUNT = 20
+SENT = 100
+"""Entries that a client tries to make."""
+SESSION_MS = 30_000
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+TOPIC = Topic("t")
+
+
+class Store(NamedTuple):
+    """A store and how to fill it.
+
+    Attributes:
+        name: The name of the row.
+        ask: Makes an entry; what it returns must be true for a client that is served.
+        size: The number of bytes or entries in the store, found without its own counter.
+        bound: The largest size.
+        setting: The setting with the bound; its name with `_` for dots.
+        limit: The value of the setting, where it is not the bound.
+        constant: The module and the name of the constant with the bound, where it is no setting.
+        others: Other settings.
+        empty: Whether the store is empty after the client has gone and its sessions are over.
+    """
+
+    name: str
+    ask: Ask
+    size: Callable[[Broker], int]
+    bound: int
+    setting: str | None = None
+    limit: int | None = None
+    constant: tuple[Any, str] | None = None
+    others: Mapping[str, Any] = MappingProxyType({})
+    empty: bool = True
+
+
+# -- groups
+
+
+def states(broker: Broker) -> Iterable[ShardState]:
+    return (shard.coordinator._state for shard in broker.node.groups.shards())
+
+
+async def join(wire: Wire, number: int, *, metadata: bytes = bytes(4000), **fields: Any) -> Any:
+    """Join a group of one member with much metadata."""
+    row = JoinGroupRequest.Protocol(name="range", metadata=metadata)
+    asked = JoinGroupRequest(
+        group_id=f"group-{number}",
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=SESSION_MS,
+        protocol_type="consumer",
+        protocols=[row],
+        **fields,
+    )
+    return await wire.ask(ApiKey.JOIN_GROUP, 9, asked)
+
+
+async def static_join(wire: Wire, number: int) -> bool:
+    joined = await join(wire, number, group_instance_id="i")
+    assert joined.error_code in (0, LOADING)
+    return not joined.error_code
+
+
+async def member_id(wire: Wire, number: int) -> bool:
+    asked = await join(wire, number)
+    assert asked.error_code in (ErrorCode.MEMBER_ID_REQUIRED, LOADING)
+    return bool(asked.error_code == ErrorCode.MEMBER_ID_REQUIRED)
+
+
+async def assignment(wire: Wire, number: int) -> bool:
+    """Be the leader of a group, and store a large assignment."""
+    joined = await join(wire, number, metadata=b"", group_instance_id="i")
+    if joined.error_code:
+        return False
+    row = SyncGroupRequest.Assignment(member_id=joined.member_id, assignment=bytes(4000))
+    asked = SyncGroupRequest(
+        group_id=f"group-{number}",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        group_instance_id="i",
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[row],
+    )
+    synced = await wire.ask(ApiKey.SYNC_GROUP, 5, asked)
+    assert synced.error_code in (0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return not synced.error_code
+
+
+def classic_members(broker: Broker) -> Iterable[Any]:
+    groups = itertools.chain.from_iterable(state.groups.values() for state in states(broker))
+    return itertools.chain.from_iterable(group.members.values() for group in groups)
+
+
+def classic_metadata(broker: Broker) -> int:
+    offered = (member.protocols for member in classic_members(broker))
+    return sum(len(metadata) for protocols in offered for _, metadata in protocols)
+
+
+def assignments(broker: Broker) -> int:
+    return sum(len(member.assignment) for member in classic_members(broker))
+
+
+def expected_members(broker: Broker) -> int:
+    groups = itertools.chain.from_iterable(state.groups.values() for state in states(broker))
+    return sum(len(group.pending) for group in groups)
+
+
+def names(number: int) -> list[str]:
+    return [f"{number}-{index}-{'x' * 200}" for index in range(20)]
+
+
+async def consumer_member(wire: Wire, number: int) -> bool:
+    answer = await beat(
+        wire, f"member-{number}", 0, group=f"group-{number}", subscribed_topic_names=names(number)
+    )
+    assert answer.error_code in (0, LOADING)
+    return not answer.error_code
+
+
+async def share_member(wire: Wire, number: int) -> bool:
+    answer = await share_beat(
+        wire, f"member-{number}", 0, group=f"group-{number}", topics=names(number)
+    )
+    assert answer.error_code in (0, LOADING)
+    return not answer.error_code
+
+
+async def streams_member(wire: Wire, number: int) -> bool:
+    answer = await streams_beat(
+        wire, f"member-{number}", 0, group=f"group-{number}", process_id="x" * 900
+    )
+    assert answer.error_code in (0, LOADING)
+    return not answer.error_code
+
+
+def subscriptions(kind: str) -> Callable[[Broker], int]:
+    def size(broker: Broker) -> int:
+        groups = itertools.chain.from_iterable(
+            getattr(state, kind).values() for state in states(broker)
+        )
+        members = itertools.chain.from_iterable(group.members.values() for group in groups)
+        return sum(len(topic) for member in members for topic in member.topics)
+
+    return size
+
+
+def processes(broker: Broker) -> int:
+    groups = itertools.chain.from_iterable(
+        state.streams_groups.values() for state in states(broker)
+    )
+    members = itertools.chain.from_iterable(group.members.values() for group in groups)
+    return sum(len(member.process_id) for member in members)
+
+
+async def commit(wire: Wire, number: int) -> bool:
+    """Commit an offset with a long note, or the offset of `SERVED` that is committed already."""
+    cls = OffsetCommitRequest
+    row = cls.Partition(partition_index=0, committed_offset=1, committed_metadata="x" * 4000)
+    topic = cls.Topic(name=TOPIC.name, partitions=[row])
+    asked = cls(
+        group_id=f"group-{min(number, SERVED)}", generation_id_or_member_epoch=-1, topics=[topic]
+    )
+    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 8, asked)
+    ((row_,),) = (each.partitions for each in answer.topics)
+    assert row_.error_code in (0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    return not row_.error_code
+
+
+def offset_metadata(broker: Broker) -> int:
+    offsets = itertools.chain.from_iterable(state.offsets.values() for state in states(broker))
+    return sum(len(value.metadata) for places in offsets for value in places.values())
+
+
+# -- sessions and caches
+
+
+async def fetch_session(wire: Wire, number: int) -> bool:
+    answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(TOPIC, session_epoch=0))
+    return not answer.error_code
+
+
+async def parked_fetch(wire: Wire, number: int) -> bool:
+    """Wait for records for ever; a client that is served gets those that there are."""
+    if number >= SERVED:
+        return not (await fetch(wire, TOPIC)).error_code
+    await wire.send(ApiKey.FETCH, 12, fetch_request(TOPIC, max_wait_ms=NEVER))
+    return True
+
+
+def queued_replies(broker: Broker) -> int:
+    return max((len(each.replies.queue) for each in broker.server.connections), default=0)
+
+
+async def producer(wire: Wire, number: int) -> bool:
+    return not (await produce(wire, TOPIC, sequenced(1000 + number, 0))).error_code
+
+
+def producers(broker: Broker) -> int:
+    return sum(1 for _ in broker.node.partitions.named_replica(TOPIC.name, 0).log.producers)
+
+
+async def telemetry(wire: Wire, number: int) -> bool:
+    asked = request(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, client_instance_id=uuid.uuid4())
+    answer = await wire.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, asked)
+    return not answer.error_code
+
+
+async def named_client(wire: Wire, number: int) -> bool:
+    """Fetch under another client ID each time."""
+    await wire.send(ApiKey.FETCH, 12, fetch_request(TOPIC), client_id=f"client-{number}")
+    return not (await wire.receive()).error_code
+
+
+SERVED = 1_000
+"""Entries of other clients have this number and higher ones."""
+
+STORES = [
+    Store(
+        "classic-metadata",
+        static_join,
+        classic_metadata,
+        BYTES,
+        setting="group_coordinator_members_max_bytes",
+    ),
+    Store(
+        "classic-assignments",
+        assignment,
+        assignments,
+        BYTES,
+        setting="group_coordinator_members_max_bytes",
+    ),
+    Store(
+        "classic-member-ids",
+        member_id,
+        expected_members,
+        BYTES // 2 // EXPECTED_BYTES,
+        setting="group_coordinator_members_max_bytes",
+        limit=BYTES // 2,
+    ),
+    Store(
+        "consumer-members",
+        consumer_member,
+        subscriptions("consumer_groups"),
+        BYTES,
+        setting="group_coordinator_members_max_bytes",
+    ),
+    Store(
+        "share-members",
+        share_member,
+        subscriptions("share_groups"),
+        BYTES,
+        setting="group_coordinator_members_max_bytes",
+    ),
+    Store(
+        "streams-members",
+        streams_member,
+        processes,
+        BYTES,
+        setting="group_coordinator_members_max_bytes",
+    ),
+    Store(
+        "offset-metadata",
+        commit,
+        offset_metadata,
+        BYTES,
+        setting="group_coordinator_offsets_max_bytes",
+        empty=False,
+    ),
+    Store(
+        "fetch-sessions",
+        fetch_session,
+        lambda broker: len(broker.node.fetch_sessions),
+        COUNT,
+        setting="max_incremental_fetch_session_cache_slots",
+        empty=False,
+    ),
+    Store(
+        "replies",
+        parked_fetch,
+        queued_replies,
+        COUNT + 1,  # the last one fills the queue
+        limit=COUNT,
+        constant=(replies, "REPLIES_MAX"),
+        # While replies fill the queue, nothing is received, so only this ends the connection.
+        others={"connections_max_idle_ms": 1_000},
+    ),
+    Store(
+        "producers",
+        producer,
+        producers,
+        COUNT,
+        constant=(producer_state, "PRODUCERS_MAX"),
+        empty=False,
+    ),
+    Store(
+        "telemetry-instances",
+        telemetry,
+        lambda broker: len(broker.node.client_metrics._instances),
+        COUNT,
+        constant=(client_metrics, "INSTANCES_MAX"),
+        empty=False,
+    ),
+    Store(
+        "quota-rates",
+        named_client,
+        lambda broker: max(len(meters) for meters in broker.node.metering.rates.values()),
+        COUNT,
+        constant=(rates, "METERS_MAX"),
+        empty=False,
+    ),
+    Store(
+        "client-activity",
+        named_client,
+        lambda broker: len(broker.node.activity.clients) if broker.node.activity else 0,
+        COUNT,
+        constant=(activity, "CLIENTS_MAX"),
+        empty=False,
+    ),
+    Store(
+        "group-history",
+        static_join,
+        lambda broker: len(broker.node.groups.history._changes),
+        COUNT,
+        constant=(history, "OBJECTS_MAX"),
+        empty=False,
+    ),
+]
+
+
+class World(NamedTuple):
+    """A broker, its clock, and the addresses of two clients."""
+
+    broker: Broker
+    clock: MovableClock
+
+    @asynccontextmanager
+    async def client(self, host: str) -> AsyncIterator[Wire]:
+        """A connection from an address of this machine."""
+        connected_ = socket.create_connection(
+            ("127.0.0.1", self.broker.endpoint[1]), source_address=(host, 0)
+        )
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected_))
+        async with stream:
+            yield Wire(stream)
+
+    async def expire(self, milliseconds: int) -> None:
+        self.clock.coordinator.add(milliseconds)
+        self.broker.node.groups.clock_moved()
+
+
+@asynccontextmanager
+async def world(store: Store, limit: int, patch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """A broker in which a store has this bound."""
+    settings = dict(store.others)
+    if store.setting is not None:
+        settings[store.setting] = limit
+    if store.constant is not None:
+        patch.setattr(*store.constant, limit)
+    async with started(**settings) as broker, connected(broker.endpoint) as wire:
+        clock = MovableClock()
+        clock.coordinator.freeze()
+        broker.node.partitions.clock = clock
+        broker.node.activity = Activity(clock.log_ms)
+        await create_topic(wire, TOPIC.name)
+        await find(wire)
+        await set_quota(wire, {"client-id": None}, consumer_byte_rate=1e9)
+        assert await store.ask(wire, SERVED)
+        yield World(broker, clock)
+
+
+async def fill(store: Store, here: World, wire: Wire) -> int:
+    """Try to make entries; returns the largest size of the store."""
+    largest = 0
+    for number in range(SENT):
+        await store.ask(wire, number)
+        largest = max(largest, store.size(here.broker))
+    if store.name == "replies":
+        await trio.testing.wait_all_tasks_blocked()
+        largest = max(largest, store.size(here.broker))
+    return largest
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
+async def test_one_client_cannot_exceed_bound_of_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(store, store.limit or store.bound, monkeypatch) as here:
+        async with here.client("127.0.0.2") as greedy:
+            largest = await fill(store, here, greedy)
+            assert store.bound / 20 < largest <= store.bound
+            async with here.client("127.0.0.3") as polite:
+                assert await store.ask(polite, SERVED + 1)
+        if store.empty:
+            await until(lambda: len(here.broker.server.connections) <= 1)
+            await here.expire(10 * SESSION_MS)
+            await until(lambda: store.size(here.broker) == 0)
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
+async def test_same_requests_exceed_store_without_bound(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        world(store, 2**30, monkeypatch) as here,
+        here.client("127.0.0.2") as greedy,
+    ):
+        assert await fill(store, here, greedy) > store.bound

@@ -35,6 +35,7 @@ EXPECTED_BYTES: Final = 512  # of a member ID that was given out (KIP-394)
 PROTOCOL_BYTES: Final = 160  # of one protocol that a classic member offers
 TOPIC_BYTES: Final = 200  # of one topic that a member subscribes to
 OFFSET_BYTES: Final = 400  # of one committed offset, without its strings
+TRANSACTIONAL_ID_BYTES: Final = 1024  # of one transactional ID, without its name
 TOPOLOGY_FACTOR: Final = 4  # bytes in memory for each byte of a stored topology
 SHARED_FACTOR: Final = (
     16  # bytes in memory for each byte that lists the partitions of a share group

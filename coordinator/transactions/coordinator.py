@@ -32,6 +32,7 @@ from kbroker.protocol.transaction_log import (
     encode_value,
 )
 
+from ..common.memory import TRANSACTIONAL_ID_BYTES, MemoryLimit
 from ..common.result import (
     Answer,
     CoordinatorRecord,
@@ -84,13 +85,24 @@ class TransactionSettings:
 class TransactionCoordinator:
     """Transactional ids of one partition.
 
-    Parameters: `second_protocol` tells whether the cluster has finalized `transaction.version` 2.
+    Parameters: `second_protocol` tells whether the cluster has finalized `transaction.version` 2;
+    `memory` is the limit that the coordinators of a node share.
     """
 
-    def __init__(self, settings: TransactionSettings, second_protocol: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        second_protocol: Callable[[], bool],
+        memory: MemoryLimit,
+    ) -> None:
         self._settings = settings
         self._second_protocol = second_protocol
+        self._memory = memory
         self._transactions: dict[str, Transaction] = {}
+        self._hosts: dict[str, str] = {}
+        """Addresses of the clients that made transactional IDs, as far as this node knows them."""
+        self._newest: tuple[str, str] | None = None
+        """The transactional ID that a client asks for, and the address of the client."""
         self._epochs_before: dict[str, int] = {}
         """What a producer had before it raised its own epoch: it may ask again for the new one."""
         self._timers: Timers[str] = Timers()
@@ -109,11 +121,13 @@ class TransactionCoordinator:
     # -- a producer begins
 
     def init_producer_id(
-        self, request: InitProducerIdRequest, new_id: int, now: Now
+        self, request: InitProducerIdRequest, new_id: int, now: Now, host: str
     ) -> Result[InitProducerIdResponse]:
         """InitProducerId with a transactional id: fences whoever had it before.
 
-        Parameters: `new_id` is a producer id that nobody had before, when `wants_producer_id`.
+        Parameters: `new_id` is a producer id that nobody had before, when `wants_producer_id`; `host`
+        is the address of the client. Without room for another transactional id, the answer is
+        COORDINATOR_LOAD_IN_PROGRESS, and the client tries again.
         """
         transactional_id = request.transactional_id
         code = self._check_init(request)
@@ -121,6 +135,9 @@ class TransactionCoordinator:
             return Result(_no_producer(code))
         known = self._transactions.get(transactional_id)
         if known is None:
+            if not self._memory.has_room(transactional_id_bytes(transactional_id), host):
+                return Result(_no_producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            self._newest = transactional_id, host
             known = Transaction(new_id, request.transaction_timeout_ms, now.log_ms)
         given = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
         if given is not None and not _may_go_on(known, request.producer_id, given):
@@ -438,16 +455,29 @@ class TransactionCoordinator:
             return
         self._prepared.pop(transactional_id, None)
         if value is None:
-            self._transactions.pop(transactional_id, None)
+            if self._transactions.pop(transactional_id, None) is not None:
+                self._release(transactional_id)
             self._epochs_before.pop(transactional_id, None)
             return
         try:
             transaction = from_value(decode_value(value))
         except ValueError as error:
             raise DecodeError(f"transactional id {transactional_id}: {error}") from None
+        if transactional_id not in self._transactions:
+            self._hold(transactional_id)
         self._transactions[transactional_id] = transaction
         if transaction.state.is_prepared:
             self._prepared[transactional_id] = None
+
+    def _hold(self, transactional_id: str) -> None:
+        if self._newest is not None and self._newest[0] == transactional_id:
+            self._hosts[transactional_id] = self._newest[1]
+        host = self._hosts.get(transactional_id)
+        self._memory.change(transactional_id_bytes(transactional_id), host)
+
+    def _release(self, transactional_id: str) -> None:
+        host = self._hosts.pop(transactional_id, None)
+        self._memory.change(-transactional_id_bytes(transactional_id), host)
 
     def on_loaded(self, now: Now) -> Iterator[Result[None]]:
         """All records have been replayed: open transactions go on to last as long as they may.
@@ -463,11 +493,19 @@ class TransactionCoordinator:
 
     def on_unloaded(self) -> list[Answer]:
         """Nobody is parked here; the caller keeps those who wait for the end of a transaction."""
+        for transactional_id in self._transactions:
+            self._release(transactional_id)
+        self._memory = MemoryLimit()  # nothing more counts for the node
         return []
 
     def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
         """Nobody is parked here."""
         return Result()
+
+
+def transactional_id_bytes(transactional_id: str) -> int:
+    """Return the bytes in memory of a transactional ID."""
+    return TRANSACTIONAL_ID_BYTES + len(transactional_id)
 
 
 def names_whole_producer(request: InitProducerIdRequest) -> bool:

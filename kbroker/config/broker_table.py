@@ -788,6 +788,18 @@ _TRANSACTIONS = (
         minimum=1,
     ),
     Property(
+        "transaction.coordinator.ids.max.bytes",
+        Type.LONG,
+        "134217728",
+        "Maximum size of the transactional IDs of a broker in memory, about 1 kB each. A producer with "
+        "a new ID that would exceed it is answered with COORDINATOR_LOAD_IN_PROGRESS and tries again. "
+        "Clients of one IP address hold at most as much as is left to the others.",
+        unit="bytes",
+        minimum=1024,
+        dynamic=False,
+        own=True,
+    ),
+    Property(
         "transactional.id.expiration.ms",
         Type.INT,
         "604800000",

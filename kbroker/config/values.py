@@ -391,6 +391,7 @@ class BrokerConfig(Settings):
     group_consumer_assignors = _List("group.consumer.assignors")
     group_consumer_max_size = _Integer("group.consumer.max.size")
     group_consumer_migration_policy = _Text("group.consumer.migration.policy")
+    transaction_coordinator_ids_max_bytes = _Integer("transaction.coordinator.ids.max.bytes")
     group_coordinator_members_max_bytes = _Integer("group.coordinator.members.max.bytes")
     group_coordinator_offsets_max_bytes = _Integer("group.coordinator.offsets.max.bytes")
     group_max_size = _Integer("group.max.size")

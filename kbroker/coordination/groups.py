@@ -19,7 +19,6 @@ from kbroker.coordinator import (
     GroupCoordinator,
     GroupMemory,
     GroupSettings,
-    MemoryLimit,
     Result,
     ShareGroupSettings,
     StreamsGroupSettings,
@@ -56,10 +55,10 @@ class GroupService(SweepingShards[GroupCoordinator]):
         """What changed in each group and why."""
         config = partitions.config
         self.memory = GroupMemory(
-            members=self._limit(
+            members=self._memory_limit(
                 "group.coordinator.members.max.bytes", config.group_coordinator_members_max_bytes
             ),
-            offsets=self._limit(
+            offsets=self._memory_limit(
                 "group.coordinator.offsets.max.bytes", config.group_coordinator_offsets_max_bytes
             ),
         )
@@ -69,14 +68,6 @@ class GroupService(SweepingShards[GroupCoordinator]):
         self._closed: Counter[str] = Counter()
         self._common: tuple[BrokerConfig, dict[Any, Any]] = partitions.config, {}
         """What holds for groups without settings of their own, by what reads it."""
-
-    def _limit(self, setting: str, limit: int) -> MemoryLimit:
-        def warn() -> None:
-            text = f"the groups of this node have reached {setting}={limit}; rejecting more"
-            if self._partitions.troubles.is_news(text):
-                logger.warning("%s", text)
-
-        return MemoryLimit(limit, warn)
 
     def _new_topic(self) -> NewTopic:
         config = self._partitions.config

@@ -25,7 +25,7 @@ import trio
 
 from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
 from kbroker.cluster.topics import NewTopic, create_topic
-from kbroker.coordinator import Answer, Now, Parked, Pieces, Result, hash_partition
+from kbroker.coordinator import Answer, MemoryLimit, Now, Parked, Pieces, Result, hash_partition
 from kbroker.coordinator.common.shapes import refused
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
@@ -177,6 +177,16 @@ class Shards(ABC, Generic[C]):
     def _do_beside(self, shard: Shard[C], work: Pieces) -> None:
         """Do work of a coordinator that was stored, as much of it as fits now; the rest beside clients."""
         raise NotImplementedError
+
+    def _memory_limit(self, setting: str, limit: int) -> MemoryLimit:
+        """Return the limit in bytes that all coordinators share, by the name of its setting."""
+
+        def warn() -> None:
+            text = f"a coordinator of this node has reached {setting}={limit}; rejecting more"
+            if self._partitions.troubles.is_news(text):
+                logger.warning("%s", text)
+
+        return MemoryLimit(limit, warn)
 
     # -- where coordinators live
 

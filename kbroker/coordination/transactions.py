@@ -81,6 +81,11 @@ class TransactionService(Shards[TransactionCoordinator]):
         self._peers = peers
         self._producer_ids = producer_ids
         self._offsets_ended = offsets_ended
+        self.memory = self._memory_limit(
+            "transaction.coordinator.ids.max.bytes",
+            partitions.config.transaction_coordinator_ids_max_bytes,
+        )
+        """What the transactional IDs of all coordinators of the node hold."""
         self.history: History[str, TransactionEvent] = History()
         """What changed in each transactional id and why."""
         self._ends: dict[str, list[_Asked]] = {}
@@ -110,7 +115,7 @@ class TransactionService(Shards[TransactionCoordinator]):
             timeout_max_ms=config.transaction_max_timeout_ms,
             expiration_ms=config.transactional_id_expiration_ms,
         )
-        return TransactionCoordinator(settings, self._has_second_protocol)
+        return TransactionCoordinator(settings, self._has_second_protocol, self.memory)
 
     def _has_second_protocol(self) -> bool:
         return self._partitions.cluster.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL

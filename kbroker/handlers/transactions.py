@@ -84,7 +84,8 @@ async def _init_transactional(
     except KafkaError as error:
         refused.error_code = error.code
         return refused
-    result = shard.coordinator.init_producer_id(request, new_id, service.now())
+    host = ctx.client_info().host
+    result = shard.coordinator.init_producer_id(request, new_id, service.now(), host)
     stored = service.run(shard, result)
     response: InitProducerIdResponse | None = await outcome_of(stored)
     if response is None:

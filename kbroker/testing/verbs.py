@@ -182,7 +182,9 @@ class StateVerbs:
             producer_id=-1,
             producer_epoch=-1,
         )
-        result = shard.coordinator.init_producer_id(request, new_id, node.transactions.now())
+        result = shard.coordinator.init_producer_id(
+            request, new_id, node.transactions.now(), host=""
+        )
         response = result.response
         node.transactions.run(shard, result)
         assert isinstance(response, InitProducerIdResponse)

@@ -29,6 +29,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
+from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.runtime import rates
 from kbroker.storage import producer_state
 from kbroker.testing.clock import MovableClock
@@ -227,6 +228,18 @@ def offset_metadata(broker: Broker) -> int:
     return sum(len(value.metadata) for places in offsets for value in places.values())
 
 
+async def transactional_id(wire: Wire, number: int) -> bool:
+    cls = InitProducerIdRequest
+    asked = cls(transactional_id=f"{number}-{'x' * 1000}", transaction_timeout_ms=1000)
+    answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
+    assert answer.error_code in (0, LOADING)
+    return not answer.error_code
+
+
+def transactional_ids(broker: Broker) -> int:
+    return sum(len(name) for _, name, _ in broker.node.transactions.known())
+
+
 # -- sessions and caches
 
 
@@ -320,6 +333,14 @@ STORES = [
         offset_metadata,
         BYTES,
         setting="group_coordinator_offsets_max_bytes",
+        empty=False,
+    ),
+    Store(
+        "transactional-ids",
+        transactional_id,
+        transactional_ids,
+        BYTES,
+        setting="transaction_coordinator_ids_max_bytes",
         empty=False,
     ),
     Store(
@@ -419,6 +440,8 @@ async def world(store: Store, limit: int, patch: pytest.MonkeyPatch) -> AsyncIte
         broker.node.activity = Activity(clock.log_ms)
         await create_topic(wire, TOPIC.name)
         await find(wire)
+        asked = request(ApiKey.FIND_COORDINATOR, key_type=1, coordinator_keys=["x"])
+        await wire.ask(ApiKey.FIND_COORDINATOR, 4, asked)
         await set_quota(wire, {"client-id": None}, consumer_byte_rate=1e9)
         assert await store.ask(wire, SERVED)
         yield World(broker, clock)

@@ -14,6 +14,7 @@ from kbroker.coordinator import (
     TransactionSettings,
     TransactionState,
 )
+from kbroker.coordinator.common.memory import MemoryLimit
 from kbroker.coordinator.transactions.transaction import (
     LAST_EPOCH_GIVEN,
     Transaction,
@@ -50,7 +51,7 @@ class Log:
         self.new_id = 100
 
     def _new(self) -> TransactionCoordinator:
-        return TransactionCoordinator(self.settings, lambda: self.second)
+        return TransactionCoordinator(self.settings, lambda: self.second, MemoryLimit())
 
     def keep(self, result: Result[Any]) -> Any:
         for record in result.records:
@@ -78,7 +79,9 @@ class Log:
             producer_id=producer_id,
             producer_epoch=epoch,
         )
-        answer = self.keep(self.coordinator.init_producer_id(request, self.new_id, self.now))
+        answer = self.keep(
+            self.coordinator.init_producer_id(request, self.new_id, self.now, "/127.0.0.1")
+        )
         assert isinstance(answer, InitProducerIdResponse)
         return answer
 
@@ -531,7 +534,7 @@ def test_what_is_refused_leaves_no_record() -> None:
     log = Log()
     log.init()
     request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
-    init = log.coordinator.init_producer_id(request, 9, NOW)
+    init = log.coordinator.init_producer_id(request, 9, NOW, "/127.0.0.1")
     add = log.coordinator.add("t", 101, 0, [A], NOW, second_protocol=True)
     offline = ErrorCode.KAFKA_STORAGE_ERROR
     assert init.on_failure is not None

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-FIELDS_MAX = 100_000
-"""Fields that are read of one push (about 0.1 s), with those that are skipped."""
+FIELDS_MAX = 30_000
+"""Fields that are read of one push (about 30 ms), with those that are skipped."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types of protobuf."""
 VARINT_BYTES_MAX = 10

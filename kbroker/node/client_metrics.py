@@ -72,7 +72,7 @@ class Pushed(NamedTuple):
     data: bytes
 
     def metrics(self, limit: int) -> list[Metric]:
-        """Read up to `limit` data points. This takes up to 0.1 s, so not in the event loop.
+        """Read up to `limit` data points. This takes up to 50 ms, so not in the event loop.
 
         Raises:
             ValueError: The push cannot be read.

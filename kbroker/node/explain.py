@@ -92,7 +92,7 @@ TEXT_MAX = 500
 def explain_client(nodes: Iterable[Node], client_id: str) -> Explanation:
     """Explain the metrics that clients with a client ID pushed last to any node (KIP-714).
 
-    This takes up to 0.1 s for each client, so not in the event loop of a server; see `ClientPushes`.
+    This takes up to 50 ms for each client, so not in the event loop of a server; see `ClientPushes`.
     """
     pushes = ClientPushes.of(nodes, client_id)
     return pushes.explanation([metric_lines(each) for each in pushes.newest])
@@ -133,7 +133,7 @@ class ClientPushes(NamedTuple):
 
 
 def metric_lines(pushed: Pushed) -> list[Line]:
-    """Return a sentence about each metric of a push. This takes up to 0.1 s."""
+    """Return a sentence about each metric of a push. This takes up to 50 ms."""
     try:
         metrics = pushed.metrics(METRICS_SHOWN)
     except ValueError as error:

@@ -40,18 +40,26 @@ TURN_SECONDS = 0.005
 class Slices:
     """Divides long work in the event loop into slices with rests between them.
 
-    Parameters: `rest` is how many times as long as a slice the rest after it is.
+    Args:
+        rest: Length of a rest, as a multiple of the slice before it.
+        resting: Lock that several tasks share if their number is not bounded. One of them rests at a
+            time, and so one of them works at a time, for `1 / rest` of the time at most.
     """
 
-    def __init__(self, *, rest: float = REST) -> None:
+    def __init__(self, *, rest: float = REST, resting: trio.Lock | None = None) -> None:
         self._began = trio.current_time()
         self._rest = rest
+        self._resting = resting
 
     async def pause(self) -> None:
         """Rest, if the work since the last rest was worth one."""
         worked = trio.current_time() - self._began
         if worked > SLICE_SECONDS:
-            await trio.sleep(worked * self._rest)
+            if self._resting is None:
+                await trio.sleep(worked * self._rest)
+            else:
+                async with self._resting:
+                    await trio.sleep(worked * self._rest)
             self._began = trio.current_time()
 
     async def finish(self, work: Generator[Wanted, None, Result]) -> Result:

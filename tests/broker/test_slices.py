@@ -34,6 +34,28 @@ async def test_a_rest_is_as_long_as_the_work_asks_for(mock_clock: MockClock) -> 
     assert trio.current_time() == before, "what was rested for is done with"
 
 
+async def share_of_work(clock: MockClock, resting: trio.Lock | None) -> float:
+    """Return the fraction of the time in which 20 tasks work that have slices of their own."""
+    began, piece, pieces, tasks = trio.current_time(), 2 * SLICE_SECONDS, 50, 20
+
+    async def work() -> None:
+        slices = Slices(rest=2, resting=resting)
+        for _ in range(pieces):
+            clock.jump(piece)
+            await slices.pause()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(tasks):
+            nursery.start_soon(work)
+    return tasks * pieces * piece / (trio.current_time() - began)
+
+
+async def test_tasks_with_one_lock_rest_in_turn(mock_clock: MockClock) -> None:
+    mock_clock.autojump_threshold = 0
+    assert await share_of_work(mock_clock, None) > 0.9
+    assert await share_of_work(mock_clock, trio.Lock()) < 0.55
+
+
 class Passes(trio.abc.Instrument):
     """How many turns there are in each pass of the event loop."""
 

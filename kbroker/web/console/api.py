@@ -83,6 +83,8 @@ class Api:
         self.trends = trends
         self.seconds = seconds
         self.scanning = trio.CapacityLimiter(SCANS_AT_ONCE)
+        self.live_resting = trio.Lock()
+        """Held by the stream that rests between two slices of its work; see `Slices`."""
         self.live: WeakSet[LiveSlot] = WeakSet()
         """Streams that are open or about to open."""
         self.ending = trio.Event()

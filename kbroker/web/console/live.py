@@ -20,6 +20,7 @@ from kbroker.client.topic_details import choose_partitions
 from kbroker.client.topics import by_leader
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
+from kbroker.runtime.slices import Slices
 from kbroker.text.documents import read_json
 
 from .answers import Refusal, json_of_rows
@@ -39,6 +40,10 @@ BEHIND_MAX = 20_000
 """Who is so many records behind goes on near the end."""
 KEPT_ON = 50
 """Of a partition whose records come too fast, the newest ones: nobody could read more."""
+RECORD_BYTES_MAX = 2 * 1024 * 1024
+"""Size of the largest record that a stream shows with its key and value: many streams read at once."""
+REST = 2
+"""Length of a rest of a stream, as a multiple of the slice of work before it."""
 PART_OF_TIME = 0.8
 """Of what a request may take; then the page asks again, and the stream goes on where it was."""
 PLACES_MAX = 200
@@ -67,7 +72,15 @@ class Live:
         places = {one[1]: end for one, end in ends.items()}
         places |= _places(request.headers.get("last-event-id", ""), places)
         schemas = await self._api.schemas(viewer)
-        reader = Reader(viewer.cluster, name, wanted, committed=False, schemas=schemas)
+        reader = Reader(
+            viewer.cluster,
+            name,
+            wanted,
+            committed=False,
+            schemas=schemas,
+            slices=Slices(rest=REST, resting=self._api.live_resting),
+            record_bytes_max=RECORD_BYTES_MAX,
+        )
         viewer.uses += 1
         return _Stream(self._api, slot, viewer, name, reader, wanted, places)
 

@@ -70,6 +70,8 @@ class Reader:
         *,
         committed: bool,
         schemas: Schemas | None = None,
+        slices: Slices | None = None,
+        record_bytes_max: int = RECORD_BYTES_MAX,
     ) -> None:
         self.topic = topic
         self._cluster = cluster
@@ -77,7 +79,8 @@ class Reader:
         self._committed = committed
         self._schemas = schemas
         self._leaders: dict[int, int] = {}
-        self.slices = Slices(rest=REST)
+        self.slices = slices or Slices(rest=REST)
+        self._record_bytes_max = record_bytes_max
 
     async def fetch(self, index: int, offset: int) -> FetchResponse.Partition:
         """What a leader has at an offset, at once. Raises CannotRead, OSError."""
@@ -177,7 +180,7 @@ class Reader:
                 if batch is None:
                     budget.records += _count(header, first, end)
                 else:
-                    steps = self.records(batch, header, first, RECORD_BYTES_MAX)
+                    steps = self.records(batch, header, first, self._record_bytes_max)
                     async with aclosing(steps) as records:
                         async for record in records:
                             if record.offset >= end:

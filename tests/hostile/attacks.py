@@ -11,12 +11,14 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from functools import cache, partial
+from http import HTTPStatus
 from typing import Any, NamedTuple, TypeAlias
 
 import trio
 import trio.lowlevel
 from crc32c import crc32c
 
+from kbroker.cluster import INTERNAL_TOPICS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import compress
 from kbroker.protocol.errors import ErrorCode
@@ -30,6 +32,7 @@ from kbroker.protocol.messages.topics import CreateTopicsRequest
 from kbroker.protocol.messages.transactions import DescribeProducersRequest
 from kbroker.protocol.primitives import write_varint
 from kbroker.protocol.records import Record, encode_batch, read_header, with_payload
+from kbroker.web.console.api import LIVE_MAX
 
 from ..message_sets import message, wrapper
 from ..wire import (
@@ -43,7 +46,7 @@ from ..wire import (
     request,
 )
 from ..wire import frame as wire_frame
-from . import planted
+from . import compacted, planted, views
 
 MANY = Topic("many")
 PARTITIONS = 3000
@@ -62,6 +65,7 @@ GZIP = 1
 CODECS = (1, 2, 3, 4)
 BATCH_BYTES_MAX = 1_048_588
 """The largest batch that a topic takes by default."""
+REFUSED_TOPIC = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _CRC_AT, _ATTRIBUTES_AT, _LAST_DELTA_AT, _COUNT_AT, _RECORDS_AT = 17, 21, 23, 57, 61
 
 
@@ -446,7 +450,7 @@ async def many_records_without_compression(target: Target) -> None:
 
 @cache
 def record_bombs() -> tuple[bytes, ...]:
-    """Small requests whose records are many, large, or have many headers."""
+    """Small batches whose records are many, large, or have many headers."""
     bombs = []
     for codec in CODECS:
         bombs.append(batch_of(tiny_records(490_000), 490_000, codec))
@@ -454,11 +458,23 @@ def record_bombs() -> tuple[bytes, ...]:
         bombs.append(batch_of(record_of(20 << 20), 1, codec))
         bombs.append(batch_of(record_of(0, 9_000), 1, codec))
         bombs.append(batch_of(record_of(0, 2_000_000), 1, codec))
-    return tuple(produced(each) for each in bombs if len(each) < BATCH_BYTES_MAX)
+    return tuple(each for each in bombs if len(each) < BATCH_BYTES_MAX)
 
 
 async def bombs_of_records(target: Target) -> None:
-    await ask_all(target, record_bombs())
+    await ask_all(target, map(produced, record_bombs()))
+
+
+async def bombs_for_internal_topics(target: Target) -> None:
+    """Send records to the topics that coordinators load. No client may write to them."""
+    async with connected(target.bootstrap) as wire:
+        for name in INTERNAL_TOPICS:
+            for bomb in record_bombs()[:2]:
+                asked = produce_request(Topic(name), bomb)
+                answer = await wire.ask(ApiKey.PRODUCE, 9, asked)
+                code = answer.responses[0].partition_responses[0].error_code
+                if code not in REFUSED_TOPIC:
+                    raise Spoilt(f"records for {name}: error {code}")
 
 
 @cache
@@ -609,6 +625,28 @@ async def stored_batches_for_share_consumers(target: Target) -> None:
         raise Spoilt(f"a share fetch is answered with errors {sorted(codes)}")
 
 
+async def share_groups_that_begin_by_time(target: Target) -> None:
+    await planted.share_groups_that_begin_by_time(target.bootstrap, target.hold_seconds)
+
+
+async def live_views_of_stored_batches(target: Target) -> None:
+    assert target.http is not None
+    statuses = await views.live_views(target.http, target.hold_seconds)
+    if statuses[HTTPStatus.OK] > LIVE_MAX:
+        raise Spoilt(f"{statuses[HTTPStatus.OK]} live views at once (maximum: {LIVE_MAX})")
+    if others := statuses.keys() - {HTTPStatus.OK, HTTPStatus.TOO_MANY_REQUESTS}:
+        raise Spoilt(f"live views are answered with {sorted(others)}")
+
+
+async def client_metrics_that_take_long_to_read(target: Target) -> None:
+    assert target.http is not None
+    await views.read_pushed_metrics(target.bootstrap, target.http, target.hold_seconds)
+
+
+async def compaction_of_stored_batches(target: Target) -> None:
+    await compacted.compaction_of_large_batches(target.bootstrap)
+
+
 async def stored_batches_in_the_console(target: Target) -> None:
     assert target.http is not None
     await planted.ask_console(target.http, target.hold_seconds, "seen")
@@ -637,12 +675,17 @@ ATTACKS_ON_STORED_BATCHES: dict[Attack, int] = {
     stored_batches_searched_in_the_console: 2,
     terms_over_stored_batches: 2,
     single_records_of_stored_batches: 1,
+    share_groups_that_begin_by_time: 3,
+    live_views_of_stored_batches: 1,
+    client_metrics_that_take_long_to_read: 2,
+    compaction_of_stored_batches: 1,
 }
 """As `ATTACKS`, where batches are planted."""
 ATTACKS_ON_PRODUCE: dict[Attack, int] = {
     many_records_without_compression: 2,
     bombs_of_records: 10,
     bombs_of_messages: 10,
+    bombs_for_internal_topics: 2,
     bombs_of_client_metrics: 10,
 }
 """As `ATTACKS`, by batches that cost much to check."""

@@ -6,6 +6,7 @@ So they are appended behind the back of the Produce API.
 
 from __future__ import annotations
 
+import time
 from functools import cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -16,14 +17,17 @@ import trio
 from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec, compress
+from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.share_state import InitializeShareGroupStateRequest
 from kbroker.protocol.primitives import write_varint
 from kbroker.protocol.records import Record, encode_batch, read_header, with_payload
 
 from ..sharing import ShareMember, initialize
 from ..web.client import get
 from ..wire import ANSWER_SECONDS, Topic, Wire, connected, create_topic, fetch_request
+from . import compacted
 
 if TYPE_CHECKING:
     from kbroker.broker import Broker
@@ -34,6 +38,11 @@ LATER_MS = NOW_MS + 3_600_000
 """What the header of a batch claims to be its greatest timestamp."""
 MAX_TIMESTAMP = -3
 SHARE_GROUP = "bombs"
+GROUP_RESOURCE = 32
+UNINITIALIZED = -1
+"""Start offset of a share partition whose group has not begun."""
+OLD_VERSIONS = (0, 1, 2, 3)
+"""Versions of Fetch that get batches in an older format."""
 EXPANDED_BYTES = 64 * 1024 * 1024 - 64
 
 
@@ -73,6 +82,7 @@ def bombs() -> list[tuple[str, bytes]]:
             "a hundred thousand records",
             _batch(b"\x0c\x00\x00\x00\x01\x01\x00", 100_000, Codec.NONE),
         ),
+        ("a value of 15 MB", _batch(_record(bytes(15_000_000), b"\x00"), 1, Codec.LZ4)),
         ("a value of 1 MB", _batch(_record(bytes(1_000_000), b"\x00"), 1, Codec.LZ4)),
     ]
 
@@ -81,6 +91,7 @@ async def plant(broker: Broker, port: int) -> None:
     """Put the batches into a topic of a broker that runs in this process."""
     async with connected(("127.0.0.1", port)) as wire:
         topic = await create_topic(wire, BOMBS.name, len(bombs()))
+        await compacted.plant(broker, wire)
     node = broker.node
     await initialize(node, topic, len(bombs()), group=SHARE_GROUP)
     for index, (_, batch) in enumerate(bombs()):
@@ -116,9 +127,17 @@ async def times_of_planted_batches(bootstrap: tuple[str, int], hold_seconds: flo
 async def planted_batches_for_old_consumers(
     bootstrap: tuple[str, int], hold_seconds: float
 ) -> None:
+    async with trio.open_nursery() as nursery:
+        for version in OLD_VERSIONS:
+            nursery.start_soon(_fetch_in_old_version, bootstrap, version, hold_seconds)
+
+
+async def _fetch_in_old_version(
+    bootstrap: tuple[str, int], version: int, hold_seconds: float
+) -> None:
     async with connected(bootstrap) as wire:
         partitions = range(len(bombs()))
-        await wire.send(ApiKey.FETCH, 2, fetch_request(BOMBS, partitions=partitions))
+        await wire.send(ApiKey.FETCH, version, fetch_request(BOMBS, partitions=partitions))
         await _answer_or_time(wire, hold_seconds)
 
 
@@ -128,13 +147,53 @@ async def planted_batches_for_share_consumers(
     """Acquire records of planted batches. Returns the error codes of all partitions."""
     partitions = tuple(range(len(bombs())))
     async with connected(bootstrap) as wire:
-        asked = MetadataRequest(topics=[MetadataRequest.Topic(name=BOMBS.name)])
-        known = await wire.ask(ApiKey.METADATA, 12, asked)
-        topic = Topic(BOMBS.name, known.topics[0].topic_id)
-        member = ShareMember(wire, topic, str(uuid4()), group=SHARE_GROUP)
+        member = ShareMember(wire, await _bombs_topic(wire), str(uuid4()), group=SHARE_GROUP)
         answer = await member.fetch(partitions, max_wait_ms=int(1000 * hold_seconds))
         rows = [row.error_code for each in answer.responses for row in each.partitions]
         return {answer.error_code, *rows}
+
+
+async def _bombs_topic(wire: Wire) -> Topic:
+    asked = MetadataRequest(topics=[MetadataRequest.Topic(name=BOMBS.name)])
+    known = await wire.ask(ApiKey.METADATA, 12, asked)
+    return Topic(BOMBS.name, known.topics[0].topic_id)
+
+
+async def share_groups_that_begin_by_time(bootstrap: tuple[str, int], hold_seconds: float) -> None:
+    """Begin at a time that no record has, though the headers of planted batches claim it.
+
+    Each round is the first of its group, so its start offsets are looked up. The broker may answer
+    with an error, because no record is that young.
+    """
+    ago_seconds = int(time.time() - (NOW_MS + LATER_MS) / 2000)
+    async with connected(bootstrap) as wire:
+        for period in (f"PT{ago_seconds}S", "P30000D"):
+            group = f"bombs-{uuid4()}"
+            topic = await _bombs_topic(wire)
+            await _begin_group(wire, topic, group, period)
+            member = ShareMember(wire, topic, str(uuid4()), group=group)
+            with trio.move_on_after(hold_seconds):
+                await member.fetch(tuple(range(len(bombs()))), max_wait_ms=int(1000 * hold_seconds))
+                continue
+            return  # the next request would wait for the answer to this one
+
+
+async def _begin_group(wire: Wire, topic: Topic, group: str, period: str) -> None:
+    """Do what an administrator and the group coordinator do before a share group's first fetch."""
+    cls = IncrementalAlterConfigsRequest
+    config = cls.Config(name="share.auto.offset.reset", value=f"by_duration:{period}")
+    resource = cls.Resource(resource_type=GROUP_RESOURCE, resource_name=group, configs=[config])
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    (altered,) = (await wire.ask(key, 1, cls(resources=[resource]))).responses
+    state = InitializeShareGroupStateRequest
+    rows = [
+        state.Partition(partition=index, start_offset=UNINITIALIZED)
+        for index in range(len(bombs()))
+    ]
+    asked = state(group_id=group, topics=[state.Topic(topic_id=topic.id, partitions=rows)])
+    answer = await wire.ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, asked)
+    codes = {row.error_code for each in answer.results for row in each.partitions}
+    assert codes | {altered.error_code} == {0}, (codes, altered)
 
 
 # -- in the console

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from .property import ConfigError, Property, Type
+from .property import ConfigError, Property, Type, Value
 
 
 class Operation(IntEnum):
@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 
 def altered(
-    current: Mapping[str, str], changes: Iterable[Change], properties: Mapping[str, Property]
+    current: Mapping[str, str], changes: Iterable[Change], properties: Mapping[str, Property[Value]]
 ) -> dict[str, str]:
     """The settings after ``changes``; whether their values are good is not looked at.
 
@@ -53,7 +53,7 @@ def altered(
 def _items(
     name: str,
     values: Mapping[str, str],
-    properties: Mapping[str, Property],
+    properties: Mapping[str, Property[Value]],
     operation: Operation,
 ) -> list[str]:
     """The items that a list setting has now: its own, else those of its default, as in Kafka."""

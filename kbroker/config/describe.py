@@ -99,7 +99,7 @@ def _own_entries(config: ResourceConfig, source: Source) -> list[ConfigEntry]:
     return [_own_entry(each, config, source) for each in properties if not each.internal]
 
 
-def _own_entry(each: Property, config: ResourceConfig, source: Source) -> ConfigEntry:
+def _own_entry(each: Property[Value], config: ResourceConfig, source: Source) -> ConfigEntry:
     value = config.effective(each.name)
     synonyms = _synonyms(each.synonyms, config.broker) if each.synonyms else []
     if each.name in config.overrides:
@@ -187,7 +187,7 @@ def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[Co
     ]
 
 
-def _broker_entry(each: Property, broker: BrokerConfig) -> ConfigEntry:
+def _broker_entry(each: Property[Value], broker: BrokerConfig) -> ConfigEntry:
     names = each.synonyms or (each.name,)
     synonyms = _synonyms(names[names.index(each.name) :], broker)
     return _entry(each, broker[each.name], synonyms, read_only=not each.dynamic)
@@ -215,7 +215,7 @@ def _masked(synonym: Synonym) -> Synonym:
 
 
 def _entry(
-    each: Property, value: Value, synonyms: list[Synonym], *, read_only: bool
+    each: Property[Value], value: Value, synonyms: list[Synonym], *, read_only: bool
 ) -> ConfigEntry:
     source = synonyms[0].source if synonyms else Source.DEFAULT
     return ConfigEntry(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 
-from .broker_table import SECTIONS
+from .broker_table import BrokerSettings
 from .elsewhere import ELSEWHERE
-from .group_table import CLIENT_METRICS_TABLE, GROUP_TABLE
-from .property import Effect, Property
-from .tables import BROKER_PROPERTIES
-from .topic_table import TOPIC_TABLE
+from .group_table import ClientMetricsSettings, GroupSettings
+from .property import Effect, Property, Settings, Value, properties_of
+from .tables import BROKER_PROPERTIES, TOPIC_PROPERTIES
+from .topic_table import TopicSettings
 
 _INTRODUCTION = """\
 # Configuration
@@ -134,11 +135,11 @@ def document() -> str:
         _no_effect(),
         _DESCRIBE_CONFIGS,
         _TOPIC_SETTINGS,
-        _table(_TITLES, map(_topic_row, TOPIC_TABLE)),
+        _table(_TITLES, map(_topic_row, properties_of(TopicSettings))),
         "\n## Group settings\n",
-        _table(_TITLES, map(_topic_row, GROUP_TABLE)),
+        _table(_TITLES, map(_topic_row, properties_of(GroupSettings))),
         "\n## Settings of metrics subscriptions\n",
-        _table(_TITLES, map(_topic_row, CLIENT_METRICS_TABLE)),
+        _table(_TITLES, map(_topic_row, properties_of(ClientMetricsSettings))),
         "\n## Broker settings\n",
         *_sections(),
         _ELSEWHERE,
@@ -149,13 +150,18 @@ def document() -> str:
 
 
 def _sections() -> Iterator[str]:
-    for title, properties in SECTIONS:
+    for title, classes in groupby(BrokerSettings.__bases__, _title):
+        properties = chain.from_iterable(map(properties_of, classes))
         yield f"### {title}\n"
         yield _table(
             ("setting", "type", "default", "allowed", "changes", "meaning"),
             map(_broker_row, properties),
         )
         yield ""
+
+
+def _title(owner: type[Settings]) -> str:
+    return owner.title
 
 
 def _no_effect() -> str:
@@ -169,16 +175,16 @@ def _no_effect() -> str:
     )
 
 
-def _all() -> list[Property]:
-    names = {each.name: each for each in (*BROKER_PROPERTIES.values(), *TOPIC_TABLE)}
+def _all() -> list[Property[Value]]:
+    names = {each.name: each for each in (*BROKER_PROPERTIES.values(), *TOPIC_PROPERTIES.values())}
     return [names[name] for name in sorted(names)]
 
 
-def _with_other_default() -> list[Property]:
+def _with_other_default() -> list[Property[Value]]:
     return [each for each in _all() if each.kafka_default is not None]
 
 
-def _fixed_here() -> list[Property]:
+def _fixed_here() -> list[Property[Value]]:
     return [each for each in _all() if each.kafka_dynamic]
 
 
@@ -188,11 +194,11 @@ def _elsewhere(effect: Effect) -> str:
     return f"{why}: {names}.\n"
 
 
-def _own() -> list[Property]:
+def _own() -> list[Property[Value]]:
     return [each for each in _all() if each.own]
 
 
-def _difference(each: Property) -> tuple[str, ...]:
+def _difference(each: Property[Value]) -> tuple[str, ...]:
     ours = _value(each.default)
     if each.per_nodes:
         ours += f" on one node, {each.per_nodes(3)} on three"
@@ -200,21 +206,21 @@ def _difference(each: Property) -> tuple[str, ...]:
     return _code(each.name), ours, kafka if kafka.startswith("none:") else _value(kafka)
 
 
-def _topic_row(each: Property) -> tuple[str, ...]:
+def _topic_row(each: Property[Value]) -> tuple[str, ...]:
     synonyms = "<br>".join(map(_code, each.synonyms))
     return (*_common(each), synonyms, _meaning(each))
 
 
-def _broker_row(each: Property) -> tuple[str, ...]:
+def _broker_row(each: Property[Value]) -> tuple[str, ...]:
     return (*_common(each), "live" if each.dynamic else "restart", _meaning(each))
 
 
-def _common(each: Property) -> tuple[str, ...]:
+def _common(each: Property[Value]) -> tuple[str, ...]:
     unit = f" ({each.unit})" if each.unit else ""
     return _code(each.name), each.type.name + unit, _value(each.default), each.allowed
 
 
-def _meaning(each: Property) -> str:
+def _meaning(each: Property[Value]) -> str:
     marks = {Effect.LATER: " *No effect yet.*", Effect.NONE: " *No effect.*"}
     return each.doc + marks.get(each.effect, "")
 
@@ -229,7 +235,7 @@ def _code(text: str) -> str:
     return f"`{text}`"
 
 
-def _listed(properties: Iterable[Property]) -> str:
+def _listed(properties: Iterable[Property[Value]]) -> str:
     return ", ".join(_code(each.name) for each in properties)
 
 

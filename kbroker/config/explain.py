@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .elsewhere import ELSEWHERE, elsewhere
-from .property import ConfigError, Effect, Property, Scope
+from .property import ConfigError, Effect, Property, Scope, Value
 from .sources import variable_of
 from .tables import PROPERTIES, did_you_mean
 
@@ -40,7 +40,7 @@ def explain(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(scope: Scope, each: Property) -> dict[str, Any]:
+def _facts(scope: Scope, each: Property[Value]) -> dict[str, Any]:
     of_broker = scope is Scope.BROKER
     behind = [name for name in each.synonyms if name != each.name or not of_broker]
     return {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .group_table import ClientMetricsSettings, GroupSettings
 from .property import ConfigError, Scope
 from .tables import BROKER_PROPERTIES
 from .values import BrokerConfig, ResourceConfig
 
 
-class GroupConfig(ResourceConfig):
+class GroupConfig(ResourceConfig, GroupSettings):
     """The settings of one group: its own values over those of the broker."""
 
     __slots__ = ()
@@ -17,7 +18,7 @@ class GroupConfig(ResourceConfig):
     scope = Scope.GROUP
 
 
-class ClientMetricsConfig(ResourceConfig):
+class ClientMetricsConfig(ResourceConfig, ClientMetricsSettings):
     """The settings of one subscription to the metrics of clients (KIP-714)."""
 
     __slots__ = ()

@@ -5,13 +5,15 @@ The names, types and limits of Kafka's settings follow Apache Kafka 4.3 (``Confi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from math import isnan
+from typing import ClassVar, Generic, Self, TypeVar, cast, overload
 
 Value = bool | int | float | str | tuple[str, ...] | None
 """A parsed setting. ``None`` only where the default is "not set"."""
+T_co = TypeVar("T_co", bound=Value, covariant=True)
 
 
 class ConfigError(ValueError):
@@ -64,9 +66,55 @@ class Effect(StrEnum):
     """Accepted, but the behaviour that it asks for does not exist yet."""
 
 
+class Settings:
+    """Values by name. A subclass declares its settings as attributes, each a `Property`."""
+
+    __slots__ = ()
+
+    title: ClassVar[str] = ""
+    """Heading of the settings that a class declares, in the documentation."""
+
+    def __getitem__(self, name: str) -> Value:
+        raise NotImplementedError
+
+    def integer(self, name: str) -> int:
+        """The value of a whole number whose name is computed. Raises TypeError if it is none."""
+        value = self[name]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise TypeError(f"{name} is no whole number that is set")
+
+    def items(self, name: str) -> tuple[str, ...]:
+        """The value of a list whose name is computed; empty if it is not set. Raises TypeError."""
+        value = self[name]
+        if value is None or isinstance(value, tuple):
+            return value or ()
+        raise TypeError(f"{name} is no LIST")
+
+
 @dataclass(frozen=True, slots=True)
-class Property:
-    """One setting.
+class Kind(Generic[T_co]):
+    """How the values of one of Kafka's types are read.
+
+    Attributes:
+        parse: Reads a text without outer white space. Raises ValueError.
+        unset: What an attribute returns if the setting has no value; None raises TypeError instead.
+        bound: Numbers are from ``-bound`` to ``bound - 1``.
+    """
+
+    type: Type
+    parse: Callable[[str], T_co]
+    unset: T_co | None = None
+    bound: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Property(Generic[T_co]):
+    """One setting: its declaration, and the attribute that reads it.
+
+    An attribute of a `Settings` class with this value is the only place where a setting is
+    declared. The tables, the documentation and the answers to clients are made from it; of an
+    instance, the attribute has the value.
 
     ``default`` is text as Kafka writes it, ``None`` when unset. ``unit`` names what a number counts
     (``ms``, ``minutes``, ``hours``, ``bytes``, ...). ``synonyms`` are the broker settings that give
@@ -75,7 +123,7 @@ class Property:
     """
 
     name: str
-    type: Type
+    kind: Kind[T_co]
     default: str | None
     doc: str
     unit: str = ""
@@ -100,6 +148,25 @@ class Property:
     """Left out of DescribeConfigs answers, as Kafka does with its internal settings."""
     per_nodes: Callable[[int], int] | None = None
     """Default from the number of nodes of the cluster; ``default`` is its value for one node."""
+
+    @overload
+    def __get__(self, settings: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, settings: Settings, owner: object) -> T_co: ...
+    def __get__(self, settings: Settings | None, owner: object) -> T_co | Self:
+        if settings is None:
+            return self
+        value = settings[self.name]
+        if value is None:
+            value = self.kind.unset
+            if value is None:
+                raise TypeError(f"{self.name} is not set")
+        return cast(T_co, value)  # it was parsed by this property
+
+    @property
+    def type(self) -> Type:
+        """Kafka's type of the value."""
+        return self.kind.type
 
     @property
     def sensitive(self) -> bool:
@@ -153,7 +220,7 @@ class Property:
         """
         text = text.strip()
         try:
-            value = _PARSERS[self.type](text)
+            value: Value = self.kind.parse(text)
             allowed = self._allows(value, text)
         except ValueError:
             allowed = False
@@ -184,7 +251,7 @@ class Property:
         return known and all(items) and (self.longest is None or len(items) <= self.longest)
 
     def _in_range(self, number: float) -> bool:
-        bound = _BOUNDS.get(self.type)
+        bound = self.kind.bound
         if bound is not None and not -bound <= number < bound:
             return False
         if isnan(number):  # compares false with every limit
@@ -233,16 +300,26 @@ def java_double(number: float) -> str:
     return f"{'-' if sign else ''}{digits[0]}.{fraction}E{exponent}"
 
 
-_BOUNDS = {Type.SHORT: 2**15, Type.INT: 2**31, Type.LONG: 2**63}
+BOOLEAN: Kind[bool] = Kind(Type.BOOLEAN, _boolean)
+STRING: Kind[str] = Kind(Type.STRING, str, unset="")
+INT: Kind[int] = Kind(Type.INT, _integer, bound=2**31)
+SHORT: Kind[int] = Kind(Type.SHORT, _integer, bound=2**15)
+LONG: Kind[int] = Kind(Type.LONG, _integer, bound=2**63)
+DOUBLE: Kind[float] = Kind(Type.DOUBLE, float)
+LIST: Kind[tuple[str, ...]] = Kind(Type.LIST, _items, unset=())
+CLASS: Kind[str] = Kind(Type.CLASS, str, unset="")
+PASSWORD: Kind[str] = Kind(Type.PASSWORD, str, unset="")
 
-_PARSERS: dict[Type, Callable[[str], Value]] = {
-    Type.BOOLEAN: _boolean,
-    Type.STRING: str,
-    Type.INT: _integer,
-    Type.SHORT: _integer,
-    Type.LONG: _integer,
-    Type.DOUBLE: float,
-    Type.LIST: _items,
-    Type.CLASS: str,
-    Type.PASSWORD: str,
-}
+
+def properties_of(owner: type[Settings]) -> Iterator[Property[Value]]:
+    """The settings that a class and its bases declare, the bases first, each in its order.
+
+    A tuple of properties declares settings that are only read by computed names.
+    """
+    for base in owner.__bases__:
+        if issubclass(base, Settings):
+            yield from properties_of(base)
+    for value in vars(owner).values():
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, Property):
+                yield each

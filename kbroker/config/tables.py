@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from .broker_table import SECTIONS
+from .broker_table import BrokerSettings
 from .elsewhere import ELSEWHERE, elsewhere
-from .group_table import CLIENT_METRICS_TABLE, GROUP_TABLE
-from .property import ConfigError, Effect, Property, Scope
-from .topic_table import TOPIC_TABLE
+from .group_table import ClientMetricsSettings, GroupSettings
+from .property import ConfigError, Effect, Property, Scope, Settings, Value, properties_of
+from .topic_table import TopicSettings
 
 
-def _by_name(properties: Iterable[Property]) -> Mapping[str, Property]:
-    return MappingProxyType({each.name: each for each in sorted(properties, key=_name)})
+def _by_name(owner: type[Settings]) -> Mapping[str, Property[Value]]:
+    by_name = {each.name: each for each in properties_of(owner)}
+    return MappingProxyType(dict(sorted(by_name.items())))
 
 
-def _name(each: Property) -> str:
-    return each.name
+TOPIC_PROPERTIES = _by_name(TopicSettings)
+GROUP_PROPERTIES = _by_name(GroupSettings)
+CLIENT_METRICS_PROPERTIES = _by_name(ClientMetricsSettings)
+BROKER_PROPERTIES = _by_name(BrokerSettings)
 
-
-TOPIC_PROPERTIES = _by_name(TOPIC_TABLE)
-GROUP_PROPERTIES = _by_name(GROUP_TABLE)
-CLIENT_METRICS_PROPERTIES = _by_name(CLIENT_METRICS_TABLE)
-BROKER_PROPERTIES = _by_name(each for _, section in SECTIONS for each in section)
-
-PROPERTIES: Mapping[Scope, Mapping[str, Property]] = MappingProxyType(
+PROPERTIES: Mapping[Scope, Mapping[str, Property[Value]]] = MappingProxyType(
     {
         Scope.BROKER: BROKER_PROPERTIES,
         Scope.TOPIC: TOPIC_PROPERTIES,
@@ -36,7 +33,7 @@ PROPERTIES: Mapping[Scope, Mapping[str, Property]] = MappingProxyType(
 """Every setting that kbroker answers for, by scope and name, in the order of names."""
 
 
-def find_property(scope: Scope, name: str) -> Property:
+def find_property(scope: Scope, name: str) -> Property[Value]:
     """The setting of that name; raises ConfigError with the nearest name there is."""
     found = PROPERTIES[scope].get(name)
     if found is None:

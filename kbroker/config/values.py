@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple, Self, overload
+from typing import ClassVar, Literal, NamedTuple, Self
 
-from .broker_table import RACK_AWARE_SELECTOR
+from .broker_table import RACK_AWARE_SELECTOR, BrokerSettings
 from .elsewhere import LISTENER_PREFIX, elsewhere
 from .entry import ConfigEntry
 from .kafka_environment import with_listeners
-from .property import ConfigError, Effect, Scope, Source, Value
+from .property import ConfigError, Effect, Scope, Settings, Source, Value
 from .sources import Layer, read_environment, read_file, read_options
 from .tables import (
     BROKER_PROPERTIES,
@@ -21,6 +21,7 @@ from .tables import (
     find_property,
     unknown_name,
 )
+from .topic_table import TopicSettings
 
 _STRENGTH = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC_BROKER)
 
@@ -39,121 +40,7 @@ class Notice(NamedTuple):
     text: str
 
 
-class Settings:
-    """Typed look-up by name. A wrong name or type is a programming error: KeyError, TypeError."""
-
-    __slots__ = ()
-
-    def __getitem__(self, name: str) -> Value:
-        raise NotImplementedError
-
-    def boolean(self, name: str) -> bool:
-        """The value of a BOOLEAN setting."""
-        value = self[name]
-        if isinstance(value, bool):
-            return value
-        raise TypeError(f"{name} is no BOOLEAN that is set")
-
-    def integer(self, name: str) -> int:
-        """The value of an INT, SHORT or LONG setting."""
-        value = self[name]
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        raise TypeError(f"{name} is no whole number that is set")
-
-    def number(self, name: str) -> float:
-        """The value of a DOUBLE setting."""
-        value = self[name]
-        if isinstance(value, float):
-            return value
-        raise TypeError(f"{name} is no DOUBLE that is set")
-
-    def text(self, name: str) -> str:
-        """The value of a STRING, CLASS or PASSWORD setting; empty when it is not set."""
-        value = self[name]
-        if value is None or isinstance(value, str):
-            return value or ""
-        raise TypeError(f"{name} is no text")
-
-    def items(self, name: str) -> tuple[str, ...]:
-        """The value of a LIST setting; empty when it is not set."""
-        value = self[name]
-        if value is None or isinstance(value, tuple):
-            return value or ()
-        raise TypeError(f"{name} is no LIST")
-
-
-class _Integer:
-    """An attribute that reads one whole number."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, settings: None, owner: object) -> Self: ...
-    @overload
-    def __get__(self, settings: Settings, owner: object) -> int: ...
-    def __get__(self, settings: Settings | None, owner: object) -> int | Self:
-        return self if settings is None else settings.integer(self.name)
-
-
-class _Boolean:
-    """An attribute that reads one truth value."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, settings: None, owner: object) -> Self: ...
-    @overload
-    def __get__(self, settings: Settings, owner: object) -> bool: ...
-    def __get__(self, settings: Settings | None, owner: object) -> bool | Self:
-        return self if settings is None else settings.boolean(self.name)
-
-
-class _Number:
-    """An attribute that reads one number with decimals."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, settings: None, owner: object) -> Self: ...
-    @overload
-    def __get__(self, settings: Settings, owner: object) -> float: ...
-    def __get__(self, settings: Settings | None, owner: object) -> float | Self:
-        return self if settings is None else settings.number(self.name)
-
-
-class _Text:
-    """An attribute that reads one text."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, settings: None, owner: object) -> Self: ...
-    @overload
-    def __get__(self, settings: Settings, owner: object) -> str: ...
-    def __get__(self, settings: Settings | None, owner: object) -> str | Self:
-        return self if settings is None else settings.text(self.name)
-
-
-class _List:
-    """An attribute that reads one list of texts."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, settings: None, owner: object) -> Self: ...
-    @overload
-    def __get__(self, settings: Settings, owner: object) -> tuple[str, ...]: ...
-    def __get__(self, settings: Settings | None, owner: object) -> tuple[str, ...] | Self:
-        return self if settings is None else settings.items(self.name)
-
-
-class BrokerConfig(Settings):
+class BrokerConfig(BrokerSettings):
     """The broker settings of one node. Never changes: ``overlay`` makes another one.
 
     ``layers`` stand strongest first; a dynamic layer goes before every static one, wherever it
@@ -181,7 +68,7 @@ class BrokerConfig(Settings):
         self.nodes = nodes
         self.strict = strict
         self._parsed: dict[str, Value] = {**_defaults(nodes), **_parsed(self.layers)}
-        self._connections_max = _limits_by_host(self.text("max.connections.per.ip.overrides"))
+        self._connections_max = _limits_by_host(self.max_connections_per_ip_overrides)
         self.notices: tuple[Notice, ...] = _notices(self)
         self.topic_defaults: tuple[ConfigEntry, ...] | None = None
         """Settings of a topic without its own, kept by `describe_topic`."""
@@ -311,12 +198,12 @@ class BrokerConfig(Settings):
     @property
     def rack(self) -> str | None:
         """The place of this node, as clients are told."""
-        return self.text("broker.rack") or None
+        return self.broker_rack or None
 
     @property
     def reads_by_rack(self) -> bool:
         """Whether consumers are sent to a replica in their rack (KIP-392)."""
-        return self.text("replica.selector.class") == RACK_AWARE_SELECTOR
+        return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     def connections_max_from(self, host: str) -> int:
         """How many connections one address may have open."""
@@ -325,154 +212,28 @@ class BrokerConfig(Settings):
     @property
     def log_dirs(self) -> tuple[str, ...]:
         """The folders of this node's logs: ``log.dirs``, else ``log.dir``."""
-        return self.items("log.dirs") or self.items("log.dir")
-
-    @property
-    def cordoned_log_dirs(self) -> tuple[str, ...]:
-        """Folders that take no new partitions; ``*`` alone stands for all."""
-        return self.items("cordoned.log.dirs")
-
-    @property
-    def lost_log_dirs(self) -> tuple[str, ...]:
-        """Ids of data folders that may be missing."""
-        return self.items("log.dirs.lost")
+        return self._log_dirs or self.log_dir
 
     @property
     def listeners(self) -> tuple[str, ...]:
         """Where to listen, each ``NAME://host:port``, without the listeners of controllers."""
-        return self._without_controllers("listeners")
+        return self._without_controllers(self.all_listeners)
 
     @property
     def advertised_listeners(self) -> tuple[str, ...]:
         """What clients are told to connect to; empty when they are told where they came in."""
-        return self._without_controllers("advertised.listeners")
+        return self._without_controllers(self.all_advertised_listeners)
 
     @property
     def inter_broker_listener_name(self) -> str:
         """Name of the listener that nodes use among themselves, in upper case; empty if unset."""
-        return self.text("inter.broker.listener.name").upper()
+        return self._inter_broker_listener_name.upper()
 
-    def _without_controllers(self, name: str) -> tuple[str, ...]:
-        left_out = {each.upper() for each in self.items("controller.listener.names")}
+    def _without_controllers(self, listeners: Iterable[str]) -> tuple[str, ...]:
+        left_out = {each.upper() for each in self.controller_listener_names}
         return tuple(
-            each
-            for each in self.items(name)
-            if each.partition("://")[0].strip().upper() not in left_out
+            each for each in listeners if each.partition("://")[0].strip().upper() not in left_out
         )
-
-    allow_auto_create_topics = _Boolean("auto.create.topics.enable")
-    allow_delete_topics = _Boolean("delete.topic.enable")
-    allow_everyone_if_no_acl_found = _Boolean("allow.everyone.if.no.acl.found")
-    authorizer_class = _Text("authorizer.class.name")
-    auto_leader_rebalance_enable = _Boolean("auto.leader.rebalance.enable")
-    batch_max_headers = _Integer("batch.max.headers")
-    batch_max_records = _Integer("batch.max.records")
-    broker_heartbeat_interval_ms = _Integer("broker.heartbeat.interval.ms")
-    broker_session_timeout_ms = _Integer("broker.session.timeout.ms")
-    connection_unsent_bytes_max = _Integer("connection.max.unsent.bytes")
-    connections_max_idle_ms = _Integer("connections.max.idle.ms")
-    controlled_shutdown_enable = _Boolean("controlled.shutdown.enable")
-    decompressed_batch_max_bytes = _Integer("decompressed.batch.max.bytes")
-    delegation_token_expiry_check_interval_ms = _Integer(
-        "delegation.token.expiry.check.interval.ms"
-    )
-    delegation_token_expiry_time_ms = _Integer("delegation.token.expiry.time.ms")
-    delegation_token_max_lifetime_ms = _Integer("delegation.token.max.lifetime.ms")
-    delegation_token_secret_key = _Text("delegation.token.secret.key")
-    default_replication_factor = _Integer("default.replication.factor")
-    fetch_max_bytes = _Integer("fetch.max.bytes")
-    fetch_sessions_max = _Integer("max.incremental.fetch.session.cache.slots")
-    failed_login_delay_ms = _Integer("connection.failed.authentication.delay.ms")
-    first_request_timeout_ms = _Integer("first.request.timeout.ms")
-    flush_interval_ms = _Integer("flush.interval.ms")
-    flush_policy = _Text("flush.policy")
-    group_initial_rebalance_delay_ms = _Integer("group.initial.rebalance.delay.ms")
-    group_max_session_timeout_ms = _Integer("group.max.session.timeout.ms")
-    group_consumer_assignors = _List("group.consumer.assignors")
-    group_consumer_max_size = _Integer("group.consumer.max.size")
-    group_consumer_migration_policy = _Text("group.consumer.migration.policy")
-    transaction_coordinator_ids_max_bytes = _Integer("transaction.coordinator.ids.max.bytes")
-    group_coordinator_members_max_bytes = _Integer("group.coordinator.members.max.bytes")
-    group_coordinator_offsets_max_bytes = _Integer("group.coordinator.offsets.max.bytes")
-    group_max_size = _Integer("group.max.size")
-    group_member_metadata_max_bytes = _Integer("group.member.metadata.max.bytes")
-    group_metadata_max_bytes = _Integer("group.metadata.max.bytes")
-    group_streams_max_size = _Integer("group.streams.max.size")
-    group_min_session_timeout_ms = _Integer("group.min.session.timeout.ms")
-    http_allowed_hosts = _List("http.allowed.hosts")
-    http_console_write = _Boolean("http.console.write")
-    http_host = _Text("http.host")
-    http_max_connections = _Integer("http.max.connections")
-    http_max_request_bytes = _Integer("http.max.request.bytes")
-    http_port = _Integer("http.port")
-    http_request_timeout_ms = _Integer("http.request.timeout.ms")
-    otlp_endpoint = _Text("otlp.endpoint")
-    otlp_interval_ms = _Integer("otlp.interval.ms")
-    registry_host = _Text("registry.host")
-    registry_port = _Integer("registry.port")
-    inter_broker_protocol = _Text("security.inter.broker.protocol")
-    listen_backlog = _Integer("socket.listen.backlog.size")
-    log_cleaner_backoff_ms = _Integer("log.cleaner.backoff.ms")
-    log_cleaner_dedupe_buffer_bytes = _Integer("log.cleaner.dedupe.buffer.size")
-    log_cleaner_enable = _Boolean("log.cleaner.enable")
-    log_scrub_bytes_per_second = _Integer("log.scrub.bytes.per.second")
-    log_scrub_interval_ms = _Integer("log.scrub.interval.ms")
-    controller_quota_window_num = _Integer("controller.quota.window.num")
-    controller_quota_window_size_seconds = _Integer("controller.quota.window.size.seconds")
-    quota_window_num = _Integer("quota.window.num")
-    quota_window_size_seconds = _Integer("quota.window.size.seconds")
-    telemetry_max_bytes = _Integer("telemetry.max.bytes")
-    max_connection_creation_rate = _Integer("max.connection.creation.rate")
-    max_connections = _Integer("max.connections")
-    max_connections_per_ip = _Integer("max.connections.per.ip")
-    login_bytes_max = _Integer("sasl.server.max.receive.size")
-    leader_imbalance_check_interval_seconds = _Integer("leader.imbalance.check.interval.seconds")
-    memory_limit_bytes = _Integer("memory.limit.bytes")
-    min_insync_replicas = _Integer("min.insync.replicas")
-    node_id = _Integer("node.id")
-    num_partitions = _Integer("num.partitions")
-    offset_metadata_max_bytes = _Integer("offset.metadata.max.bytes")
-    offsets_commit_timeout_ms = _Integer("offsets.commit.timeout.ms")
-    offsets_retention_check_interval_ms = _Integer("offsets.retention.check.interval.ms")
-    offsets_retention_minutes = _Integer("offsets.retention.minutes")
-    offsets_topic_num_partitions = _Integer("offsets.topic.num.partitions")
-    offsets_topic_replication_factor = _Integer("offsets.topic.replication.factor")
-    offsets_topic_segment_bytes = _Integer("offsets.topic.segment.bytes")
-    producer_id_expiration_ms = _Integer("producer.id.expiration.ms")
-    queued_max_request_bytes = _Integer("queued.max.request.bytes")
-    replica_fetch_backoff_ms = _Integer("replica.fetch.backoff.ms")
-    replica_fetch_max_bytes = _Integer("replica.fetch.max.bytes")
-    replica_fetch_min_bytes = _Integer("replica.fetch.min.bytes")
-    replica_fetch_response_max_bytes = _Integer("replica.fetch.response.max.bytes")
-    replica_fetch_wait_max_ms = _Integer("replica.fetch.wait.max.ms")
-    replica_socket_timeout_ms = _Integer("replica.socket.timeout.ms")
-    replica_lag_time_max_ms = _Integer("replica.lag.time.max.ms")
-    replication_factor_clamp = _Boolean("replication.factor.clamp")
-    request_max_bytes = _Integer("socket.request.max.bytes")
-    request_max_partitions = _Integer("max.request.partition.size.limit")
-    record_max_headers = _Integer("record.max.headers")
-    request_max_rows = _Integer("request.max.rows")
-    retention_check_interval_ms = _Integer("log.retention.check.interval.ms")
-    transaction_max_timeout_ms = _Integer("transaction.max.timeout.ms")
-    transaction_partition_verification_enable = _Boolean(
-        "transaction.partition.verification.enable"
-    )
-    transaction_remove_expired_interval_ms = _Integer(
-        "transaction.remove.expired.transaction.cleanup.interval.ms"
-    )
-    transaction_state_log_num_partitions = _Integer("transaction.state.log.num.partitions")
-    transaction_state_log_replication_factor = _Integer("transaction.state.log.replication.factor")
-    transaction_state_log_min_isr = _Integer("transaction.state.log.min.isr")
-    transaction_state_log_segment_bytes = _Integer("transaction.state.log.segment.bytes")
-    share_sessions_max = _Integer("group.share.max.share.sessions")
-    share_state_num_partitions = _Integer("share.coordinator.state.topic.num.partitions")
-    share_state_replication_factor = _Integer("share.coordinator.state.topic.replication.factor")
-    share_state_min_isr = _Integer("share.coordinator.state.topic.min.isr")
-    share_state_segment_bytes = _Integer("share.coordinator.state.topic.segment.bytes")
-    share_state_updates_max = _Integer("share.coordinator.snapshot.update.records.per.snapshot")
-    super_users = _Text("super.users")
-    unsure_leader_acks_enable = _Boolean("unsure.leader.acks.enable")
-    transactional_id_expiration_ms = _Integer("transactional.id.expiration.ms")
 
 
 class ResourceConfig(Settings):
@@ -520,17 +281,12 @@ class ResourceConfig(Settings):
         return None if each.default is None else each.parse(each.default)
 
 
-class TopicConfig(ResourceConfig):
+class TopicConfig(ResourceConfig, TopicSettings):
     """The settings of one topic: its own values over those of the broker."""
 
     __slots__ = ()
 
     scope = Scope.TOPIC
-
-    @property
-    def cleanup_policy(self) -> tuple[str, ...]:
-        """Some of ``delete`` and ``compact``; empty keeps everything."""
-        return self.items("cleanup.policy")
 
     @property
     def compacted(self) -> bool:
@@ -541,30 +297,7 @@ class TopicConfig(ResourceConfig):
     def segment_bytes(self) -> int:
         """Size at which a new segment begins."""
         internal = self.effective("internal.segment.bytes")
-        return internal if isinstance(internal, int) else self.integer("segment.bytes")
-
-    compression_gzip_level = _Integer("compression.gzip.level")
-    compression_lz4_level = _Integer("compression.lz4.level")
-    compression_type = _Text("compression.type")
-    compression_zstd_level = _Integer("compression.zstd.level")
-    delete_retention_ms = _Integer("delete.retention.ms")
-    flush_messages = _Integer("flush.messages")
-    flush_ms = _Integer("flush.ms")
-    index_interval_bytes = _Integer("index.interval.bytes")
-    max_compaction_lag_ms = _Integer("max.compaction.lag.ms")
-    max_decompressed_message_bytes = _Integer("max.decompressed.message.bytes")
-    max_message_bytes = _Integer("max.message.bytes")
-    message_timestamp_after_max_ms = _Integer("message.timestamp.after.max.ms")
-    message_timestamp_before_max_ms = _Integer("message.timestamp.before.max.ms")
-    message_timestamp_type = _Text("message.timestamp.type")
-    min_cleanable_dirty_ratio = _Number("min.cleanable.dirty.ratio")
-    min_compaction_lag_ms = _Integer("min.compaction.lag.ms")
-    min_insync_replicas = _Integer("min.insync.replicas")
-    retention_bytes = _Integer("retention.bytes")
-    retention_ms = _Integer("retention.ms")
-    segment_index_bytes = _Integer("segment.index.bytes")
-    segment_jitter_ms = _Integer("segment.jitter.ms")
-    segment_ms = _Integer("segment.ms")
+        return internal if isinstance(internal, int) else self._segment_bytes
 
 
 def validate_topic_config(name: str, value: str | None) -> None:

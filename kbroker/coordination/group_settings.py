@@ -41,7 +41,7 @@ def streams(config: BrokerConfig, own: Mapping[str, str]) -> StreamsGroupSetting
     def number(name: str) -> int:
         return int(own.get(name, config.integer(f"group.{name}")))
 
-    most_standbys = config.integer("group.streams.max.standby.replicas")
+    most_standbys = config.group_streams_max_standby_replicas
     return StreamsGroupSettings(
         **_timings("streams", config, own)._asdict(),
         initial_rebalance_delay_ms=number("streams.initial.rebalance.delay.ms"),
@@ -52,7 +52,7 @@ def streams(config: BrokerConfig, own: Mapping[str, str]) -> StreamsGroupSetting
 
 def share(config: BrokerConfig, own: Mapping[str, str]) -> ShareGroupSettings:
     """What holds for a share group."""
-    size_max = config.integer("group.share.max.size")
+    size_max = config.group_share_max_size
     return ShareGroupSettings(**_timings("share", config, own)._asdict(), size_max=size_max)
 
 

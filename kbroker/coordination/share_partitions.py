@@ -236,13 +236,13 @@ class SharePartitions:
             self._settings.clear()
         found = self._settings[group_id] = ShareSettings(
             DeliverySettings(
-                lock_ms=config.integer("share.record.lock.duration.ms"),
-                deliveries_max=config.integer("share.delivery.count.limit"),
-                locks_max=config.integer("share.partition.max.record.locks"),
-                renews=config.boolean("share.renew.acknowledge.enable"),
+                lock_ms=config.share_record_lock_duration_ms,
+                deliveries_max=config.share_delivery_count_limit,
+                locks_max=config.share_partition_max_record_locks,
+                renews=config.share_renew_acknowledge_enable,
             ),
-            commits_only=config.text("share.isolation.level").lower() == READ_COMMITTED,
-            begins=config.text("share.auto.offset.reset"),
+            commits_only=config.share_isolation_level.lower() == READ_COMMITTED,
+            begins=config.share_auto_offset_reset,
         )
         return found
 

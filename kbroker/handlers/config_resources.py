@@ -20,6 +20,7 @@ from kbroker.config import (
     ConfigError,
     Operation,
     Property,
+    Value,
     altered,
     describe_broker,
     describe_client_metrics,
@@ -51,7 +52,7 @@ NAMED_BYTES_MAX = 8192
 class Resource:
     """One thing that has settings. Subclasses say where they are kept and which are good."""
 
-    properties: Mapping[str, Property]
+    properties: Mapping[str, Property[Value]]
     replaceable = True
     """Whether all settings can be replaced at once."""
 
@@ -166,7 +167,7 @@ class BrokerResource(StoredResource):
 class LoggerResource(Resource):
     """The log levels of this node's process. Raises KafkaError for another node."""
 
-    properties: Mapping[str, Property] = {}
+    properties: Mapping[str, Property[Value]] = {}
     replaceable = False
 
     def __init__(self, node: Node, name: str) -> None:
@@ -286,7 +287,7 @@ class ClientMetricsResource(NamedResource):
                     ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}"
                 )
         validate_client_metrics(values, self.node.config)
-        for item in filter(None, ClientMetricsConfig(values, self.node.config).items("match")):
+        for item in filter(None, ClientMetricsConfig(values, self.node.config).match):
             try:
                 compile_pattern(item.partition("=")[2])
             except KafkaError:

@@ -19,7 +19,7 @@ from .base import Parser, refuse, run, topic_names
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.configs import Operation, Resource, Setting
-    from kbroker.config.property import Property
+    from kbroker.config.property import Property, Value
 
 NOTHING_TO_ALTER = "kafka-configs: --alter needs --add-config, --add-config-file or --delete-config"
 _BRACKETS = "put values with commas in [brackets]"
@@ -276,7 +276,7 @@ def _is_setting(name: str) -> bool:
     return is_known or name.startswith("listener.name.")
 
 
-def _property(name: str) -> Property | None:
+def _property(name: str) -> Property[Value] | None:
     from kbroker.config import BROKER_PROPERTIES, GROUP_PROPERTIES, TOPIC_PROPERTIES
 
     tables = (BROKER_PROPERTIES, TOPIC_PROPERTIES, GROUP_PROPERTIES)

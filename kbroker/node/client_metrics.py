@@ -296,7 +296,7 @@ class ClientMetrics:
     def _asked(self, instance_id: UUID, labels: Labels) -> Asked:
         """All that subscriptions which fit a client ask for, as often as the most eager one wants it."""
         fitting = [each for each in self._known() if each.fits(labels)]
-        default = ClientMetricsConfig({}, self._config).integer("interval.ms")
+        default = ClientMetricsConfig({}, self._config).interval_ms
         interval_ms = min((each.interval_ms for each in fitting), default=default)
         names = sorted({name for each in fitting for name in each.metrics})
         metrics = (EVERYTHING,) if ALL in names else tuple(names)
@@ -316,11 +316,11 @@ class ClientMetrics:
 
 def _subscription(config: ClientMetricsConfig) -> Subscription:
     tests = []
-    for item in filter(None, config.items("match")):
+    for item in filter(None, config.match):
         name, _, pattern = item.partition("=")
         try:
             tests.append((name.strip(), compile_pattern(pattern.strip())))
         except KafkaError:  # of a cluster that knew no better when it was stored
             tests.append((name, lambda _: False))
-    metrics = tuple(filter(None, config.items("metrics")))
-    return Subscription(config.integer("interval.ms"), metrics, tuple(tests))
+    metrics = tuple(filter(None, config.metrics))
+    return Subscription(config.interval_ms, metrics, tuple(tests))

@@ -81,12 +81,12 @@ def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tu
         host = address.host if flags.host is None else flags.host
         port = address.port if flags.port is None else flags.port
         changed = f"{name}://{address._replace(host=host, port=port)}"
-        listeners = [changed if each == first else each for each in config.items("listeners")]
+        listeners = [changed if each == first else each for each in config.all_listeners]
         yield "--host" if flags.port is None else "--port", "listeners", ",".join(listeners)
     if flags.advertise is not None:
         others = [
             each
-            for each in config.items("advertised.listeners")
+            for each in config.all_advertised_listeners
             if split_address(each, "advertised.listeners")[0] != name
         ]
         told = f"{name}://{parse_endpoint(flags.advertise)}"
@@ -105,10 +105,10 @@ def _listen_for_host(config: BrokerConfig, port: int) -> BrokerConfig:
         )
     listener = f"{HOST_LISTENER}://{address._replace(port=port)}"
     told = f"{HOST_LISTENER}://localhost:{port}"
-    protocols = config.text("listener.security.protocol.map")
+    protocols = config.listener_security_protocol_map
     values = {
-        "listeners": ",".join([*config.items("listeners"), listener]),
-        "advertised.listeners": ",".join([*config.items("advertised.listeners"), told]),
+        "listeners": ",".join([*config.all_listeners, listener]),
+        "advertised.listeners": ",".join([*config.all_advertised_listeners, told]),
         "listener.security.protocol.map": (
             f"{protocols},{HOST_LISTENER}:{protocol_of(config, first)}"
         ),

@@ -158,7 +158,7 @@ def _gate(config: BrokerConfig, name: str, host: str) -> Gate | None:
 
 def protocol_of(config: BrokerConfig, name: str) -> SecurityProtocol:
     """What clients of a listener speak. Raises ConfigError."""
-    protocols = _protocols(config.text("listener.security.protocol.map"))
+    protocols = _protocols(config.listener_security_protocol_map)
     if name not in protocols:
         raise ConfigError(f"listener {name} has no entry in listener.security.protocol.map")
     return protocols[name]

@@ -73,7 +73,7 @@ class DevSecurity:
             )
         self._server = self._server_pair(hosts_of(config), now)
         module = "org.apache.kafka.common.security.scram.ScramLoginModule required"
-        others = config.text("super.users").strip().rstrip(";")
+        others = config.super_users.strip().rstrip(";")
         # Nodes log in at each other as the administrator, too.
         own = f'username="{ADMIN}" password="{self._password}"'
         self.values = {

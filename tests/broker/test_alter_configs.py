@@ -351,7 +351,7 @@ async def test_a_secret_is_kept_and_not_shown(wire: Wire, broker: Broker) -> Non
     await change(wire, ("sasl.jaas.config", SET, "s3cret"), kind=BROKER, name="1")
     row = (await described(wire, BROKER, "1"))["sasl.jaas.config"]
     assert (row.value, row.is_sensitive, row.synonyms[0].value) == (None, True, None)
-    assert broker.node.config.text("sasl.jaas.config") == "s3cret"
+    assert broker.node.config.sasl_jaas_config == "s3cret"
 
 
 async def test_stored_settings_that_fit_no_more_are_left_out(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, assert_type
 
 import pytest
 
@@ -18,9 +18,11 @@ from kbroker.config import (
     PROPERTIES,
     TOPIC_PROPERTIES,
     BrokerConfig,
+    ClientMetricsConfig,
     ConfigEntry,
     ConfigError,
     Effect,
+    GroupConfig,
     Layer,
     Property,
     Scope,
@@ -39,6 +41,7 @@ from kbroker.config import (
     validate_topic_configs,
 )
 from kbroker.config.document import document
+from kbroker.config.property import PASSWORD, Settings, properties_of
 from kbroker.config.tables import effect_of
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +62,7 @@ def kafka_settings(scope: str) -> dict[str, KafkaSetting]:
     return {row.name: row for row in rows if row.scope == scope}
 
 
-def own_and_kafka(scope: str) -> Iterator[tuple[Property, KafkaSetting]]:
+def own_and_kafka(scope: str) -> Iterator[tuple[Property[Value], KafkaSetting]]:
     theirs = kafka_settings(scope)
     return (
         (each, theirs[each.name])
@@ -137,15 +140,47 @@ def test_topic_defaults_agree_with_the_broker_settings_behind_them() -> None:
             assert each.format(broker.first_set(each.synonyms)) == each.default, each.name
 
 
-@pytest.mark.parametrize("owner", [BrokerConfig, TopicConfig])
-def test_every_typed_attribute_reads_a_setting_of_its_type(owner: type) -> None:
-    settings = BrokerConfig() if owner is BrokerConfig else topic()
-    names = [name for name, member in vars(owner).items() if hasattr(type(member), "__get__")]
-    names = [name for name in names if hasattr(vars(owner)[name], "name")]
-    assert len(names) > 12
-    for name in names:
-        value = settings[getattr(owner, name).name]
-        assert getattr(settings, name) == ("" if value is None else value), name
+def test_each_setting_is_declared_once_and_read_by_its_attribute() -> None:
+    """An attribute that hides another one, or a name that stands twice, would be lost silently."""
+    broker = BrokerConfig()
+    configs = (
+        broker,
+        TopicConfig({}, broker),
+        GroupConfig({}, broker),
+        ClientMetricsConfig({}, broker),
+    )
+    for config in configs:
+        declared = [*properties_of(type(config))]
+        assert len({each.name for each in declared}) == len(declared) > 2
+        read = settings_of(type(config))
+        limited = {each.name for each in declared} - {each.name for each in read.values()}
+        assert all(each.endswith((".ms", ".limit", ".locks")) for each in limited)
+        for attribute, each in read.items():
+            value = config[each.name]
+            if value is None and each.kind.unset is None:
+                with pytest.raises(TypeError, match=f"{each.name} is not set"):
+                    getattr(config, attribute)
+            else:
+                expected = each.kind.unset if value is None else value
+                assert getattr(config, attribute) == expected, attribute
+
+
+def settings_of(owner: type[Settings]) -> dict[str, Property[Value]]:
+    """The settings that attributes of a class read, without those that its own properties hide."""
+    found = {name: getattr(owner, name) for name in dir(owner)}
+    return {name: each for name, each in found.items() if isinstance(each, Property)}
+
+
+def test_types_of_attributes_are_known() -> None:
+    """Also to mypy, which checks this file."""
+    config = BrokerConfig()
+    assert_type(config.node_id, int)
+    assert_type(config.flush_policy, str)
+    assert_type(config.allow_delete_topics, bool)
+    assert_type(config.log_cleaner_min_cleanable_ratio, float)
+    assert_type(config.group_consumer_assignors, tuple[str, ...])
+    assert_type(BrokerConfig.node_id, Property[int])
+    assert BrokerConfig.node_id.name == "node.id"
 
 
 # What the settings do
@@ -154,25 +189,22 @@ DERIVED = {
     "replica.selector.class": "reads_by_rack",
     "advertised.listeners": "advertised_listeners",
     "broker.rack": "rack",
-    "cleanup.policy": "cleanup_policy",
     "controller.listener.names": "listeners",
     "internal.segment.bytes": "segment_bytes",
     "listeners": "listeners",
     "log.dir": "log_dirs",
     "max.connections.per.ip": "connections_max_from",
     "max.connections.per.ip.overrides": "connections_max_from",
-    "cordoned.log.dirs": "cordoned_log_dirs",
     "log.dirs": "log_dirs",
-    "log.dirs.lost": "lost_log_dirs",
     "segment.bytes": "segment_bytes",
 }
 """Attributes that read settings other than by their declaration."""
 
 
 def attributes() -> dict[str, str]:
-    """The typed attribute of every setting that has one."""
-    members = {**vars(TopicConfig), **vars(BrokerConfig)}.items()
-    return {each.name: name for name, each in members if hasattr(each, "name")} | DERIVED
+    """The attribute by which the program reads a setting."""
+    members = settings_of(TopicConfig) | settings_of(BrokerConfig)
+    return {each.name: name for name, each in members.items()} | DERIVED
 
 
 def words_of_the_program() -> tuple[set[str], set[str], set[str]]:
@@ -343,7 +375,7 @@ def test_topic_settings_are_checked_together() -> None:
 
 
 def test_a_secret_is_in_no_message() -> None:
-    secret = Property("x.password", Type.PASSWORD, None, "A secret.", pattern="[a-z]+")
+    secret = Property("x.password", PASSWORD, None, "A secret.", pattern="[a-z]+")
     with pytest.raises(ConfigError) as caught:
         secret.parse("S3cret")
     assert "S3cret" not in str(caught.value)
@@ -573,15 +605,11 @@ def test_dynamic_settings_lie_over_static_ones() -> None:
         static.overlay({"num.partitions": "1"}, origin="n", source=Source.DYNAMIC_BROKER)
 
 
-def test_typed_look_up_refuses_other_types() -> None:
+def test_look_up_of_computed_names_refuses_other_types() -> None:
     config = BrokerConfig()
-    assert config.number("log.cleaner.min.cleanable.ratio") == 0.5
-    assert config.text("broker.rack") == ""
-    for wrong in (config.integer, config.boolean, config.number, config.items):
+    for wrong in (config.integer, config.items):
         with pytest.raises(TypeError, match=r"flush\.policy"):
             wrong("flush.policy")
-    with pytest.raises(TypeError, match="is no text"):
-        config.text("node.id")
     with pytest.raises(TypeError, match="that is set"):
         config.integer("delete.topic.enable")
     with pytest.raises(KeyError):

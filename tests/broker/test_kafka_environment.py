@@ -85,9 +85,9 @@ def test_address_of_wurstmeisters_image_is_advertised(
     environ: dict[str, str], listeners: str, advertised: str | None
 ) -> None:
     config = BrokerConfig.load(kafka_values=read_kafka_environment(environ).values)
-    assert config.items("listeners") == (f"PLAINTEXT://{listeners}",)
+    assert config.all_listeners == (f"PLAINTEXT://{listeners}",)
     told = () if advertised is None else (f"PLAINTEXT://{advertised}",)
-    assert config.items("advertised.listeners") == told
+    assert config.all_advertised_listeners == told
     assert [each.text for each in config.notices if each.level == "warning"] == []
 
 
@@ -95,7 +95,7 @@ def test_listeners_follow_the_advertised_ones() -> None:
     advertised = "PLAINTEXT://kafka:9092,HOST://[::1]:29092,OTHER://:9094"
     given = {"advertised.listeners": advertised}
     config = BrokerConfig.load(kafka_values=given)
-    assert config.items("listeners") == (
+    assert config.all_listeners == (
         "PLAINTEXT://0.0.0.0:9092",
         "HOST://0.0.0.0:29092",
         "OTHER://0.0.0.0:9094",
@@ -105,7 +105,7 @@ def test_listeners_follow_the_advertised_ones() -> None:
         ([], {**given, "listeners": "PLAINTEXT://:1"}),
     ):
         config = BrokerConfig.load(options=options, kafka_values=values)
-        assert config.items("listeners") == ("PLAINTEXT://:1",)
+        assert config.all_listeners == ("PLAINTEXT://:1",)
 
 
 def test_names_taken_are_told() -> None:

@@ -43,13 +43,13 @@ def test_kafka_variables_are_left_alone_unless_asked_for() -> None:
 )
 def test_flags_stand_for_the_first_listener(flags: SettingFlags, listeners: str) -> None:
     flags.overrides = {"listeners": "A://h:1,B://:2"}
-    assert ",".join(load_settings(flags, {}).items("listeners")) == listeners
+    assert ",".join(load_settings(flags, {}).all_listeners) == listeners
 
 
 def test_an_advertised_address_stands_beside_those_of_other_listeners() -> None:
     settings = {"listeners": "A://h:1,B://:2", "advertised.listeners": "A://old:1,B://b:2"}
     config = load_settings(SettingFlags(advertise="[::1]:9", overrides=settings), {})
-    assert config.items("advertised.listeners") == ("A://[::1]:9", "B://b:2")
+    assert config.all_advertised_listeners == ("A://[::1]:9", "B://b:2")
     with pytest.raises(ConfigError, match="nonsense"):
         load_settings(SettingFlags(advertise="nonsense"), {})
 

@@ -233,8 +233,8 @@ def test_listeners_of_other_names_keep_them() -> None:
     made = DevSecurity(config, None).config
     assert made.listeners == ("SASL_SSL://:9092", "INSIDE://localhost:9093")
     assert made.advertised_listeners == ("SASL_SSL://box.example:9092",)
-    assert made.text("listener.security.protocol.map") == "SASL_SSL:SASL_SSL,INSIDE:SASL_SSL"
-    assert made.text("super.users") == "User:admin;User:eve"
+    assert made.listener_security_protocol_map == "SASL_SSL:SASL_SSL,INSIDE:SASL_SSL"
+    assert made.super_users == "User:admin;User:eve"
     assert made.is_default("allow.everyone.if.no.acl.found")
     with pytest.raises(ConfigError, match=r"allow\.everyone"):
         DevSecurity(BrokerConfig.load(options=["allow.everyone.if.no.acl.found=true"]), None)

@@ -36,7 +36,7 @@ DELETE_RETENTION_MS = 300
 SEGMENT_MS = 1000
 SETTLE_ROUNDS = 40
 SETTLE_SECONDS = 0.5
-RETRY_SECONDS = 60
+RETRY_TIMEOUT_SECONDS = 60
 FILLER = b"filler"
 """The key of the records that begin new segments at the end."""
 TOPIC_CONFIGS = {
@@ -76,7 +76,7 @@ class Side:
 
     def ask(self, key: ApiKey, version: int, message: Any, error_of: Callable[[Any], int]) -> Any:
         """Ask until the answer is final; a broker that was killed may not be ready yet."""
-        deadline = time.monotonic() + RETRY_SECONDS
+        deadline = time.monotonic() + RETRY_TIMEOUT_SECONDS
         while True:
             try:
                 self.connection = self.connection or RawConnection(self.broker.address)

@@ -25,7 +25,7 @@ from .group import (
 )
 from .records import shared_record
 
-RETRY_MS = 30_000
+RETRY_BACKOFF_MS = 30_000
 """After which states that nobody said anything of are asked for again; Kafka's for the same."""
 PARTITIONS_AT_ONCE = 2_000
 """For which a group asks together; what is left has its turn with the next heartbeat."""
@@ -93,7 +93,7 @@ class StatesToMake:
         if not group.shared.initializing:
             return False
         asked_ms = self._asked_ms.get(group.id)
-        return asked_ms is None or now.coordinator_ms - asked_ms >= RETRY_MS
+        return asked_ms is None or now.coordinator_ms - asked_ms >= RETRY_BACKOFF_MS
 
     def _missing(
         self, names: AbstractSet[str], known: Mapping[UUID, SharedTopic]

@@ -61,7 +61,7 @@ from .transaction import (
 
 VALUE_VERSION = 1
 
-RETRY_MS = 1_000
+RETRY_BACKOFF_MS = 1_000
 """After how long an abort that could not be stored is tried again."""
 TRANSACTIONS_AT_ONCE = 1000
 """That go on in one piece after a load."""
@@ -393,7 +393,7 @@ class TransactionCoordinator:
                 yield self.abort(transactional_id, now, cause=cause)
 
     def _abort_later(self, transactional_id: str, now: Now) -> Result[None]:
-        self._timers.schedule(transactional_id, now.coordinator_ms + RETRY_MS)
+        self._timers.schedule(transactional_id, now.coordinator_ms + RETRY_BACKOFF_MS)
         return Result()
 
     def expire(self, now: Now) -> Pieces:

@@ -12,7 +12,7 @@ from .output import say
 from .target import BROKERS, DEFAULTS, ENVIRONMENT, parse_settings, settings_of
 from .units import DURATION
 
-RETRY_SECONDS = 0.1
+RETRY_BACKOFF_SECONDS = 0.1
 
 
 @click.command()
@@ -62,7 +62,7 @@ def health(bootstrap: str | None, wait_seconds: float, settings: tuple[str, ...]
             metadata = trio.run(partial(check_round_trip, *endpoint, security=security))
         except (OSError, DecodeError) as error:
             if time.monotonic() < give_up_at:
-                time.sleep(RETRY_SECONDS)
+                time.sleep(RETRY_BACKOFF_SECONDS)
                 continue
             say(f"{bootstrap} does not answer: {error}; is `kbroker serve` running?", err=True)
             sys.exit(1)

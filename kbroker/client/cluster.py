@@ -28,7 +28,8 @@ from .errors import (
 
 HELLO_SECONDS = 5
 """How long a broker may take to say what it speaks: a port can accept and never answer."""
-RETRY_SECONDS = 0.1
+# Pause before a request is sent again.
+RETRY_BACKOFF_SECONDS = 0.1
 COORDINATOR_SECONDS = 15
 """How long a cluster may take to make its first group coordinator."""
 COORDINATOR_VERSION_MIN = 4
@@ -241,7 +242,7 @@ class ClusterClient:
                 is_loading = answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 if not is_loading or trio.current_time() > deadline:
                     break
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
             check(answer.error_code)
             yield node_id, answer
 
@@ -266,7 +267,7 @@ class ClusterClient:
             code = error_code(row.error_code)
             if not code.retriable or trio.current_time() > deadline:
                 raise KafkaError(code, row.error_message)
-            await trio.sleep(RETRY_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.record_stream import batch_records, stream_records
 from kbroker.protocol.records import BatchHeader, Record, iter_headers, read_marker
 
-from .cluster import ClusterClient
+from .cluster import RETRY_BACKOFF_SECONDS, ClusterClient
 from .connection import Connection
 from .errors import CannotConnect, CannotRead, NotReachable, check, error_code, first_error
 from .list_offsets import NO_LEADER
@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 PARTITION_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 500
-RETRY_SECONDS = 0.1
 AWAY_SECONDS = 30
 """How long a cluster may be away, to be restarted for example."""
 TOPIC_BY_NAME = 12
@@ -180,7 +179,7 @@ async def _read_all(
                     reader = _Reader(owned, send, stop, committed, take, bytes_max)
                     nursery.start_soon(reader.run, connection)
             if not all(position.done for position in left):
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
 
 
 async def _connect(

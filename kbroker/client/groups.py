@@ -23,7 +23,7 @@ from kbroker.protocol.messages.offsets import (
     OffsetFetchRequest,
 )
 
-from .cluster import COORDINATOR_SECONDS, RETRY_SECONDS, ClusterClient, did_you_mean
+from .cluster import COORDINATOR_SECONDS, RETRY_BACKOFF_SECONDS, ClusterClient, did_you_mean
 from .connection import Connection
 from .errors import NoSuchGroup, check, error_code
 from .topics import Partition
@@ -98,7 +98,7 @@ async def ask_coordinator(
         answer = await connection.ask(request, oldest=oldest, newest=newest)
         if error_code(code_of(answer)) not in _LATER or trio.current_time() > deadline:
             return answer
-        await trio.sleep(RETRY_SECONDS)
+        await trio.sleep(RETRY_BACKOFF_SECONDS)
 
 
 async def list_groups(cluster: ClusterClient) -> list[ListedGroup]:

@@ -10,16 +10,15 @@ import trio
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest
 
-from .cluster import ClusterClient
+from .cluster import RETRY_BACKOFF_SECONDS, ClusterClient
 from .errors import ClientError, NotReachable, error_code
 from .topics import Partition, by_leader
 
 LATEST, EARLIEST = -1, -2
 """Names of offsets that stand where else a timestamp (ms) stands."""
 NO_LEADER = -1
-RETRY_SECONDS = 3
-"""How long a leader is waited for: others lead sooner."""
-RETRY_PAUSE_SECONDS = 0.1
+RETRY_TIMEOUT_SECONDS = 3
+"""How long requests are retried without a leader: longer than an election takes."""
 
 
 class FoundOffset(NamedTuple):
@@ -73,7 +72,7 @@ async def offsets_at(
     cannot be read.
     """
     wanted = dict.fromkeys(partitions, timestamp)
-    deadline = trio.current_time() + RETRY_SECONDS
+    deadline = trio.current_time() + RETRY_TIMEOUT_SECONDS
     while True:
         is_last = trio.current_time() > deadline
         try:
@@ -87,7 +86,7 @@ async def offsets_at(
                 return {partition: one.offset for partition, one in found.items()}
             if is_last or not all(code.retriable for code in failed.values()):
                 break
-        await trio.sleep(RETRY_PAUSE_SECONDS)
+        await trio.sleep(RETRY_BACKOFF_SECONDS)
     (name, index), code = next(iter(failed.items()))
     raise ClientError(
         f"partition {index} of {name} cannot be read now ({code.name}); "

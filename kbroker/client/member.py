@@ -26,7 +26,7 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 
 from .assignors import ASSIGNORS
-from .cluster import ClusterClient
+from .cluster import RETRY_BACKOFF_SECONDS, ClusterClient
 from .connection import Connection
 from .errors import CannotConnect, ClientError, NotReachable, check, error_code, first_error
 from .groups import OFFSETS_BY_NAME
@@ -42,7 +42,6 @@ JOIN_SECONDS = 330
 """A coordinator may wait for the others as long as the slowest of them allows: Java's say 300 s."""
 AWAY_SECONDS = 30
 """How long a coordinator may be away."""
-RETRY_SECONDS = 0.1
 LEAVE_SECONDS = 5
 TOPICS_SECONDS = 300
 """How often a leader looks whether topics have grown: Kafka's metadata.max.age.ms."""
@@ -117,7 +116,7 @@ class Member:
             except (OSError, CannotConnect, NotReachable):
                 if trio.current_time() > deadline:
                     raise
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
                 continue
             if not code:
                 self._rebalance = trio.Event()
@@ -128,7 +127,7 @@ class Member:
             elif trio.current_time() > deadline:
                 raise KafkaError(code)
             else:
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     async def _try_to_join(self) -> tuple[ErrorCode, list[Partition]]:
         metadata = write_subscription(self._topics)
@@ -253,7 +252,7 @@ class Member:
             if not codes & _ELSEWHERE or trio.current_time() > deadline:
                 break
             self._coordinator = None
-            await trio.sleep(RETRY_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
         for code in codes - {ErrorCode.NONE}:
             self._check(code)
             self._must_join_again()

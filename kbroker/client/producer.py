@@ -17,7 +17,7 @@ from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import BatchHeader, Record, encode_batch, read_header
 
-from .cluster import ClusterClient
+from .cluster import RETRY_BACKOFF_SECONDS, ClusterClient
 from .errors import CannotConnect, NoSuchPartition, NotReachable, TimedOut, error_code
 from .partitioner import partition_of
 from .topics import Partition
@@ -29,11 +29,10 @@ REQUEST_BYTES_MAX = 16 * 1024 * 1024
 RECORD_OVERHEAD = 64
 """More than a record needs beside its key, value and headers."""
 REQUEST_TIMEOUT_MS = 30_000
-RETRY_SECONDS = 10
-"""How long what passes by itself is tried again: longer than others take to lead for a dead node."""
+RETRY_TIMEOUT_SECONDS = 10
+"""How long retriable errors are retried: longer than the failover of a dead leader takes."""
 AWAY_SECONDS = 30
 """How long to wait for a cluster that is away, to be restarted for example."""
-RETRY_PAUSE_SECONDS = 0.1
 TOPIC_BY_NAME = 12
 """The last version of Produce that names topics."""
 ANY_PARTITION = -1
@@ -88,7 +87,7 @@ async def new_identity(cluster: ClusterClient) -> Identity:
             return Identity(answer.producer_id, answer.producer_epoch)
         if not code.retriable or trio.current_time() > deadline:
             raise KafkaError(code)
-        await trio.sleep(RETRY_PAUSE_SECONDS)
+        await trio.sleep(RETRY_BACKOFF_SECONDS)
 
 
 class _Batch(NamedTuple):
@@ -121,7 +120,7 @@ class Producer:
         acks: int = ALL_IN_SYNC,
         codec: Codec = Codec.NONE,
         identity: Identity | None = None,
-        patience_seconds: float = RETRY_SECONDS,
+        patience_seconds: float = RETRY_TIMEOUT_SECONDS,
     ) -> None:
         if identity is not None and acks != ALL_IN_SYNC:
             raise ValueError("an idempotent producer needs all acknowledgements")
@@ -197,7 +196,7 @@ class Producer:
                     raise KafkaError(code, _why(row))
             if not refused:
                 return written
-            await trio.sleep(RETRY_PAUSE_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
             self._leaders.clear()
             batches = refused
 

@@ -22,7 +22,8 @@ DEFAULT = -1
 """A count or factor that asks for the broker's default."""
 TIMEOUT_MS = 30_000
 READY_SECONDS = 15
-RETRY_SECONDS = 0.02
+# Time between two checks for leaders of new partitions.
+READY_POLL_SECONDS = 0.02
 
 Partition = tuple[str, int]
 
@@ -76,7 +77,7 @@ async def wait_until_ready(cluster: ClusterClient, partitions: Mapping[str, int]
                 f"after {READY_SECONDS} s these topics still have partitions without a leader: "
                 f"{', '.join(sorted(waiting))}; `kbroker cluster health` says more"
             )
-        await trio.sleep(RETRY_SECONDS)
+        await trio.sleep(READY_POLL_SECONDS)
 
 
 async def delete_topics(

@@ -18,14 +18,13 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 
-from .cluster import TRANSACTION, ClusterClient
+from .cluster import RETRY_BACKOFF_SECONDS, TRANSACTION, ClusterClient
 from .errors import NoSuchTransaction, check, error_code
 from .topics import Partition, by_leader
 
 ONGOING = "Ongoing"
-RETRY_SECONDS = 15
-"""How long an end that is being written is waited for."""
-RETRY_PAUSE_SECONDS = 0.1
+RETRY_TIMEOUT_SECONDS = 15
+"""How long an EndTxn is retried while the end of the transaction is being written."""
 TIMEOUT_MS = 60_000
 NO_LEADER = -1
 NOT_OPEN = -1
@@ -233,14 +232,14 @@ async def fence_producer(cluster: ClusterClient, transactional_id: str) -> None:
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
     )
-    deadline = trio.current_time() + RETRY_SECONDS
+    deadline = trio.current_time() + RETRY_TIMEOUT_SECONDS
     while True:
         coordinator = await cluster.coordinator(transactional_id, TRANSACTION)
         answer = await coordinator.ask(request, newest=5)
         code = error_code(answer.error_code)
         if not code.retriable or trio.current_time() > deadline:
             return check(code, transactional_id)
-        await trio.sleep(RETRY_PAUSE_SECONDS)
+        await trio.sleep(RETRY_BACKOFF_SECONDS)
 
 
 async def abort_transaction(cluster: ClusterClient, transaction: OpenTransaction) -> None:

@@ -29,7 +29,7 @@ BATCH_MAX = 100
 LOOKED_AT_ONCE = 200
 """Partitions of one turn of the event loop."""
 NO_TERM = 0
-RETRY_SECONDS = 0.5
+RETRY_BACKOFF_SECONDS = 0.5
 
 Place = tuple[Topic, int]
 
@@ -121,7 +121,7 @@ class Controller:
             except StorageError as error:
                 logger.error("the controller tries again: %s", error.message)
                 self._look_at_all = True
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
             else:
                 await changed.wait()
 

@@ -53,7 +53,7 @@ HEAR_SECONDS = 0.2
 """How long a change may be on its way before the store writes something to see it arrive."""
 HEARD_SECONDS_MAX = 10.0
 """After that it is not known what came of it."""
-RETRY_SECONDS = 0.5
+RETRY_BACKOFF_SECONDS = 0.5
 REACH_ACTION = "see whether most members of etcd run, and whether this machine reaches them"
 RESTORE_ACTION = (
     "restore the newest snapshot of etcd, or point this node to the right etcd; if there is no newer "
@@ -410,7 +410,7 @@ class EtcdStore:
                 continue
             except StorageError as error:
                 self._note(error)
-            await trio.sleep(RETRY_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     async def _read_first(self) -> None:
         revision, found = await self._read("")

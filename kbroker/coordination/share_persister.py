@@ -35,7 +35,7 @@ from .share_states import ShareStateService
 
 ANSWER_SECONDS = 15
 """How long coordinators may take, with all attempts."""
-LONGEST_PAUSE_SECONDS = 1
+RETRY_BACKOFF_SECONDS_MAX = 1
 ROWS_MAX = 200
 """Of one request, and so done in one turn."""
 
@@ -148,7 +148,7 @@ class SharePersister:
         """Ask about as many as are done in one turn, until all of them have an answer."""
         for share, row in left.items():
             row.partition = share.partition
-        backoff = Backoff(LONGEST_PAUSE_SECONDS)
+        backoff = Backoff(RETRY_BACKOFF_SECONDS_MAX)
         with trio.move_on_after(ANSWER_SECONDS):
             while left:
                 await self._try(api, left, answers)

@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 END_SECONDS_MAX = 5
 """Maximum seconds that an EndTxn response waits for a replicated decision and markers."""
-RETRY_SECONDS = 0.2
-"""How long the end of a transaction waits that could not be written."""
+RETRY_BACKOFF_SECONDS = 0.2
+"""Pause before transaction markers that could not be written are written again."""
 MARKERS_AT_ONCE = 100
 """Of one transaction; one with more is ended in turns with clients."""
 TRIES_BEFORE_WARNING = 5
@@ -396,7 +396,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         """Go on with ends that could not be written at first, until cancelled."""
         while True:
             await self._stuck_changed.wait()
-            await trio.sleep(RETRY_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
             self._stuck_changed = trio.Event()
             stuck, self._stuck = self._stuck, []
             for ending in stuck:

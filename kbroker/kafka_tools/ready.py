@@ -14,7 +14,7 @@ from .base import Parser, refuse, run
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
 
-RETRY_SECONDS = 0.2
+RETRY_BACKOFF_SECONDS = 0.2
 
 
 def main(words: Sequence[str]) -> None:
@@ -52,4 +52,4 @@ async def _wait(cluster: ClusterClient, options: Namespace) -> None:
             why = str(error)
         if time.monotonic() > give_up_at:
             refuse(f"Expected {options.brokers} brokers within {options.seconds} s: {why}")
-        await trio.sleep(RETRY_SECONDS)
+        await trio.sleep(RETRY_BACKOFF_SECONDS)

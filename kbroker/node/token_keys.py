@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 FETCH_SECONDS = 10.0
 LOOK_UP_SECONDS = 5.0
 """How long a client waits for a key that was not known."""
-PAUSE_SECONDS = 1.0
-"""So much is between two times at least, however many clients name keys that there are not."""
+REFRESH_SECONDS_MIN = 1.0
+"""Minimum time between two fetches of the keys, however many tokens name unknown keys."""
 
 
 class TokenKeys:
@@ -59,7 +59,7 @@ class TokenKeys:
             else:
                 seconds = min(retry_seconds, self._tokens.retry_seconds_max)
                 retry_seconds = 2 * seconds
-            least = min(seconds, PAUSE_SECONDS)
+            least = min(seconds, REFRESH_SECONDS_MIN)
             await trio.sleep(least)
             with trio.move_on_after(seconds - least):
                 await self._is_wanted.wait()

@@ -11,8 +11,8 @@ from kbroker.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.1
-"""Pause before the partitions whose epoch could not be raised are tried again."""
+RETRY_BACKOFF_SECONDS = 0.1
+"""Pause before the epochs of partitions that could not be raised are raised again."""
 
 
 class EpochRenewal:
@@ -54,7 +54,7 @@ class EpochRenewal:
             due, self._due = self._due, {}
             failed = {key: due[key] for key in due if not await self._renew(*key, due[key])}
             if failed:
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
                 self._due = failed | self._due
                 self._more.set()
 

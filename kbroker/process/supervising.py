@@ -43,8 +43,8 @@ News = TypeVar("News")
 RECEIVE_BYTES = 64 * 1024
 JOIN_SECONDS_MAX = 60
 """How long nodes that have joined wait for those that have not, when all start."""
-AGAIN_SECONDS = 0.5, 30.0
-"""How long it takes to start a node again, the first time and at most."""
+RESTART_BACKOFF_SECONDS = 0.5, 30.0
+"""Pause before a node is restarted: the first one, and the longest one."""
 SOUND_SECONDS = 60
 """Who has run for so long starts again as if it were the first time."""
 EXIT_SECONDS = 5
@@ -181,7 +181,7 @@ class _NodeProcess:
 
     async def keep(self) -> None:
         """Hear what the process tells, and start it again when it ends, until `stop`."""
-        wait_seconds, longest = AGAIN_SECONDS
+        wait_seconds, longest = RESTART_BACKOFF_SECONDS
         while not self._stops:
             began = trio.current_time()
             assert self._process is not None
@@ -193,7 +193,7 @@ class _NodeProcess:
                 self._news.send_nowait(Refused(f"node {self.id} ended with status {status}"))
                 return
             if trio.current_time() - began > SOUND_SECONDS:
-                wait_seconds = AGAIN_SECONDS[0]
+                wait_seconds = RESTART_BACKOFF_SECONDS[0]
             text = "node %d ended with status %d; it is started again in %g s"
             logger.error(text, self.id, status, wait_seconds)
             await trio.sleep(wait_seconds)

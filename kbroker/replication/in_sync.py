@@ -30,8 +30,8 @@ BATCH_MAX = 100
 TRANSACTIONS_AT_ONCE = 4
 LOOKED_AT_ONCE = 200
 """Partitions of one turn of the event loop."""
-RETRY_SECONDS = 0.1
-"""The wait after a change that was refused, or that may not have come about."""
+RETRY_BACKOFF_SECONDS = 0.1
+"""Pause after an ISR change that was rejected, or whose outcome is unknown."""
 
 
 class _Proposal(NamedTuple):
@@ -147,7 +147,7 @@ class InSync:
         """Store in-sync sets once; where that fails it is not tried again at once."""
         stored = [await self._store(cause, group) for cause, group in _by_cause(batch)]
         if not all(stored):
-            await trio.sleep(RETRY_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     async def _store(self, cause: str, group: Sequence[Replica]) -> bool:
         """Propose the in-sync sets of those that still change for this cause; where one of them
@@ -198,7 +198,7 @@ class InSync:
             for first in range(0, len(leavings), BATCH_MAX):
                 await self._resign(leavings[first : first + BATCH_MAX])
             if self._leaving:
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     async def _resign(self, leavings: Sequence[Leaving]) -> None:
         """Give partitions away; those with which something else happened meanwhile are left."""

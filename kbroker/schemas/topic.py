@@ -41,7 +41,7 @@ REPLICAS_MAX = 3
 WRITERS = "kbroker-schema-registry"
 """The transactional id that all nodes share."""
 TRANSACTION_TIMEOUT_MS = 60_000
-RETRY_SECONDS = 0.1
+RETRY_BACKOFF_SECONDS = 0.1
 READ_BYTES_MAX = 64 * 1024
 """At a time: what is read is taken in at one go, and clients of the node wait meanwhile."""
 TRIES_MAX = 20
@@ -83,7 +83,7 @@ class SchemaTopic:
                 logger.info("the topic of the schemas cannot be read now: %s", error)
             except (OSError, KafkaError) as error:
                 logger.info("the topic of the schemas cannot be read now: %s", error)
-            await trio.sleep(RETRY_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     def _begin_anew(self) -> None:
         """Somebody has deleted the topic."""
@@ -140,7 +140,7 @@ class SchemaTopic:
                         self._identity = None
                         if error.code not in _FENCED:
                             raise
-                        await trio.sleep(RETRY_SECONDS)
+                        await trio.sleep(RETRY_BACKOFF_SECONDS)
             except _AWAY as error:
                 raise _failed(error) from error
             raise RegistryError(STORE_FAILED, "other nodes write all the time; try again")
@@ -190,7 +190,7 @@ class SchemaTopic:
                 return Identity(answer.producer_id, answer.producer_epoch)
             if not code.retriable and code != ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
-            await trio.sleep(RETRY_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
         raise KafkaError(code)
 
     async def _create(self) -> None:

@@ -21,8 +21,8 @@ from kbroker.protocol.errors import ErrorCode
 from .errors import LoginFailed, NotYet
 from .principals import ANONYMOUS, USER, Principal
 
-PAUSE_SECONDS = 1.0
-"""So much is between two logins on one connection at least, as Kafka has it."""
+REAUTHENTICATION_SECONDS_MIN = 1.0
+"""Minimum time between two authentications on one connection, as in Kafka (KIP-368)."""
 LIFETIME_SECONDS_MAX = 10 * 365 * 86400
 """What is good for longer is told to be good so long."""
 
@@ -125,7 +125,9 @@ class Login:
             return False
         if not self.has_session:
             return True
-        return self.ends_at < math.inf and now - self._began_again_at >= PAUSE_SECONDS
+        return (
+            self.ends_at < math.inf and now - self._began_again_at >= REAUTHENTICATION_SECONDS_MIN
+        )
 
     @property
     def mechanisms(self) -> Sequence[str]:

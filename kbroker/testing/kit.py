@@ -39,7 +39,7 @@ T = TypeVar("T")
 CLIENT_ID = "kbroker-kit"
 """Whose requests no fault hits and no log shows."""
 WAIT_SECONDS = 5.0
-PAUSE_SECONDS = 0.03
+POLL_SECONDS = 0.03
 CREATE_TRIES = 3
 
 Value = bytes | str | None | dict[str, Any] | list[Any] | int | float | bool
@@ -76,7 +76,7 @@ class Pauses:
         return self
 
     async def wait(self) -> None:
-        await trio.sleep(PAUSE_SECONDS)
+        await trio.sleep(POLL_SECONDS)
 
 
 class WaitTimeout(AssertionError):

@@ -40,7 +40,7 @@ from .fault import NO_REGISTRY, Arming, check_faults
 from .given import Config, Partitions, Topics, kit_properties, topics_of
 from .host import BrokerThread, Held
 from .kit import (
-    PAUSE_SECONDS,
+    POLL_SECONDS,
     WAIT_SECONDS,
     Headers,
     KafkaRecord,
@@ -633,7 +633,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
             return self._thread.wait_for_end(held, timeout)
         if held is None and not self._is_returning:
             raise RuntimeError(STOPPED)
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(POLL_SECONDS)
         return True
 
     def power_cut(self, mode: Mode = "drop", seed: int = 0) -> None:

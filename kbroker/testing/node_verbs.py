@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 10
 """How long an election may take, with the time in which nobody misses the node that is gone."""
-PAUSE_SECONDS = 0.02
+RETRY_BACKOFF_SECONDS = 0.02
 GRACE_SECONDS = 5
 PASSING = frozenset(
     {
@@ -128,7 +128,7 @@ class NodeVerbs:
                 over = trio.current_time() >= deadline
                 if over or len(self.broker.nodes) == 1 or not _passes(error):
                     raise
-            await trio.sleep(PAUSE_SECONDS)
+            await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     def cut_link(self, source: int, target: int, *, one_way: bool = False) -> None:
         """Let node `source` reach node `target` no more, and the other way round unless `one_way`.

@@ -532,7 +532,7 @@ async def test_a_partition_that_cannot_be_written(
 ) -> None:
     """The producer is answered: how it ends is decided. The marker is written when it can be."""
     monkeypatch.setattr("kbroker.coordination.transactions.END_SECONDS_MAX", 0.1)
-    monkeypatch.setattr("kbroker.coordination.transactions.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kbroker.coordination.transactions.RETRY_BACKOFF_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, FIRST)
     await writer.write(topic, b"x")
@@ -569,7 +569,7 @@ async def test_an_end_that_cannot_be_stored(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All markers are written, but the record that says so is not: the producer must get on."""
-    monkeypatch.setattr("kbroker.coordination.transactions.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("kbroker.coordination.transactions.RETRY_BACKOFF_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     await writer.write(topic, b"x")

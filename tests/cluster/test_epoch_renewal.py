@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.partitions.epoch_renewal import RETRY_SECONDS, EpochRenewal
+from kbroker.partitions.epoch_renewal import RETRY_BACKOFF_SECONDS, EpochRenewal
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .members import TOPIC, make_topic, members, settled
@@ -35,7 +35,7 @@ async def test_failed_renewals_share_one_pause(
         for index in range(PARTITIONS):
             renewal.request(cluster.topics[TOPIC], index, 7)
         nursery.start_soon(renewal.run)
-        await trio.sleep(1.5 * RETRY_SECONDS)
+        await trio.sleep(1.5 * RETRY_BACKOFF_SECONDS)
         await settled()
         nursery.cancel_scope.cancel()
     epochs = {each.leader_epoch for each in cluster.topics[TOPIC].partitions}

@@ -21,7 +21,7 @@ from .client import record
 
 CLIENTS = 4
 SUBJECTS = 20
-RETRY_SECONDS = 0.02
+RETRY_BACKOFF_SECONDS = 0.02
 
 
 class Registration(NamedTuple):
@@ -169,7 +169,7 @@ class Load:
             except (OSError, http.client.HTTPException):
                 self.interrupted += 1
             assert time.monotonic() < give_up, f"{asked} is not acknowledged"
-            time.sleep(RETRY_SECONDS)
+            time.sleep(RETRY_BACKOFF_SECONDS)
 
 
 def ids_of(told: Sequence[tuple[Registration, int]]) -> Mapping[int, int]:

@@ -12,7 +12,7 @@ from kbroker.config import Operation
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.security.login import PAUSE_SECONDS
+from kbroker.security.login import REAUTHENTICATION_SECONDS_MIN
 
 from ..wire import (
     ConnectionClosed,
@@ -86,7 +86,7 @@ async def test_another_login_in_time() -> None:
         while trio.current_time() - began < 2.5:
             await log_in(wire)
             assert not (await produce(wire, topic, batch())).error_code
-            await trio.sleep(PAUSE_SECONDS + 0.05)
+            await trio.sleep(REAUTHENTICATION_SECONDS_MIN + 0.05)
         assert not (await produce(wire, topic, batch())).error_code
 
 

@@ -38,7 +38,7 @@ VERSIONS = {
 }
 ASK_SECONDS = 1.0
 PRODUCE_MS = 800
-RETRY_SECONDS = (0.01, 0.1)
+RETRY_BACKOFF_SECONDS = (0.01, 0.1)
 FETCH_MS = 300
 FETCH_BYTES = 64 * 1024
 ALL, LEADER_ONLY = -1, 1
@@ -183,7 +183,7 @@ class Client:
 
     async def pause(self) -> None:
         """Wait a little before the next try."""
-        await trio.sleep(self.chance.uniform(*RETRY_SECONDS))
+        await trio.sleep(self.chance.uniform(*RETRY_BACKOFF_SECONDS))
 
 
 def code_of(row: Any) -> ErrorCode:

@@ -29,7 +29,7 @@ INIT_VERSION, PRODUCE_VERSION, OFFSETS_VERSION, END_VERSION = 5, 12, 5, 5
 GROUP, TRANSACTION = 0, 1
 """Types of coordinators."""
 ANSWER_SECONDS = 20
-RETRY_SECONDS = 0.02
+RETRY_BACKOFF_SECONDS = 0.02
 _MEMBER_MARK = b"CGMDv2:"
 
 FENCED = frozenset(
@@ -168,7 +168,7 @@ class SecondProtocolProducer:
                 answer = self._stream(self._place(key, ask)).ask(key, version, ask)
             except (OSError, Elsewhere):
                 self._look_again()
-                time.sleep(RETRY_SECONDS)
+                time.sleep(RETRY_BACKOFF_SECONDS)
                 continue
             code = code_of(answer)
             if code == ErrorCode.NONE:
@@ -178,7 +178,7 @@ class SecondProtocolProducer:
                 is_fatal = code in FENCED
                 raise KafkaException(KafkaError(code, reason, is_fatal, False, not is_fatal))
             self._known.clear()
-            time.sleep(RETRY_SECONDS)
+            time.sleep(RETRY_BACKOFF_SECONDS)
 
     # -- who has to answer
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _ASK_BROKER_SECONDS = 5.0
 _FIND_TOPICS_SECONDS = 30.0
-_AGAIN_SECONDS = 1.0
+_RETRY_BACKOFF_SECONDS = 1.0
 _PASSING = (
     "TimeoutException",
     "Cannot fetch record",
@@ -122,7 +122,7 @@ class Runner:
                     if name not in self._running:
                         self._start(name)
                 started = self._running.keys() >= set(found)
-                find_at = now + (_FIND_TOPICS_SECONDS if started else _AGAIN_SECONDS)
+                find_at = now + (_FIND_TOPICS_SECONDS if started else _RETRY_BACKOFF_SECONDS)
             if now >= ask_at:
                 self._wait_for_broker()
                 ask_at = time.monotonic() + _ASK_BROKER_SECONDS
@@ -197,7 +197,7 @@ class Runner:
             raise one.archiver.error
         elif isinstance(one.archiver.error, BrokerAwayError) or _is_passing(str(failure)):
             self._tell("again", {"topic": name})
-            self._stop.wait(_AGAIN_SECONDS)
+            self._stop.wait(_RETRY_BACKOFF_SECONDS)
             self._wait_for_broker()
         else:
             raise LakeError(_explained(name, str(failure), self._conf))

@@ -18,7 +18,7 @@ from .options import AtOffsets, AtTimestamps, Bound, Everywhere, OptionError, So
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 60
-AGAIN_SECONDS = 0.2
+RETRY_BACKOFF_SECONDS = 0.2
 LEADER_CHANGES = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -191,7 +191,7 @@ class WirePartitions(Partitions):
                 if time.monotonic() > give_up_at:
                     raise
                 logger.debug("%s; asking again", error)
-            time.sleep(AGAIN_SECONDS)
+            time.sleep(RETRY_BACKOFF_SECONDS)
             self._topics()  # the client asks the leaders that it has seen in the metadata
 
     def _told(self, asked: Mapping[Partition, int]) -> Offsets:

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.coordinator import Result, ShareGroupSettings
 from kbroker.coordinator.share.group import SharedTopic
-from kbroker.coordinator.share.initialization import PARTITIONS_AT_ONCE, RETRY_MS
+from kbroker.coordinator.share.initialization import PARTITIONS_AT_ONCE, RETRY_BACKOFF_MS
 from kbroker.coordinator.share.offsets import Begun
 from kbroker.coordinator.share.records import shared_record
 from kbroker.protocol.errors import ErrorCode
@@ -250,7 +250,7 @@ def test_what_could_not_be_made_is_asked_for_again() -> None:
     h.share_beat("a", 2)
     assert asked(h) == ALL
     h.to_make.clear()
-    h.sleep(RETRY_MS - 1)
+    h.sleep(RETRY_BACKOFF_MS - 1)
     h.share_beat("a", 2)
     assert asked(h) == {}, "nobody has said anything yet"
     h.sleep(1)

@@ -14,7 +14,7 @@ from my_pipeline.conf import Conf
 from my_pipeline.pipeline import build
 from my_pipeline.watch import Watch
 
-PAUSE_SECONDS = 5
+RETRY_BACKOFF_SECONDS = 5
 QUICK_SECONDS, FAILURES_MAX = 30, 20
 """After so many failures in a row, each so soon, another start would not help."""
 
@@ -60,8 +60,8 @@ def run(spark: SparkSession, conf: Conf, stopping: Event) -> int:
         except Exception as error:  # noqa: BLE001 - another start can do no harm
             lasted = time.monotonic() - began
             failures = failures + 1 if lasted < QUICK_SECONDS else 0
-            log.error("failed, again in %d s: %s", PAUSE_SECONDS, cause(error))
-            stopping.wait(PAUSE_SECONDS)
+            log.error("failed, again in %d s: %s", RETRY_BACKOFF_SECONDS, cause(error))
+            stopping.wait(RETRY_BACKOFF_SECONDS)
     return 0 if stopping.is_set() else 1
 
 

@@ -58,22 +58,38 @@ READ_FAILURES = frozenset(
 """Errors of the system that say that a disk cannot read what it holds."""
 
 
-class UnreadableError(StorageError):
-    """The disk cannot read a file of a partition: the partition goes offline.
+class LostBytesError(StorageError):
+    """A file does not return the bytes that were written. The log that it belongs to goes offline.
 
     Attributes:
+        cause: What is wrong with the file.
         path: Path of the file.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"cannot read {path}: {reason}. The partition is offline and its files are untouched; "
-            "check the disk, then restart the node, or let another replica of the partition serve"
-        )
+    def __init__(self, cause: str, consequence: str, path: str) -> None:
+        super().__init__(f"{cause}. {consequence}")
+        self.cause = cause
         self.path = path
 
+    def is_below(self, folder: str) -> bool:
+        """Return True if the file is in a folder or in one of its subfolders."""
+        return self.path.startswith(f"{folder}/")
 
-class CorruptLogError(StorageError):
+
+class UnreadableError(LostBytesError):
+    """The disk cannot read a file."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"cannot read {path}: {reason}",
+            "The partition or data directory that it belongs to is offline and its files are "
+            "untouched; check the disk or restore the file from a copy, then restart the node. "
+            "Other replicas can serve until then",
+            path,
+        )
+
+
+class CorruptLogError(LostBytesError):
     """Bytes that were safely on disk are not what was written: the partition goes offline.
 
     Nothing is cut and nothing is served. The message names the file, the position in it and the
@@ -83,10 +99,11 @@ class CorruptLogError(StorageError):
     def __init__(self, path: str, position: int, reason: str) -> None:
         folder, _, name = path.rpartition("/")
         super().__init__(
-            f"{path} is damaged at byte {position} ({reason}). The partition is offline and its "
-            f"files are untouched; restore {name} from a copy, or keep what is readable before "
-            f"the damage with: kbroker log repair {folder}"
+            f"{path} is damaged at byte {position} ({reason})",
+            "The partition is offline and its files are untouched; restore "
+            f"{name} from a copy, or keep what is readable before the damage with: "
+            f"kbroker log repair {folder}",
+            path,
         )
-        self.path = path
         self.position = position
         self.reason = reason

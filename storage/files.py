@@ -269,7 +269,27 @@ def _reported(action: str, path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StorageError(f"cannot {action} {path}: {error.strerror or error}") from error
+        raise _read_error(action, path, error) from error
+
+
+def _read_error(action: str, path: str, error: OSError) -> StorageError:
+    """Return the error of a call that changes nothing."""
+    reason = error.strerror or str(error)
+    if error.errno in READ_FAILURES:
+        return UnreadableError(path, reason)
+    return StorageError(f"cannot {action} {path}: {reason}")
+
+
+@contextlib.contextmanager
+def _reported_open(path: str, *, create: bool, read_only: bool) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if read_only or (error.errno in READ_FAILURES and not create):
+            raise _read_error("open", path, error) from error
+        raise _write_error("open", path, error) from error
 
 
 @contextlib.contextmanager
@@ -347,9 +367,7 @@ class _Handle:
                     break
                 data += more
         except OSError as error:
-            if error.errno in READ_FAILURES:
-                raise UnreadableError(self.path, str(error.strerror)) from error
-            raise StorageError(f"cannot read {self.path}: {error.strerror}") from error
+            raise _read_error("read", self.path, error) from error
         return data
 
 
@@ -360,7 +378,7 @@ class OsFile:
 
     def __init__(self, path: str, *, create: bool, read_only: bool = False) -> None:
         mode = _READ if read_only else _APPEND | (os.O_CREAT if create else 0)
-        with _reported("open", path) if read_only else _reported_write("open", path):
+        with _reported_open(path, create=create, read_only=read_only):
             self._fd = os.open(path, mode, _OWN_FILE)
             self._handle: _Handle | None = _Handle(self._fd, path)
             self.path = path

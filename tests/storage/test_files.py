@@ -17,7 +17,7 @@ import pytest
 
 from kbroker.storage import files as files_module
 from kbroker.storage.crash_files import CrashFiles
-from kbroker.storage.errors import StorageError, WriteRefusedError
+from kbroker.storage.errors import StorageError, UnreadableError, WriteRefusedError
 from kbroker.storage.files import Files, MemFile, MemFiles, OsFiles
 
 Place = tuple[Files, str]
@@ -299,6 +299,35 @@ class TestDisk:
         monkeypatch.undo()
         assert file.append([b"after"]) == 6
         assert (tmp_path / "a").read_bytes() == b"beforeafter"
+
+    @pytest.mark.parametrize("call", ["open", "open read-only", "read_bytes", "listdir", "size"])
+    def test_unreadable_file_is_named(
+        self, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(errno.EIO, "broken")
+
+        path = (tmp_path / "a").as_posix()
+        OsFiles().open(path, create=True)
+        for name in ("open", "listdir", "stat"):
+            monkeypatch.setattr(os, name, refuse)
+        files = OsFiles(read_only=call == "open read-only")
+        with pytest.raises(UnreadableError, match="check the disk") as caught:
+            getattr(files, call.partition(" ")[0])(path)
+        monkeypatch.undo()
+        assert caught.value.path == path
+        assert caught.value.cause == f"cannot read {path}: broken"
+
+    def test_file_that_cannot_be_created_is_a_refused_write(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(errno.EIO, "broken")
+
+        monkeypatch.setattr(os, "open", refuse)
+        with pytest.raises(WriteRefusedError, match=r"cannot open .*broken"):
+            OsFiles().open((tmp_path / "a").as_posix(), create=True)
+        monkeypatch.undo()
 
     def test_what_is_made_is_for_its_owner_alone(self, tmp_path: Path) -> None:
         files, folder = OsFiles(), f"{tmp_path.as_posix()}/folder"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
+from collections.abc import Collection, Iterable
 from contextlib import aclosing
 
 import trio
@@ -13,12 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from kbroker.client.connection import Connection
 from kbroker.client.consumer import TOPIC_BY_NAME
-from kbroker.client.errors import ClientError
-from kbroker.client.places import END, find
+from kbroker.client.errors import ClientError, error_code
+from kbroker.client.list_offsets import LATEST, NO_LEADER, list_offsets
 from kbroker.client.topic_details import choose_partitions
 from kbroker.client.topics import by_leader
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.runtime.slices import Slices
 from kbroker.text.documents import read_json
@@ -48,6 +50,11 @@ PART_OF_TIME = 0.8
 """Of what a request may take; then the page asks again, and the stream goes on where it was."""
 PLACES_MAX = 200
 """Partitions of which an event says where it is."""
+RETRY_SECONDS = 1
+"""Time between two attempts to read a partition that cannot be read."""
+UNKNOWN = -1
+"""Place of a partition whose end is not known yet."""
+_AWAY = (OSError, ClientError, KafkaError)
 
 
 class Live:
@@ -68,9 +75,6 @@ class Live:
         wanted = Wanted(name, request)
         numbers = numbers_of(request.query_params.get("partition", ""))
         chosen = await choose_partitions(viewer.cluster, name, numbers)
-        ends = await find(viewer.cluster, chosen, END)
-        places = {one[1]: end for one, end in ends.items()}
-        places |= _places(request.headers.get("last-event-id", ""), places)
         schemas = await self._api.schemas(viewer)
         reader = Reader(
             viewer.cluster,
@@ -81,8 +85,11 @@ class Live:
             slices=Slices(rest=REST, resting=self._api.live_resting),
             record_bytes_max=RECORD_BYTES_MAX,
         )
+        stream = _Stream(self._api, slot, viewer, name, reader, wanted, [one[1] for one in chosen])
+        await stream.find_ends()
+        stream.go_on_at(request.headers.get("last-event-id", ""))
         viewer.uses += 1
-        return _Stream(self._api, slot, viewer, name, reader, wanted, places)
+        return stream
 
 
 class _Stream(Response):
@@ -96,7 +103,7 @@ class _Stream(Response):
         topic: str,
         reader: Reader,
         wanted: Wanted,
-        places: dict[int, int],
+        partitions: Iterable[int],
     ) -> None:
         super().__init__(headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
         del self.headers["content-length"]
@@ -107,11 +114,16 @@ class _Stream(Response):
         self._topic = topic
         self._reader = reader
         self._wanted = wanted
-        self._places = places
+        self._places = dict.fromkeys(partitions, UNKNOWN)
+        self._unread = set(self._places)
+        """Partitions that no task reads now."""
+        self._reading: dict[int, list[int]] = {}
+        """Partitions that are read now, by the node that leads them."""
         self._queue: deque[Seen] = deque(maxlen=QUEUED_MAX)
         self._dropped = 0
         self._seen = 0
-        self._trouble = ""
+        self._troubles: dict[int, str] = {}
+        """Why partitions cannot be read."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the stream's time is over, or nobody is there."""
@@ -139,50 +151,126 @@ class _Stream(Response):
     async def _event(self) -> bytes:
         """All that waits, and where the stream is then."""
         rows, self._queue = self._queue, deque(maxlen=QUEUED_MAX)
-        said = {"dropped": self._dropped, "seen": self._seen, "trouble": self._trouble}
+        said = {"dropped": self._dropped, "seen": self._seen, "trouble": self._trouble()}
         self._dropped = self._seen = 0
         places = ""
         if len(self._places) <= PLACES_MAX:
-            places = f"id: {json.dumps(self._places, separators=(',', ':'))}\n"
+            known = {index: at for index, at in self._places.items() if at != UNKNOWN}
+            places = f"id: {json.dumps(known, separators=(',', ':'))}\n"
         found = (row(self._topic, each) for each in rows)
         return b"%sdata: %s\n\n" % (places.encode(), await json_of_rows(said, "records", found))
 
-    async def _read(self) -> None:
-        """Read from all leaders, and again when they change."""
-        while True:
-            try:
-                partitions = [(self._topic, index) for index in self._places]
-                async with trio.open_nursery() as nursery:
-                    for node, owned in (await by_leader(self._cluster, partitions)).items():
-                        if node >= 0:
-                            indexes = [index for _, index in owned]
-                            nursery.start_soon(self._read_from, node, indexes)
-            except* (OSError, ClientError, KafkaError) as group:
-                self._trouble = str(group.exceptions[0])
-            await trio.sleep(SEND_SECONDS)
+    def _trouble(self) -> str:
+        """Say which partitions cannot be read; empty if all can be."""
+        texts = [self._troubles[index] for index in sorted(self._troubles)]
+        more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+        return texts[0] + more if texts else ""
 
-    async def _read_from(self, node: int, indexes: list[int]) -> None:
-        connection = await self._cluster.dial(node)
+    def _failed(self, index: int, reason: str) -> None:
+        self._troubles[index] = f"partition {index} of {self._topic} cannot be read ({reason})"
+
+    def go_on_at(self, text: str) -> None:
+        """Continue where an earlier stream ended, which its last event says in `text`."""
+        self._places |= _places(text, self._places)
+
+    async def find_ends(self) -> None:
+        """Begin at the ends of the partitions whose places are not known."""
+        unknown = [index for index, at in self._places.items() if at == UNKNOWN]
+        for node, indexes in (await self._by_leader(unknown)).items():
+            if node == NO_LEADER:
+                continue
+            wanted = dict.fromkeys(((self._topic, index) for index in indexes), LATEST)
+            try:
+                found = await list_offsets(self._cluster, wanted)
+            except _AWAY as error:
+                for index in indexes:
+                    self._failed(index, str(error))
+                continue
+            for (_, index), one in found.items():
+                if one.error:
+                    self._failed(index, one.error.name)
+                else:
+                    self._places[index] = one.offset
+
+    async def _by_leader(self, indexes: Collection[int]) -> dict[int, list[int]]:
+        """Return partitions by the node that leads them, none if the cluster cannot be asked."""
+        if not indexes:
+            return {}
+        partitions = [(self._topic, index) for index in indexes]
         try:
+            owned = await by_leader(self._cluster, partitions)
+        except _AWAY as error:
+            for index in indexes:
+                self._failed(index, str(error))
+            return {}
+        for _, index in owned.get(NO_LEADER, ()):
+            self._failed(index, "no leader")
+        return {node: [index for _, index in some] for node, some in owned.items()}
+
+    async def _read(self) -> None:
+        """Read from all leaders. A partition that cannot be read keeps its place and is tried again."""
+        async with trio.open_nursery() as nursery:
             while True:
-                offsets = {index: self._places[index] for index in indexes}
-                request = self._reader.request(offsets, wait_ms=WAIT_MS)
-                answer = await connection.ask(request, oldest=4, newest=TOPIC_BY_NAME)
-                indexes.append(indexes.pop(0))  # the first ones fill an answer
-                size = 0
-                for found in answer.responses[0].partitions:
-                    if found.error_code:
-                        self._places[found.partition_index] = max(found.high_watermark, 0)
-                        return
-                    size += len(found.records or b"")
-                    await self._take(found.partition_index, found)
-                self._trouble = ""
-                if size < FETCH_BYTES:  # else more is there already
-                    await trio.sleep(SEND_SECONDS)
+                await self.find_ends()
+                known = [index for index in self._unread if self._places[index] != UNKNOWN]
+                for node, indexes in (await self._by_leader(known)).items():
+                    if node == NO_LEADER:
+                        continue
+                    self._unread.difference_update(indexes)
+                    if node in self._reading:
+                        self._reading[node] += indexes
+                    else:
+                        self._reading[node] = indexes
+                        nursery.start_soon(self._read_from, node)
+                await trio.sleep(RETRY_SECONDS)
+
+    async def _read_from(self, node: int) -> None:
+        """Read from a leader, as long as it serves partitions."""
+        indexes = self._reading[node]
+        try:
+            connection = await self._cluster.dial(node)
+            try:
+                while indexes:
+                    size = await self._read_once(connection, indexes)
+                    if size < FETCH_BYTES:  # else more is there already
+                        await trio.sleep(SEND_SECONDS)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await connection.aclose()
+                self._cluster.forget(connection)
+        except _AWAY as error:
+            for index in indexes:
+                self._failed(index, str(error))
         finally:
-            with trio.CancelScope(shield=True):
-                await connection.aclose()
-            self._cluster.forget(connection)
+            self._unread.update(self._reading.pop(node))
+
+    async def _read_once(self, connection: Connection, indexes: list[int]) -> int:
+        """Fetch once, and remove the partitions that cannot be read from `indexes`.
+
+        Returns:
+            Number of bytes of records.
+        """
+        offsets = {index: self._places[index] for index in indexes}
+        request = self._reader.request(offsets, wait_ms=WAIT_MS)
+        answer = await connection.ask(request, oldest=4, newest=TOPIC_BY_NAME)
+        indexes.append(indexes.pop(0))  # the first ones fill an answer
+        size = 0
+        for found in answer.responses[0].partitions:
+            index = found.partition_index
+            try:
+                if found.error_code:
+                    raise KafkaError(error_code(found.error_code))
+                size += len(found.records or b"")
+                await self._take(index, found)
+            except KafkaError as error:
+                if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self._places[index] = UNKNOWN
+                self._failed(index, error.code.name)
+                indexes.remove(index)
+                self._unread.add(index)
+            else:
+                self._troubles.pop(index, None)
+        return size
 
     async def _take(self, index: int, found: FetchResponse.Partition) -> None:
         behind, end = self._places[index], found.high_watermark
@@ -230,5 +318,7 @@ def _places(text: str, known: dict[int, int]) -> dict[int, int]:
     return {
         index: offset
         for index in known
-        if type(offset := found.get(str(index))) is int and 0 <= offset <= known[index]
+        if type(offset := found.get(str(index))) is int
+        and offset >= 0
+        and (offset <= known[index] or known[index] == UNKNOWN)
     }

@@ -35,7 +35,7 @@ async def started(
     options = {name.replace("_", "."): _text(value) for name, value in properties.items()}
     async with open_broker(
         BrokerConfig.load(options=options),
-        data_dir=_paths(data_dir),
+        data_dir=paths_of(data_dir),
         listeners=[LOOPBACK],
         nodes=nodes,
     ) as broker:
@@ -70,7 +70,7 @@ def hand_to(broker: Broker, key: ApiKey, handler: Callable[[Context, Any], Any])
     broker.server._apis = {**apis, key: apis[key]._replace(handler=handler)}
 
 
-def _paths(data_dir: str | Path | list[Path] | None) -> str | list[str] | None:
+def paths_of(data_dir: str | Path | list[Path] | None) -> str | list[str] | None:
     if isinstance(data_dir, list):
         return [str(each) for each in data_dir]
     return None if data_dir is None else str(data_dir)

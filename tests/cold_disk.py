@@ -42,9 +42,9 @@ class ColdDisk:
         monkeypatch.setattr(os, "sendfile", self.sendfile)
         monkeypatch.setattr(files, "_pread", self.pread)
 
-    def break_files(self, folder: Path) -> None:
+    def break_files(self, folder: Path, pattern: str = "*") -> None:
         """Let the disk fail to read the files of a folder."""
-        self.broken |= {each.stat().st_ino for each in folder.iterdir()}
+        self.broken |= {each.stat().st_ino for each in folder.glob(pattern)}
 
     def preadv(self, fd: int, buffers: Sequence[Any], position: int, flags: int = 0) -> int:
         size = sum(map(len, buffers))

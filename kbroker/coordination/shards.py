@@ -42,6 +42,7 @@ from kbroker.protocol.records import (
 )
 from kbroker.runtime.slices import Slices, TurnQueue, Wanted
 from kbroker.storage.cached import Reading
+from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
 
 logger = logging.getLogger(__name__)
@@ -318,9 +319,11 @@ class Shards(ABC, Generic[C]):
         try:
             self._begin_load(topic, index)
         except KafkaError as error:
-            self._cannot_load(index, error)
+            self._cannot_load(index, error.__cause__ or error)
 
-    def _cannot_load(self, index: int, error: Exception) -> None:
+    def _cannot_load(self, index: int, error: BaseException) -> None:
+        if isinstance(error, StorageError):
+            return  # `Partitions` logged why the partition is offline
         text = f"there is no coordinator for {self.topic}-{index}: {error}"
         if self._partitions.troubles.is_news(text):
             logger.error("%s", text)
@@ -376,17 +379,18 @@ class Shards(ABC, Generic[C]):
     def _replay_some(self, load: Load[C], records: int) -> bool:
         """Go on with a load for about so many records; whether that was all.
 
-        Raises KafkaError when the log is damaged.
+        Raises KafkaError NOT_COORDINATOR when the log cannot be read.
         """
         shard = load.shard
         index = shard.replica.index
         try:
-            while records > 0 and load.wanted is None:
-                step = next(load.steps)
-                if isinstance(step, int):
-                    records -= step
-                else:
-                    load.wanted = step
+            with self._partitions.storage_errors_reported(shard.replica):
+                while records > 0 and load.wanted is None:
+                    step = next(load.steps)
+                    if isinstance(step, int):
+                        records -= step
+                    else:
+                        load.wanted = step
         except StopIteration:
             del self._loads[index]
             self._shards[index] = shard
@@ -395,6 +399,7 @@ class Shards(ABC, Generic[C]):
             return True
         except (KafkaError, DecodeError) as error:
             self._drop_load(index)
+            self._cannot_load(index, error)
             message = error.message if isinstance(error, KafkaError) else str(error)
             raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
         return False
@@ -433,10 +438,8 @@ class Shards(ABC, Generic[C]):
             load.wanted = None
             if not self._is_ready(load):  # leadership may have gone meanwhile
                 return
-        try:
+        with suppress(KafkaError):  # the reason is logged
             self._replay_some(load, records)
-        except KafkaError as error:
-            self._cannot_load(load.shard.replica.index, error)
 
     async def work(self) -> None:
         """Load, act on time-outs and expire, until cancelled."""

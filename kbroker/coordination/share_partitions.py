@@ -459,7 +459,8 @@ class SharePartitions:
             partitions.disk_reads, partitions.batch_reads, led.share, charge_nobody, check
         )
         search = lookup.record_since(log, since_ms, log.high_watermark)
-        return await Slices().finish(search)
+        with partitions.storage_errors_reported(replica):
+            return await Slices().finish(search)
 
     async def _write(self, leds: Sequence[LedShare]) -> None:
         taken: dict[LedShare, list[_Write]] = {}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from kbroker.cluster import SHARE_STATE_TOPIC, TopicsChanged
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import Result, ShareStateCoordinator
 from kbroker.partitions.partitions import Partitions
+from kbroker.partitions.replica import Replica
 from kbroker.protocol.share_state_log import SharePartition
 from kbroker.runtime.slices import Slices, TurnQueue
+from kbroker.storage.errors import StorageError
 
 from .shards import Load, Shard, ShardPending, outcome_of
 from .sweeping import SweepingShards
@@ -104,5 +107,9 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
             for _ in self.sweep(shard, shard.coordinator.expire(self.now())):
                 await slices.pause()
             if self.serves(shard) and await outcome_of(self.release(shard, True)):
-                shard.replica.delete_records_before(past)
-                logger.info("%s-%d was rewritten", self.topic, shard.replica.index)
+                self._delete_before(shard.replica, past)
+
+    def _delete_before(self, replica: Replica, past: int) -> None:
+        with suppress(StorageError), self._partitions.storage_errors_reported(replica):
+            replica.delete_records_before(past)
+            logger.info("%s-%d was rewritten", self.topic, replica.index)

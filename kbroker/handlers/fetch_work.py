@@ -572,12 +572,11 @@ class FetchWork:
         if replica is None or not found.size:
             return row
         try:
-            data = await conversion.convert(
-                replica.log, found, target.fetch_offset, target.max_bytes
-            )
+            with self.node.partitions.storage_errors_reported(replica):
+                data = await conversion.convert(
+                    replica.log, found, target.fetch_offset, target.max_bytes
+                )
         except KafkaError as error:
-            if isinstance(error, StorageError) and not replica.closed:
-                self.node.partitions.report_storage_error(replica.topic, replica.index, error)
             return self._refused(target, row.name, error, replica)
         row.response.records = data
         available = row.available if data else 0

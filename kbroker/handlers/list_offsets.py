@@ -18,7 +18,6 @@ from kbroker.protocol.messages.list_offsets import (
 from kbroker.runtime.batch_reads import charge_nobody
 from kbroker.runtime.slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
-from kbroker.storage.errors import StorageError
 
 from .context import Context
 from .registry import handles
@@ -98,7 +97,6 @@ def _list_one(
     twice: bool,
 ) -> Generator[Wanted, None, ListOffsetsResponse.Partition]:
     row = ListOffsetsResponse.Partition(partition_index=partition.partition_index)
-    replica = None
     try:
         ctx.require_topic(AclOperation.DESCRIBE, name)
         if twice:
@@ -109,10 +107,9 @@ def _list_one(
             row.old_style_offsets = _offsets_before(replica, partition, ctx.node.clock.log_ms())
             return row
         committed_only = request.isolation_level == READ_COMMITTED
-        found = yield from _find(ctx, replica, partition.timestamp, committed_only)
+        with ctx.node.partitions.storage_errors_reported(replica):
+            found = yield from _find(ctx, replica, partition.timestamp, committed_only)
     except KafkaError as error:
-        if isinstance(error, StorageError) and replica is not None and not replica.closed:
-            ctx.node.partitions.report_storage_error(replica.topic, replica.index, error)
         row.error_code = error.code
         if (
             error.code == ErrorCode.OFFSET_NOT_AVAILABLE

@@ -317,12 +317,9 @@ class _ShareFetch:
         offset = delivery.next_offset()
         limit = led.readable_end
         try:
-            read = reading(_read_whole, log, offset, max_bytes, limit, at_least_one)
+            with self.node.partitions.storage_errors_reported(led.replica):
+                read = reading(_read_whole, log, offset, max_bytes, limit, at_least_one)
         except KafkaError as error:
-            if isinstance(error, StorageError) and not led.replica.closed:
-                self.node.partitions.report_storage_error(
-                    led.replica.topic, led.replica.index, error
-                )
             is_beyond = error.code == ErrorCode.OFFSET_OUT_OF_RANGE  # the log was cut
             return _Read(found, delivery, offset, NOTHING, None if is_beyond else error)
         return _Read(found, delivery, offset, read)
@@ -342,7 +339,11 @@ class _ShareFetch:
             elif led.closed:
                 continue
             elif left > 0 and self.node.share_sessions.is_current(self.session):
-                left -= self._give_some(read, row, left)
+                try:
+                    with self.node.partitions.storage_errors_reported(led.replica):
+                        left -= self._give_some(read, row, left)
+                except StorageError as error:
+                    row = Row(partition_index=row.partition_index, error_code=error.code)
             parts.append(_Part(target, row))
         if toll is not None:
             toll.gives_records(sum(len(part.row.records) for part in parts))

@@ -320,7 +320,8 @@ def _delete_before(
         if not 0 <= offset <= high_watermark:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset > replica.log.log_start_offset:
-            replica.delete_records_before(offset)
+            with ctx.node.partitions.storage_errors_reported(replica):
+                replica.delete_records_before(offset)
         waiting.append(_Deletion(replica, offset, answer))
     except KafkaError as error:
         answer.error_code = error.code

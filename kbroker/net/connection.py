@@ -33,7 +33,7 @@ from kbroker.protocol.compile import DecodeError, TooManyElements
 from kbroker.protocol.framing import FrameError
 from kbroker.protocol.schema import Message
 from kbroker.runtime.slices import Turn
-from kbroker.storage.errors import StorageError, UnreadableError
+from kbroker.storage.errors import LostBytesError, StorageError
 
 from .replies import Replies, Reply, is_parked
 from .requests import Interceptor, Requests
@@ -635,7 +635,9 @@ class Connection:
 
     def _end_unreadable(self, error: StorageError) -> None:
         """End the connection: a reply's header is sent, and its records cannot be read."""
-        if isinstance(error, UnreadableError):
-            self._node.partitions.report_unreadable(error)
-        logger.warning("closing the connection from %s: %s", self.peer.host, error.message)
+        level, reason = logging.WARNING, error.message
+        if isinstance(error, LostBytesError):
+            self._node.partitions.report_lost_bytes(error)
+            level, reason = logging.INFO, error.cause  # the advice is logged for the partition
+        logger.log(level, "closing the connection from %s: %s", self.peer.host, reason)
         self._lose_client(OSError(error.message))

@@ -22,7 +22,7 @@ from kbroker.storage.cleaning import (
     remove_leftovers,
 )
 from kbroker.storage.compaction import Compacted, CompactionTask
-from kbroker.storage.errors import StorageError
+from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import OsFiles
 from kbroker.storage.log import Log
 from kbroker.storage.sync import FolderSync
@@ -91,7 +91,7 @@ class Cleaner:
         for replica in self._partitions.opened():
             log = replica.log
             if log.config.compacted and log.offline is None:
-                with suppress(StorageError):  # whoever needs the records will say so
+                with suppress(StorageError), self._partitions.storage_errors_reported(replica):
                     dirtiness = measure(log, now_ms)
                     if is_due(log, dirtiness):
                         due.append((dirtiness.ratio, replica))
@@ -105,7 +105,8 @@ class Cleaner:
         try:
             if log.pending.wants_checkpoint:
                 await self._upkeep.checkpoint()
-            task = self._plan(log)
+            with self._partitions.storage_errors_reported(replica):
+                task = self._plan(log)
             if task is None:
                 return False
             began = trio.current_time()
@@ -115,7 +116,11 @@ class Cleaner:
             if not await self._put_in_place(log, task, result):
                 return False
         except CompactionFailed as failure:
-            self._report(replica, str(failure), is_damage=failure.is_damage)
+            self._failed(replica, failure)
+            return False
+        except LostBytesError as error:
+            if log.offline is None:  # it is a new segment that cannot be read
+                self._report(replica, error.cause)
             return False
         except StorageError as error:
             self._report(replica, error.message or str(error))
@@ -159,12 +164,15 @@ class Cleaner:
         finish(log, result)
         return True
 
-    def _report(self, replica: Replica, message: str, *, is_damage: bool = False) -> None:
-        if is_damage:
-            replica.log.fail(message)
-            error = StorageError(message)
+    def _failed(self, replica: Replica, failure: CompactionFailed) -> None:
+        if not failure.has_lost_bytes:
+            self._report(replica, str(failure))
+        elif not replica.closed:
+            replica.log.fail(str(failure))
+            error = StorageError(str(failure))
             self._partitions.report_storage_error(replica.topic, replica.index, error)
-            return
+
+    def _report(self, replica: Replica, message: str) -> None:
         text = f"{replica.log.folder} is not compacted: {message}"
         if not replica.log.deleted and self._partitions.troubles.is_news(text):
             logger.warning("%s", text)

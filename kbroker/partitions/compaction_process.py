@@ -20,7 +20,7 @@ from typing import NamedTuple, cast
 
 from kbroker.runtime.task_frames import program_of, read_tasks, write_result
 from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
-from kbroker.storage.errors import CorruptLogError, StorageError
+from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import OsFiles
 
 TURN_SECONDS = 0.0005
@@ -31,10 +31,15 @@ NICENESS = 10
 
 
 class Failure(NamedTuple):
-    """A compaction came to nothing; `is_damage`: because bytes of the log are not what was written."""
+    """The reason why a compaction failed.
+
+    Attributes:
+        message: Text for the operator.
+        has_lost_bytes: True if a file of the log does not return the bytes that were written.
+    """
 
     message: str
-    is_damage: bool
+    has_lost_bytes: bool
 
 
 def program() -> str:
@@ -71,6 +76,5 @@ def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | Failure:
     except (StorageError, FileNotFoundError) as error:
         with suppress(StorageError):
             run.discard()
-        is_damage = isinstance(error, CorruptLogError)
         message = error.message if isinstance(error, StorageError) else None
-        return Failure(message or str(error), is_damage)
+        return Failure(message or str(error), isinstance(error, LostBytesError))

@@ -17,7 +17,7 @@ from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread, run_in_thread
 from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
-from kbroker.storage.errors import CorruptLogError, StorageError
+from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import Files
 
 from .compaction_process import Failure, program
@@ -29,12 +29,12 @@ KEPT_SECONDS = 60
 class CompactionFailed(Exception):
     """A run came to nothing; the message says why.
 
-    `is_damage`: because bytes of the log are not what was written.
+    `has_lost_bytes`: because a file of the log does not return the bytes that were written.
     """
 
-    def __init__(self, message: str, *, is_damage: bool = False) -> None:
+    def __init__(self, message: str, *, has_lost_bytes: bool = False) -> None:
         super().__init__(message)
-        self.is_damage = is_damage
+        self.has_lost_bytes = has_lost_bytes
 
 
 class Compactor(Protocol):
@@ -64,9 +64,9 @@ class InlineCompactor:
                 if work is not None:
                     await self._in_thread(work)
                 await slices.pause()
-        except CorruptLogError as error:
+        except LostBytesError as error:
             run.discard()
-            raise CompactionFailed(error.message or "", is_damage=True) from None
+            raise CompactionFailed(error.message or "", has_lost_bytes=True) from None
         except (StorageError, FileNotFoundError) as error:
             run.discard()
             raise CompactionFailed(str(error)) from None
@@ -95,7 +95,7 @@ class ProcessCompactor:
             raise
         self._worked = trio.current_time()
         if isinstance(reply, Failure):
-            raise CompactionFailed(reply.message, is_damage=reply.is_damage)
+            raise CompactionFailed(reply.message, has_lost_bytes=reply.has_lost_bytes)
         return reply
 
     async def _ask(self, task: CompactionTask) -> Compacted | Failure:

@@ -16,7 +16,7 @@ import trio
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.slices import Slices
 from kbroker.storage.cached import Reading
-from kbroker.storage.errors import StorageError, SyncFailedError
+from kbroker.storage.errors import LostBytesError, StorageError, SyncFailedError
 from kbroker.storage.future import FutureLog
 
 from .log_settings import log_config
@@ -78,6 +78,9 @@ class ReplicaMoves:
             except SyncFailedError as error:
                 self._partitions.sync_failed(error)
                 self._give_up(future, error.message or str(error))
+            except LostBytesError as error:
+                self._partitions.report_lost_bytes(error)
+                self._give_up(future, error.cause)
             except KafkaError as error:
                 self._give_up(future, error.message or str(error))
             except FileNotFoundError as error:
@@ -124,7 +127,10 @@ class ReplicaMoves:
         source = future.source
         name = f"{source.topic}-{source.partition}"
         if self._is_wanted(future):
-            logger.error("%s cannot move to %s and stays: %s", name, future.data_dir, reason)
+            if source.offline is None:
+                logger.error("%s cannot move to %s and stays: %s", name, future.data_dir, reason)
+            else:  # the reason is logged already
+                logger.info("%s is offline and does not move to %s", name, future.data_dir)
             with contextlib.suppress(StorageError):
                 self._partitions.logs.drop_future((source.topic, source.partition))
         elif self._partitions.cluster.partition(source.topic, source.partition) is not None:

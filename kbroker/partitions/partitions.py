@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import trio
 
@@ -27,9 +27,9 @@ from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.troubles import Troubles
 from kbroker.storage.errors import (
+    LostBytesError,
     StorageError,
     SyncFailedError,
-    UnreadableError,
     WriteRefusedError,
 )
 from kbroker.storage.folders import LogFolders
@@ -237,10 +237,10 @@ class Partitions:
         self._opening.set_strays_aside()
 
     def _append_refused(self, replica: Replica, error: StorageError) -> None:
-        if isinstance(error, SyncFailedError):
-            self.sync_failed(error)
-        else:
+        if isinstance(error, WriteRefusedError):
             self.when_refused(replica, error)
+        else:
+            self.report_storage_error(replica.topic, replica.index, error)
 
     def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, begin to lead nothing.
@@ -400,29 +400,53 @@ class Partitions:
         if replica.log.offline is not None and not replica.closed:
             self.when_unusable(replica.topic, replica.index)
 
+    @contextlib.contextmanager
+    def storage_errors_reported(self, replica: Replica) -> Iterator[None]:
+        """Report storage errors of work on a replica.
+
+        Every reader of stored records uses this context manager or `report_storage_error`, so that
+        an unreadable file takes the replica offline whoever finds it.
+
+        Raises:
+            StorageError: As raised by the work, after it is reported.
+        """
+        try:
+            yield
+        except StorageError as error:
+            if not replica.closed:
+                self.report_storage_error(replica.topic, replica.index, error)
+            raise
+
     def report_storage_error(self, topic: Topic, index: int, error: StorageError) -> None:
-        """Say once why a partition can be neither opened, read nor appended to."""
+        """Log once why a partition cannot be opened, read or appended to.
+
+        If one of its files does not return the bytes that were written, the replica goes offline.
+        """
         if isinstance(error, SyncFailedError):
             self.sync_failed(error)
             return
         is_refusal = isinstance(error, WriteRefusedError)
         if is_refusal and self.logs.refusal(topic.name, index) is not None:
             return  # that was said of the whole folder
+        log = self.logs.get(topic.name, index)
+        if log is not None and isinstance(error, LostBytesError) and error.is_below(log.folder):
+            log.fail(error.message or str(error))
+        is_offline = log is None or log.offline is not None
         if self.troubles.is_news(str(error)):
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
             known = self.history.of((topic.name, index))
             if not known or str(error.message) not in known[-1].text:
                 self.note(topic.name, index, f"refused because {error.message}")
-        log = self.logs.get(topic.name, index)
-        if log is not None and isinstance(error, UnreadableError):
-            log.fail(str(error))
-        if log is None or log.offline is not None:
+        if is_offline:
+            replica = self.opened_replica(topic, index)
+            if replica is not None:
+                replica.log_failed()
             self.when_unusable(topic, index)
 
-    def report_unreadable(self, error: UnreadableError) -> None:
-        """Take the partition offline to which a file belongs that the disk cannot read."""
-        for replica in tuple(self._replicas.values()):
-            if error.path.startswith(f"{replica.log.folder}/"):
+    def report_lost_bytes(self, error: LostBytesError) -> None:
+        """Take the partition offline to which a file belongs; files of other folders are ignored."""
+        for replica in self.opened():
+            if error.is_below(replica.log.folder):
                 self.report_storage_error(replica.topic, replica.index, error)
 
     def sync_failed(self, error: SyncFailedError) -> None:

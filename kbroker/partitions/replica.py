@@ -14,7 +14,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader
 from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.changes import Changes
-from kbroker.storage.errors import StorageError, SyncFailedError, WriteRefusedError
+from kbroker.storage.errors import (
+    LostBytesError,
+    StorageError,
+    SyncFailedError,
+    WriteRefusedError,
+)
 from kbroker.storage.log import Appended, Log
 
 from .leading import Leading
@@ -88,7 +93,7 @@ class Replica:
         flusher: Flushing,
         when_refused: Callable[[Replica, StorageError], None],
     ) -> None:
-        """`when_refused` is told when the system refuses an append."""
+        """`when_refused` is called if the system refuses an append, or the log has lost bytes."""
         self.topic = topic
         self.index = partition.index
         self.log = log
@@ -267,7 +272,7 @@ class Replica:
         """Append one checked batch as the leader; see `Log.append` for what it raises."""
         try:
             appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        except (WriteRefusedError, SyncFailedError) as error:
+        except (WriteRefusedError, SyncFailedError, LostBytesError) as error:
             self._when_refused(self, error)
             raise
         self.appends += 1
@@ -296,10 +301,10 @@ class Replica:
 
     @contextmanager
     def _refusals_told(self) -> Iterator[None]:
-        """Tell the node when the system refuses a write."""
+        """Tell the node if the system refuses a write, or if the log has lost bytes."""
         try:
             yield
-        except (WriteRefusedError, SyncFailedError) as error:
+        except (WriteRefusedError, SyncFailedError, LostBytesError) as error:
             self._when_refused(self, error)
             raise
 
@@ -459,6 +464,11 @@ class Replica:
         """The answer to parked fetches changed without new records."""
         for fetch in (*self._fetches, *self._follower_fetches):
             fetch.wake()
+
+    def log_failed(self) -> None:
+        """Answer parked fetches: the log is offline, so what they read of it no longer counts."""
+        self.term += 1
+        self.wake()
 
     def move_to(self, log: Log) -> None:
         """Go on with a log that has the same records in another folder."""

@@ -69,7 +69,7 @@ class Scrubber:
         log = replica.log
         scrub_again(log)
         checked = 0
-        try:
+        with suppress(StorageError), self._partitions.storage_errors_reported(replica):
             while log.offline is None and (place := next_to_scrub(log)) is not None:
                 rate = self._partitions.config.log_scrub_bytes_per_second
                 if not rate:
@@ -82,9 +82,6 @@ class Scrubber:
                     size = scrub(log, SLICE_BYTES)
                     checked += size
                     await trio.sleep(size / rate)
-        except StorageError as error:
-            self._partitions.report_storage_error(replica.topic, replica.index, error)
-            replica.wake()
         return checked
 
 

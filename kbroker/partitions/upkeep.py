@@ -112,31 +112,33 @@ class Upkeep:
         slices = Slices()
         moved = 0
         for replica in self._partitions.opened():
-            moved += _retain(replica, now_ms)
+            moved += self._retain(replica, now_ms)
             await slices.pause()
         if moved:
             logger.info("retention moved the start of %d partitions", moved)
         return moved > 0
 
+    def _retain(self, replica: Replica, now_ms: int) -> bool:
+        """Apply retention to one partition; one that is offline stays as it is.
 
-def _retain(replica: Replica, now_ms: int) -> bool:
-    """Apply retention to one partition; one that is offline stays as it is.
-
-    Followers begin where their leader does, so that all replicas begin at the same offset.
-    """
-    log = replica.log
-    if not replica.is_leader:
-        log.expire_producers(now_ms)
-        return False
-    try:
-        moved = log.apply_retention(now_ms) > 0
-    except StorageError:
-        return False
-    if moved:
-        logger.debug(
-            "%s-%d: retention moved the start to %d",
-            replica.topic.name,
-            replica.index,
-            log.log_start_offset,
-        )
-    return moved
+        Followers begin where their leader does, so that all replicas begin at the same offset.
+        """
+        log = replica.log
+        if not replica.is_leader:
+            log.expire_producers(now_ms)
+            return False
+        if log.offline is not None:
+            return False
+        try:
+            with self._partitions.storage_errors_reported(replica):
+                moved = log.apply_retention(now_ms) > 0
+        except StorageError:
+            return False
+        if moved:
+            logger.debug(
+                "%s-%d: retention moved the start to %d",
+                replica.topic.name,
+                replica.index,
+                log.log_start_offset,
+            )
+        return moved

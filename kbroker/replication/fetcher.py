@@ -233,7 +233,11 @@ class Fetcher:
             if not followed.may_go_on:
                 self._pause(followed)
                 continue
-            followed.apply_marks()
+            try:
+                followed.apply_marks()
+            except StorageError as error:
+                self._failed(followed, error)
+                continue
             wait = self._quota.wait_seconds(followed.replica, self._partitions.node_id, now)
             if wait:
                 self._paused[key] = now + min(wait, QUOTA_SECONDS_MAX)
@@ -289,9 +293,7 @@ class Fetcher:
             else:
                 await self._copy(followed, row)
         except StorageError as error:
-            replica = followed.replica
-            self._partitions.report_storage_error(replica.topic, replica.index, error)
-            self._pause(followed)
+            self._failed(followed, error)
         except KafkaError as error:
             self._say_why(followed, str(error))
             self._pause(followed)
@@ -333,6 +335,12 @@ class Fetcher:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, f"no batch from {before} on in {len(records)} bytes"
             )
+
+    def _failed(self, followed: Followed, error: StorageError) -> None:
+        """Report an error of this node's own log, and leave the partition out for a while."""
+        replica = followed.replica
+        self._partitions.report_storage_error(replica.topic, replica.index, error)
+        self._pause(followed)
 
     def _refused(self, followed: Followed, code: int) -> None:
         if code not in EXPECTED:

@@ -16,7 +16,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.web.service import HttpService
 
-from ..brokers import LOOPBACK
+from ..brokers import LOOPBACK, paths_of
 from ..wire import ANSWER_SECONDS
 
 RECEIVE_BYTES = 65_536
@@ -110,7 +110,7 @@ async def get(endpoint: Endpoint, path: str, **headers: str) -> Answer:
 
 @asynccontextmanager
 async def served(
-    data_dir: Path | None = None, *, nodes: int | None = None, **properties: object
+    data_dir: Path | list[Path] | None = None, *, nodes: int | None = None, **properties: object
 ) -> AsyncIterator[tuple[Broker, HttpService]]:
     """A broker with HTTP on a free port; settings as keywords with `_` for the dots of their names."""
     properties = {"http_port": 0, "first_request_timeout_ms": 3_600_000, **properties}
@@ -123,12 +123,12 @@ async def served(
 
 @asynccontextmanager
 async def broker_with(
-    service: Service, config: BrokerConfig, data_dir: Path | None, nodes: int | None
+    service: Service, config: BrokerConfig, data_dir: Path | list[Path] | None, nodes: int | None
 ) -> AsyncIterator[Broker]:
     """A broker with something beside it, in which nothing unexpected happens."""
     async with open_broker(
         config,
-        data_dir=None if data_dir is None else str(data_dir),
+        data_dir=paths_of(data_dir),
         listeners=[LOOPBACK],
         nodes=nodes,
         grace_seconds=1,

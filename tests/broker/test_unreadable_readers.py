@@ -1,0 +1,551 @@
+"""Every reader of stored records, while the disk cannot read one partition.
+
+The partition goes offline, the log and `cluster health` name it, and everything else goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import trio
+
+from kbroker.broker import Broker
+from kbroker.client import consumer
+from kbroker.client.cluster import open_cluster
+from kbroker.client.cluster_details import cluster_problems
+from kbroker.client.errors import CannotRead
+from kbroker.cluster import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, ResourceType
+from kbroker.partitions.compactor import InlineCompactor
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.offsets import OffsetFetchRequest
+from kbroker.protocol.messages.topics import CreateTopicsRequest, DeleteRecordsRequest
+from kbroker.protocol.records import Record
+from kbroker.storage.errors import UnreadableError
+from kbroker.storage.log import Log
+from kbroker.web.service import HttpService
+
+from ..cold_disk import ColdDisk
+from ..sharing import GROUP, ShareMember, initialize
+from ..web.client import Answer, asking, served
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    connected,
+    fetch,
+    fetch_request,
+    list_offset,
+    produce,
+    request,
+    until,
+    values_of,
+)
+from .test_consumer_groups import set_config
+from .test_log_dirs import move
+from .test_server import commit
+from .test_share_state import READ as READ_SHARE_STATE
+from .test_share_state import ask as ask_share_state
+
+OLD_MESSAGES = 2
+MAX_TIMESTAMP = -3
+RECORDS = 20
+FIRST_MS = 1000
+VALUE_BYTES = 5000
+STORAGE_ERROR, NOT_COORDINATOR = ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR
+SETTINGS = {
+    "log_cleaner_backoff_ms": 3_600_000,
+    "log_retention_check_interval_ms": 3_600_000,
+    "offsets_topic_num_partitions": 1,
+    "transaction_state_log_num_partitions": 1,
+    "share_coordinator_state_topic_num_partitions": 1,
+}
+COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "20000"}
+
+
+@dataclass
+class World:
+    """A broker with a topic `t` of two partitions, one of which the disk cannot read in the end."""
+
+    broker: Broker
+    http: HttpService
+    wire: Wire
+    topic: Topic
+    folders: list[Path]
+
+    async def ask(self, path: str) -> Answer:
+        """Ask the console."""
+        async with asking(self.http.endpoint_of(1)) as client:
+            return await client.ask(f"/api/v1/topics/t/{path}")
+
+
+Step: TypeAlias = Callable[[World], Awaitable[None]]
+
+
+async def nothing(_: World) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader of stored records.
+
+    Attributes:
+        read: Reads, and checks what the client gets.
+        prepare: Called before the disk breaks.
+        broken: Topic whose partition 0 cannot be read.
+        restarted: True if the broker starts again with the broken disk.
+        configs: Settings of `t`.
+        nodes: Number of brokers.
+    """
+
+    read: Step
+    prepare: Step = nothing
+    broken: str = "t"
+    restarted: bool = False
+    configs: dict[str, str] = field(default_factory=dict)
+    nodes: int | None = None
+
+
+# -- consumers
+
+
+async def fetch_records(world: World, version: int = 12, **fields: Any) -> None:
+    asked = fetch_request(world.topic, partitions=(0, 1), **fields)
+    answer = await world.wire.ask(ApiKey.FETCH, version, asked)
+    rows = {row.partition_index: row for row in answer.responses[0].partitions}
+    assert {index: row.error_code for index, row in rows.items()} == {0: STORAGE_ERROR, 1: 0}
+    assert rows[1].records
+
+
+async def fetch_for_an_old_consumer(world: World) -> None:
+    await fetch_records(world, OLD_MESSAGES)
+
+
+async def fetch_committed_records(world: World) -> None:
+    await fetch_records(world, isolation_level=1)
+
+
+async def fetch_as_follower(world: World) -> None:
+    follower = world.broker.nodes[1].node
+    state = FetchRequest.ReplicaState(
+        replica_id=follower.id, replica_epoch=follower.partitions.epoch
+    )
+    asked = fetch_request(world.topic, replica_state=state)
+    answer = await world.wire.ask(ApiKey.FETCH, 15, asked)
+    ((row,),) = (each.partitions for each in answer.responses)
+    assert row.error_code == STORAGE_ERROR
+
+
+async def wait_for_records_at_the_end(world: World) -> None:
+    """A parked fetch is answered as soon as another reader takes the partition offline."""
+    asked = fetch_request(world.topic, RECORDS, max_wait_ms=600_000)
+    async with connected(world.broker.endpoint) as other:
+        await other.send(ApiKey.FETCH, 12, asked)
+        await trio.testing.wait_all_tasks_blocked()
+        await fetch_records(world)
+        answer = await other.receive()
+    assert answer.responses[0].partitions[0].error_code == STORAGE_ERROR
+
+
+async def look_up_a_time(world: World) -> None:
+    assert (await list_offset(world.wire, world.topic, FIRST_MS + 5)).error_code == STORAGE_ERROR
+    assert (await list_offset(world.wire, world.topic, FIRST_MS + 5, partition=1)).offset == 5
+
+
+async def look_up_the_latest_record(world: World) -> None:
+    assert (await list_offset(world.wire, world.topic, MAX_TIMESTAMP)).error_code == STORAGE_ERROR
+    found = await list_offset(world.wire, world.topic, MAX_TIMESTAMP, partition=1)
+    assert found.offset == RECORDS - 1
+
+
+async def read_with_our_client(world: World) -> None:
+    """The command line and the schema registry read with it."""
+    async with open_cluster([world.broker.endpoint]) as cluster:
+        with pytest.raises(CannotRead, match=r"partition 0 of t cannot be read .*cluster health"):
+            await _read_all(cluster, 0)
+        assert await _read_all(cluster, 1) == RECORDS
+
+
+async def _read_all(cluster: Any, index: int) -> int:
+    count = 0
+    with trio.fail_after(20):
+        async with consumer.reading(cluster, {("t", index): (0, RECORDS)}) as channel:
+            async for some in channel:
+                count += len(some)
+    return count
+
+
+# -- share groups
+
+
+async def share_begins_at_the_start(world: World) -> None:
+    await initialize(world.broker.node, world.topic, 2)
+
+
+async def share_begins_at_a_time(world: World) -> None:
+    name = "share.auto.offset.reset"
+    await set_config(world.wire, ResourceType.GROUP, GROUP, name, "by_duration:P30000D")
+    await initialize(world.broker.node, world.topic, 2, start=-1)
+
+
+async def fetch_as_share_consumer(world: World) -> None:
+    member = ShareMember(world.wire, world.topic)
+    codes: dict[int, int] = {}
+    taken = 0
+    with trio.fail_after(20):
+        while not (codes.get(0) and taken):
+            answer = await member.fetch((0, 1), max_wait_ms=100)
+            for row in answer.responses[0].partitions if answer.responses else ():
+                codes[row.partition_index] = row.error_code
+                taken += len(row.acquired_records)
+    assert codes == {0: STORAGE_ERROR, 1: 0}
+
+
+# -- coordinators
+
+
+async def commit_an_offset(world: World) -> None:
+    await commit(world.wire, "g", "t", 7)
+
+
+async def fetch_committed_offset(world: World) -> None:
+    assert await _committed_offset_code(world) == NOT_COORDINATOR
+
+
+async def _committed_offset_code(world: World) -> int:
+    rows = [OffsetFetchRequest.Topic(name="t", partition_indexes=[0])]
+    asked = OffsetFetchRequest(group_id="g", topics=rows)
+    return int((await world.wire.ask(ApiKey.OFFSET_FETCH, 5, asked)).error_code)
+
+
+async def load_groups_again(world: World) -> None:
+    world.broker.node.groups.stop()
+    await world.broker.node.groups.load()
+    await fetch_committed_offset(world)
+
+
+async def ask_for_groups_again(world: World) -> None:
+    world.broker.node.groups.stop()
+    assert await _committed_offset_code(world) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await until(lambda: not world.broker.node.groups.is_loading)
+    await fetch_committed_offset(world)
+
+
+async def begin_as_producer(world: World) -> None:
+    assert await _init_producer(world) == 0
+
+
+async def _init_producer(world: World) -> int:
+    find = request(ApiKey.FIND_COORDINATOR, key="tx", key_type=1)
+    await world.wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
+    asked = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
+    return int((await world.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)).error_code)
+
+
+async def begin_as_producer_again(world: World) -> None:
+    assert await _init_producer(world) == NOT_COORDINATOR
+
+
+async def load_transactions_again(world: World) -> None:
+    world.broker.node.transactions.stop()
+    await world.broker.node.transactions.load()
+    await begin_as_producer_again(world)
+
+
+async def read_share_state(world: World) -> None:
+    (row,) = (await ask_share_state(world.wire, READ_SHARE_STATE, world.topic.id, 0)).values()
+    assert row.error_code == NOT_COORDINATOR
+
+
+async def load_share_states_again(world: World) -> None:
+    world.broker.node.share_states.stop()
+    await world.broker.node.share_states.load()
+    await read_share_state(world)
+
+
+# -- work of the broker
+
+
+async def compact(world: World) -> None:
+    assert await world.broker.node.cleaner.clean_all() == 1  # the other partition is compacted
+
+
+async def compact_in_the_event_loop(world: World) -> None:
+    """The disk of the test does not reach the process in which compactions run."""
+    node = world.broker.node
+    node.cleaner._compactor = InlineCompactor(node.partitions.logs.files)
+    await compact(world)
+
+
+async def move_to_another_folder(world: World) -> None:
+    logs = world.broker.node.partitions.logs
+    log = logs.get("t", 0)
+    assert log is not None
+    (there,) = [each for each in world.folders if str(each) != log.folder.rpartition("/")[0]]
+    assert await move(world.wire, there, ("t", [0])) == [0]
+    await until(lambda: logs.future("t", 0) is None)
+    assert not list(there.glob("t-0*"))
+
+
+async def apply_retention(world: World) -> None:
+    await world.broker.node.upkeep.apply_retention_now()
+
+
+async def delete_records(world: World) -> None:
+    cls = DeleteRecordsRequest
+    rows = [cls.Partition(partition_index=index, offset=3) for index in (0, 1)]
+    asked = cls(topics=[cls.Topic(name="t", partitions=rows)], timeout_ms=10_000)
+    answer = await world.wire.ask(ApiKey.DELETE_RECORDS, 2, asked)
+    codes = {row.partition_index: row.error_code for row in answer.topics[0].partitions}
+    assert codes == {0: STORAGE_ERROR, 1: 0}
+
+
+async def scrub(world: World) -> None:
+    assert await world.broker.node.scrubber.scrub_all() > 0
+
+
+async def append_as_producer(world: World) -> None:
+    assert (await produce(world.wire, world.topic, batch([b"x"]))).error_code == STORAGE_ERROR
+
+
+# -- the console
+
+
+async def list_messages(world: World) -> None:
+    answer = await world.ask("messages?from=oldest")
+    assert answer.status == 502
+    assert "partition 0 of t cannot be read (KAFKA_STORAGE_ERROR)" in answer.text
+    answer = await world.ask("messages?partition=1&from=oldest")
+    assert len(answer.json()["records"]) == RECORDS
+
+
+class LiveView:
+    """A live view of `t`, as a page gets it."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._text = b""
+        self.places: dict[str, int] = {}
+        self.values: list[str] = []
+        self.trouble = ""
+
+    async def begin(self, places: dict[str, int]) -> None:
+        last = f"Last-Event-ID: {json.dumps(places)}\r\n" if places else ""
+        head = f"GET /api/v1/topics/t/live HTTP/1.1\r\nHost: localhost\r\n{last}\r\n"
+        await self._stream.send_all(head.encode())
+
+    async def watch_until(self, condition: Callable[[], object]) -> None:
+        """Receive events until a condition holds."""
+        with trio.fail_after(20):
+            while not condition():
+                while not (found := EVENT.search(self._text)):
+                    self._text += bytes(await self._stream.receive_some(65_536))
+                self._text = self._text[found.end() :]
+                self.places = json.loads(found[1])
+                event = json.loads(found[2])
+                self.trouble = event["trouble"]
+                self.values += [each["value"] for each in event["records"]]
+
+
+EVENT = re.compile(rb"^id: (.*)\ndata: (.*)\n\n", re.MULTILINE)
+
+
+async def watch_live(world: World) -> None:
+    """A view that begins in partition 0 keeps its place there, and shows partition 1."""
+    await _watch_live(world, {"0": 0, "1": RECORDS})
+    await _watch_live(world, {})  # the end of partition 0 is not known by now
+
+
+async def _watch_live(world: World, places: dict[str, int]) -> None:
+    async with await trio.open_tcp_stream(*world.http.endpoint_of(1)) as stream:
+        view = LiveView(stream)
+        await view.begin(places)
+        await view.watch_until(lambda: view.trouble and "1" in view.places)
+        assert "partition 0 of t cannot be read (KAFKA_STORAGE_ERROR)" in view.trouble
+        value = b"while %d" % len(places)
+        await produce(world.wire, world.topic, batch([value]), partition=1)
+        await view.watch_until(lambda: view.values)
+        assert view.values == [value.decode()]
+        assert view.places.get("0") == places.get("0")
+        assert view.trouble
+
+
+READERS = {
+    "fetch": Reader(fetch_records),
+    "fetch for an old consumer": Reader(fetch_for_an_old_consumer),
+    "read_committed fetch": Reader(fetch_committed_records),
+    "follower fetch": Reader(fetch_as_follower, nodes=2),
+    "parked fetch": Reader(wait_for_records_at_the_end),
+    "ListOffsets by time": Reader(look_up_a_time),
+    "ListOffsets of the latest record": Reader(look_up_the_latest_record),
+    "client": Reader(read_with_our_client),
+    "share fetch": Reader(fetch_as_share_consumer, share_begins_at_the_start),
+    "share fetch by duration": Reader(fetch_as_share_consumer, share_begins_at_a_time),
+    "groups after a restart": Reader(
+        fetch_committed_offset, commit_an_offset, OFFSETS_TOPIC, restarted=True
+    ),
+    "groups after an election": Reader(load_groups_again, commit_an_offset, OFFSETS_TOPIC),
+    "groups on request": Reader(ask_for_groups_again, commit_an_offset, OFFSETS_TOPIC),
+    "transactions after a restart": Reader(
+        begin_as_producer_again, begin_as_producer, TRANSACTIONS_TOPIC, restarted=True
+    ),
+    "transactions after an election": Reader(
+        load_transactions_again, begin_as_producer, TRANSACTIONS_TOPIC
+    ),
+    "share states after a restart": Reader(
+        read_share_state, share_begins_at_the_start, SHARE_STATE_TOPIC, restarted=True
+    ),
+    "share states after an election": Reader(
+        load_share_states_again, share_begins_at_the_start, SHARE_STATE_TOPIC
+    ),
+    "compaction": Reader(compact_in_the_event_loop, configs=COMPACTED),
+    "compaction lag": Reader(
+        compact_in_the_event_loop, configs=COMPACTED | {"max.compaction.lag.ms": "1000"}
+    ),
+    "move": Reader(move_to_another_folder),
+    "retention after a restart": Reader(apply_retention, restarted=True),
+    "DeleteRecords after a restart": Reader(delete_records, restarted=True),
+    "Produce after a restart": Reader(append_as_producer, restarted=True),
+    "scrub": Reader(scrub, configs={"internal.segment.bytes": "20000"}),
+    "console messages": Reader(list_messages),
+    "live view": Reader(watch_live),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+async def test_unreadable_partition_goes_offline_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = READERS[name]
+    monkeypatch.setattr(consumer, "DAMAGE_SECONDS", 0)
+    async with world_of(reader, tmp_path) as world:
+        topic = world.topic
+        await fill(world)
+        await reader.prepare(world)
+        if not reader.restarted:
+            broken = broken_disk(monkeypatch, tmp_path, reader)
+            await reader.read(world)
+            await check(world, broken, caplog)
+            return
+    broken = broken_disk(monkeypatch, tmp_path, reader)
+    async with world_of(reader, tmp_path, topic) as world:
+        await reader.read(world)
+        await check(world, broken, caplog)
+
+
+async def test_compaction_in_its_process_takes_unreadable_partition_offline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk of a test does not reach that process, but address 0 of its memory is unreadable."""
+    async with world_of(Reader(compact, configs=COMPACTED), tmp_path) as world:
+        await fill(world)
+        log = world.broker.node.partitions.logs.get("t", 0)
+        assert log is not None
+        path = log.segments[0].log_path
+        os.unlink(path)
+        os.symlink("/proc/self/mem", path)
+        await compact(world)
+        await check(world, "t-0", caplog)
+
+
+async def test_retention_reports_storage_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention reads little, so the error comes from the log itself."""
+    async with world_of(Reader(apply_retention), tmp_path) as world:
+        await fill(world)
+        apply: Callable[[Log, int], int] = Log.apply_retention
+
+        def refuse(log: Log, now_ms: int) -> int:
+            if log.partition == 0 and log.topic == "t":
+                raise UnreadableError(f"{log.folder}/0.timeindex", "Input/output error")
+            return apply(log, now_ms)
+
+        monkeypatch.setattr(Log, "apply_retention", refuse)
+        await apply_retention(world)
+        await apply_retention(world)
+        await check(world, "t-0", caplog)
+
+
+async def fill(world: World) -> None:
+    for partition in (0, 1):
+        for number in range(RECORDS):
+            record = Record(b"%d" % (number % 3), bytes(VALUE_BYTES), FIRST_MS + number)
+            row = await produce(world.wire, world.topic, batch([record]), partition=partition)
+            assert not row.error_code
+
+
+@asynccontextmanager
+async def world_of(
+    reader: Reader, folder: Path, topic: Topic | None = None
+) -> AsyncIterator[World]:
+    folders = [folder / "one", folder / "two"]
+    data_dir = folders if reader.nodes is None else folder
+    async with (
+        served(data_dir, nodes=reader.nodes, **SETTINGS) as (broker, http),
+        connected(broker.nodes[0].endpoint) as wire,
+    ):
+        if topic is None:
+            topic = await topic_of(reader, wire)
+        yield World(broker, http, wire, topic, folders)
+
+
+async def topic_of(reader: Reader, wire: Wire) -> Topic:
+    """Create `t`, which node 1 leads."""
+    cls = CreateTopicsRequest
+    configs = [cls.Config(name=name, value=value) for name, value in reader.configs.items()]
+    replicas = list(range(1, (reader.nodes or 1) + 1))
+    assignments = [cls.Assignment(partition_index=index, broker_ids=replicas) for index in (0, 1)]
+    topic = cls.Topic(
+        name="t",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=assignments,
+        configs=configs,
+    )
+    answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=[topic]))
+    assert not answer.topics[0].error_code, answer
+    return Topic("t", answer.topics[0].topic_id)
+
+
+def broken_disk(monkeypatch: pytest.MonkeyPatch, folder: Path, reader: Reader) -> str:
+    """Let the disk fail to read the records of a partition; returns its name."""
+    disk, name = ColdDisk(monkeypatch, folder), f"{reader.broken}-0"
+    for found in folder.rglob(name):
+        disk.break_files(found, "*.log")
+    assert disk.broken
+    return name
+
+
+async def check(world: World, broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    topic, _, index = broken.rpartition("-")
+    reason = world.broker.node.partitions.why_offline(topic, int(index))
+    assert reason is not None
+    assert "cannot read" in reason
+    async with open_cluster([world.broker.endpoint]) as cluster:
+        problems = await cluster_problems(cluster)
+    assert broken in {each["where"] for each in problems}
+    lines = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    said = [each.getMessage() for each in lines if broken in each.getMessage()]
+    # A follower on another node logs what its leader answers.
+    said = [text for text in said if not text.startswith(f"{broken} cannot be copied from node")]
+    assert len(said) == 1, said
+    assert f"partition {broken}: cannot read" in said[0]
+    assert "check the disk" in said[0]
+    assert not [each for each in lines if each.exc_info]
+    assert await world.wire.works()
+    row = await produce(world.wire, world.topic, batch([Record(b"k", b"more", 1)]), partition=1)
+    assert not row.error_code
+    found = await fetch(world.wire, world.topic, row.base_offset, partitions=(1,))
+    assert values_of(found) == [b"more"]

@@ -127,6 +127,7 @@ class CrashFile:
     """One open file. Without the cost-saving of the other kinds: a bytearray and copies."""
 
     __slots__ = ("_files", "_inode", "fd", "path")
+    is_torn = False
 
     def __init__(self, files: CrashFiles, inode: Inode, path: str) -> None:
         self._files = files

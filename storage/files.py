@@ -107,8 +107,13 @@ class File(Protocol):
     def append(self, parts: Sequence[Buffer]) -> int:
         """Write all parts (a thousand at most) at the end; returns the position of the first byte.
 
-        Raises WriteRefusedError after cutting away whatever part of them had been written.
+        Raises WriteRefusedError after cutting away whatever part of them had been written. If that is
+        refused too, the file `is_torn`.
         """
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether bytes of a failed append lie behind `size`; the next append or `truncate` cuts them."""
 
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes, fewer only at the end of the file."""
@@ -374,7 +379,7 @@ class _Handle:
 class OsFile:
     """One file of the operating system: for reading, and in append mode if it may be written."""
 
-    __slots__ = ("_fd", "_handle", "_is_torn", "path", "size")
+    __slots__ = ("_fd", "_handle", "is_torn", "path", "size")
 
     def __init__(self, path: str, *, create: bool, read_only: bool = False) -> None:
         mode = _READ if read_only else _APPEND | (os.O_CREAT if create else 0)
@@ -383,7 +388,7 @@ class OsFile:
             self._handle: _Handle | None = _Handle(self._fd, path)
             self.path = path
             self.size = os.fstat(self._fd).st_size
-            self._is_torn = False  # bytes of a failed append may lie behind `size`
+            self.is_torn = False
 
     def append(self, parts: Sequence[Buffer]) -> int:
         position = self.size
@@ -391,7 +396,7 @@ class OsFile:
         for part in parts:
             total += len(part)
         try:
-            if self._is_torn:
+            if self.is_torn:
                 self._cut(position)
             if _writev(self._fd, parts) != total:
                 self._write_rest(b"".join(parts))
@@ -413,14 +418,14 @@ class OsFile:
 
     def _cut_back(self, position: int) -> None:
         """Take back the bytes of a failed append; where that fails, the next one has to."""
-        self._is_torn = True
+        self.is_torn = True
         with contextlib.suppress(OSError):
             self._cut(position)
 
     def _cut(self, position: int) -> None:
         """End the file at `position`. Raises OSError."""
         os.ftruncate(self._fd, position)
-        self._is_torn = False
+        self.is_torn = False
 
     def read(self, position: int, size: int) -> bytes:
         return self._open_handle().read(position, size)
@@ -638,6 +643,7 @@ class MemFile:
     """A file in memory: a list of blocks that never move, so views into them stay valid."""
 
     __slots__ = ("_blocks", "_owner", "_room", "_starts", "fd", "path", "size")
+    is_torn = False
 
     def __init__(self, owner: MemFiles, path: str) -> None:
         self._owner = owner

@@ -602,6 +602,8 @@ class Log:
                 self.pending.settle(self.active.seal())
                 self._save_producers()
             try:
+                if self.active is not None:
+                    self.active.file.cut_torn()
                 self.synced(self.sync())
             except StorageError:
                 sound = False

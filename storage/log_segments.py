@@ -194,6 +194,7 @@ class LogSegments:
             last = self._segments[-1]
             assert base_offset > last.base_offset, "two segments begin at one offset"
             assert base_offset >= last.end_offset, "a segment begins within the one before"
+            last.file.cut_torn()
         if not self.folder_exists:
             self._create_folder()
         segment = Segment.create(

@@ -138,6 +138,15 @@ class SegmentFile:
 
     # -- closed
 
+    def cut_torn(self) -> None:
+        """Cut away what a failed append has left at the end, if it could not be taken back then.
+
+        A sealed segment, and any after a clean stop, must end with its last batch. Raises WriteRefusedError.
+        """
+        file = self.opened
+        if file is not None and file.is_torn:
+            file.truncate(file.size)
+
     def seal(self) -> None:
         """Close it now if it is durable, otherwise with its next sync."""
         self.is_sealed = True
@@ -148,10 +157,14 @@ class SegmentFile:
         """Close it; the next append opens it again. Returns whether it is closed.
 
         Unless it must be `at_once`, not when it was used since this was asked last, and not before
-        a sync has made its bytes durable.
+        a sync has made its bytes durable. Never while bytes of a failed append lie at its end.
         """
         if not at_once and (self.used or not self._is_durable()):
             self.used = False
+            return False
+        try:
+            self.cut_torn()
+        except StorageError:
             return False
         if self.dirty:
             if not self._sync_apart():

@@ -469,14 +469,15 @@ class LocalStore:
         journal, self._journal = self._journal, None
         if journal is None:
             return
-        journal.close()
-        if not self._is_failed and self._files.durable:
-            try:
+        try:
+            if journal.is_torn:
+                journal.truncate(journal.size)
+            if not self._is_failed and self._files.durable:
                 self._note_clean_end()
-            except StorageError as error:
-                logger.warning(
-                    "the next start cannot detect a truncated journal: %s", error.message
-                )
+        except StorageError as error:
+            logger.warning("the next start cannot detect a truncated journal: %s", error.message)
+        finally:
+            journal.close()
 
 
 class LocalLease:

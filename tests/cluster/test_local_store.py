@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from random import Random
 from typing import TypeVar
 
@@ -14,9 +16,10 @@ from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Entry, Le
 from kbroker.runtime.disk_work import DiskWork
 from kbroker.storage.crash_files import NO_LIMIT, CrashFiles, Operation
 from kbroker.storage.errors import StorageError, SyncFailedError
-from kbroker.storage.files import MemFiles
+from kbroker.storage.files import MemFiles, OsFiles
 
 from ..refusing_files import RefusingFiles
+from ..tearing_disk import refusing_cuts, tearing_disk
 
 PATH = "data/cluster.journal"
 Result = TypeVar("Result")
@@ -621,3 +624,20 @@ async def test_crash_while_the_journal_is_rewritten_loses_nothing(
         for key, revision in known.items():
             assert key in entries, (known, entries, crashed.listdir("data"))
             assert entries[key].revision >= revision
+
+
+@pytest.mark.parametrize("can_cut", [True, False])
+async def test_a_stop_after_a_torn_append_leaves_a_journal_that_can_be_read(
+    tmp_path: Path, can_cut: bool
+) -> None:
+    path = (tmp_path / "cluster.journal").as_posix()
+    store = LocalStore(OsFiles(), path)
+    await put(store, "a", 1)
+    with tearing_disk(), pytest.raises(StorageError):
+        await put(store, "b", 1)
+    with nullcontext() if can_cut else refusing_cuts():
+        await store.aclose()
+    assert OsFiles().exists(clean_end_path(path)) is can_cut
+    store = LocalStore(OsFiles(), path)
+    assert await keys(store) == {"a"}
+    await store.aclose()

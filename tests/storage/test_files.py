@@ -294,10 +294,12 @@ class TestDisk:
             patch.setattr(files_module, "_writev", write_some)
             with pytest.raises(WriteRefusedError, match="broken"):
                 file.append([b"torn"])
+        assert file.is_torn
         with pytest.raises(WriteRefusedError, match="read-only"):
             file.append([b"x"])
         monkeypatch.undo()
         assert file.append([b"after"]) == 6
+        assert not file.is_torn
         assert (tmp_path / "a").read_bytes() == b"beforeafter"
 
     @pytest.mark.parametrize("call", ["open", "open read-only", "read_bytes", "listdir", "size"])

@@ -1,0 +1,81 @@
+"""Bytes of a failed append that could not be taken back at once: they never end up between batches, and no
+clean stop leaves them behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.storage.errors import WriteRefusedError
+from kbroker.storage.files import OsFiles
+from kbroker.storage.log import Log
+from kbroker.storage.manager import LogManager
+
+from ..tearing_disk import refusing_cuts, tearing_disk
+from .helpers import NOW, append, commit, open_log, open_manager, values
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> LogManager:
+    return open_manager(OsFiles(), (tmp_path / "data").as_posix())
+
+
+def torn_log(manager: LogManager) -> Log:
+    """A log with one record, and a piece of another one in its file."""
+    log = open_log(manager)
+    append(log, b"kept")
+    commit(log)
+    with tearing_disk(), pytest.raises(WriteRefusedError):
+        append(log, b"refused")
+    assert log.segments[-1].file.opened is not None
+    assert log.segments[-1].file.opened.is_torn
+    return log
+
+
+def reopened(manager: LogManager) -> tuple[LogManager, Log]:
+    following = open_manager(manager.files, manager.data_dir)
+    return following, open_log(following)
+
+
+def test_a_clean_stop_cuts_them(manager: LogManager) -> None:
+    torn_log(manager)
+    manager.close(now_ms=NOW)
+    following, log = reopened(manager)
+    assert following.clean
+    assert (log.offline, values(log)) == (None, [b"kept"])
+
+
+def test_a_stop_that_cannot_cut_them_is_not_clean(manager: LogManager) -> None:
+    torn_log(manager)
+    with refusing_cuts():
+        manager.close(now_ms=NOW)
+    following, log = reopened(manager)
+    assert not following.clean
+    assert (log.offline, values(log)) == (None, [b"kept"])
+
+
+def test_a_segment_is_not_sealed_with_them(manager: LogManager) -> None:
+    log = torn_log(manager)
+    large = b"x" * 1900  # needs a new segment
+    with refusing_cuts(), pytest.raises(WriteRefusedError):
+        append(log, large)
+    assert len(log.segments) == 1
+    append(log, large)
+    commit(log)
+    assert len(log.segments) == 2
+    manager.close(now_ms=NOW)
+    _, log = reopened(manager)
+    assert (log.offline, values(log)) == (None, [b"kept", large])
+
+
+def test_a_file_is_not_closed_with_them(manager: LogManager) -> None:
+    log = torn_log(manager)
+    file = log.segments[-1].file
+    with refusing_cuts():
+        assert not file.let_go(at_once=True)
+    assert file.let_go(at_once=True)
+    manager.close(now_ms=NOW)
+    following, log = reopened(manager)
+    assert following.clean
+    assert (log.offline, values(log)) == (None, [b"kept"])

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from .external import ExternalKafka
     from .fault import Fault, UnfiredFault
     from .host import BrokerThread
-    from .kit import KafkaRecord, WaitTimeout
+    from .kit import WaitTimeout
     from .local import LocalBroker
+    from .records import KafkaRecord
     from .snapshot import Snapshot
     from .unittest_case import KafkaTestCase
 
@@ -37,7 +38,7 @@ _MODULES = {
     "BrokerThread": "host",
     "ExternalKafka": "external",
     "Fault": "fault",
-    "KafkaRecord": "kit",
+    "KafkaRecord": "records",
     "KafkaTestCase": "unittest_case",
     "LocalBroker": "local",
     "Snapshot": "snapshot",

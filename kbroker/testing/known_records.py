@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from kbroker.client.topics import Partition
 
-from .kit import KafkaRecord
+from .records import KafkaRecord
 
 Place = tuple[str, int, int, bytes | None, bytes | None]
 

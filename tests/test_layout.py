@@ -341,3 +341,14 @@ def test_the_wheel_works_beside_a_project_with_the_same_folder_names(
     extras = {name for name in names if name.startswith(rooms)}
     assert set(names) - set(imported) <= extras
     assert len(imported) > 20
+
+
+# Documentation
+
+
+def test_the_paths_in_the_architecture_name_files_that_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    section = page.partition("## Four paths through the code\n")[2].partition("\n## ")[0]
+    names = re.findall(r"`([a-z_/]+\.py)`", section)
+    assert len(names) > 40
+    assert [name for name in names if not (ROOT / "kbroker" / name).is_file()] == []

@@ -1,0 +1,76 @@
+"""`pip install -e .` on a system without symbolic links, where git writes each link as a text file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from .repository import copy_repository
+
+LINKS = ("protocol", "storage", "coordinator")
+SESSION = """
+import kbroker, kbroker.coordinator, kbroker.protocol, kbroker.storage
+from kbroker.testing import LocalBroker
+with LocalBroker() as broker:
+    broker.produce("orders", "x")
+    print(len(broker.records("orders")), *(module.__path__[0] for module in (
+        kbroker, kbroker.protocol, kbroker.storage, kbroker.coordinator)))
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A copy of the sources in which each link to a package is a text file that holds its target."""
+    folder = tmp_path / "clone"
+    copy_repository(folder)
+    for name in LINKS:
+        link = folder / "kbroker" / name
+        target = os.readlink(link)
+        link.unlink()
+        link.write_text(target)
+    return folder
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """An interpreter of a new environment, which has the packages of this one but not kbroker."""
+    folder = tmp_path / "environment"
+    venv.create(folder)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = Path(subprocess.check_output(command, text=True).strip())
+    # Python reads no .pth file below a folder that is on the path in this way.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+@pytest.mark.long
+def test_an_editable_install_needs_no_symbolic_links(clone: Path, python: Path) -> None:
+    pip = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    installed = subprocess.run(
+        [*pip, "-e", str(clone)],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert installed.returncode == 0, installed.stdout
+    environment = {**os.environ, "PYTHONPATH": ""}
+    output = subprocess.check_output([python, "-c", SESSION], cwd="/", text=True, env=environment)
+    count, *folders = output.split()
+    assert count == "1"
+    assert [Path(folder) for folder in folders] == [clone / "kbroker", *(clone / n for n in LINKS)]

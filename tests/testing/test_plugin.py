@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trustme  # noqa: F401 (a run within this process must not be the first to load its compiled modules)
 
 from kbroker.testing import LocalBroker, Snapshot
 
@@ -19,15 +20,15 @@ Run = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a test file in a pytest of its own."""
+    """Run a test file in a run of pytest of its own."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # what runs this may be one
     pytester.makeini("[pytest]\nkbroker_env = KAFKA_BOOTSTRAP_SERVERS\n    MY_KAFKA\n")
 
-    def in_subprocess(text: str, *options: str) -> pytest.RunResult:
+    def run_file(text: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(text)
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
+        return pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
 
-    return in_subprocess
+    return run_file
 
 
 def test_each_test_has_a_broker_of_its_own(run: Run) -> None:
@@ -329,13 +330,14 @@ def test_the_same_tests_against_another_kafka(run: Run) -> None:
     assert len(found) == 3
 
 
-@pytest.mark.parametrize("options", [[], ["-n2"]], ids=["one process", "workers"])
 @pytest.mark.parametrize(
-    ("address", "reason"),
+    ("address", "reason", "options"),
     [
-        ("localhost", "'localhost' is not HOST:PORT"),
-        ("127.0.0.1:1", "127.0.0.1:1 refuses the connection"),
+        ("localhost", "'localhost' is not HOST:PORT", []),
+        ("127.0.0.1:1", "127.0.0.1:1 refuses the connection", []),
+        ("127.0.0.1:1", "127.0.0.1:1 refuses the connection", ["-n2"]),
     ],
+    ids=["no port", "nobody listens", "workers"],
 )
 def test_an_address_without_a_kafka_ends_the_run(
     run: Run, address: str, reason: str, options: list[str]

@@ -1,5 +1,6 @@
 # make demo             the main job: a year of flights through the broker and Spark, checked
-# make test             everything that is tested, against its time budget
+# make test             lint, unit tests, and a test of each client and of Spark, in 12 minutes
+# make test-all         the long unit tests, and all tests of clients, Spark, images and the demo
 # make quick            lint, and the unit tests without the slow ones, in three minutes
 # make examples         the programs under examples/, each with its own tests
 # make spark-test       pipelines and everything about Spark; SPARK_VERSION=4.0 on the oldest one
@@ -20,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # JAVA_HOME's Java goes first, then what was unpacked because the system lacks it.
 export PATH := $(if $(JAVA_HOME),$(JAVA_HOME)/bin:)$(CURDIR)/.work/tools/bin:$(PATH)
 
-.PHONY: demo demo-test spark-test spark-environment test quick test-environment demo-environment \
+.PHONY: demo demo-test spark-test spark-environment test test-all quick test-environment demo-environment \
 examples examples-python examples-java examples-pyspark soak benchmarks docs system-packages python-there clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -37,9 +38,6 @@ python-there:
 # What a command needs from the system is looked at first, and brought: tests/needs.py.
 needs-%: python-there
 	@$(PYTHON) tests/needs.py $*
-
-needs-of-parts: python-there
-	@$(PYTHON) tests/needs.py $(or $(PARTS),lint unit clients)
 
 system-packages: python-there
 	@$(PYTHON) tests/needs.py
@@ -83,11 +81,14 @@ spark-test: needs-spark $(SPARK)-$(SPARK_VERSION)/ready
 	@KBROKER_SPARK_JARS=$(CURDIR)/$(SPARK)-$(SPARK_VERSION)/jars \
 	$(SPARK)-$(SPARK_VERSION)/bin/python -m pytest $(SPARK_TESTS) -q -p no:cacheprovider $(ARGS)
 
-test: needs-of-parts $(BIN)/ready
-	@$(BIN)/python tests/run_parts.py $(PARTS)
+test: needs-unit $(BIN)/ready
+	@$(BIN)/python tests/run_parts.py test $(PARTS)
+
+test-all: needs-long needs-clients $(BIN)/ready
+	@$(BIN)/python tests/run_parts.py test-all $(PARTS)
 
 quick: needs-quick $(BIN)/ready
-	@$(BIN)/python tests/run_parts.py lint quick
+	@$(BIN)/python tests/run_parts.py quick $(PARTS)
 
 examples: examples-python examples-java examples-pyspark
 

@@ -23,6 +23,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.testing.releases import limits_of
 
+pytestmark = pytest.mark.sample
 CLIENT = "differential"
 PROPERTIES = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

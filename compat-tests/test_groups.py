@@ -226,6 +226,7 @@ def test_pattern_finds_a_topic_made_later(
     all_received(range(15), member)
 
 
+@pytest.mark.sample
 def test_members_of_all_clients_share_one_group(workers: Any, spawn: Spawn, unique: Unique) -> None:
     topic, group = unique("topic"), unique("group")
     alike = [

@@ -69,6 +69,7 @@ def test_version(spark: ScriptProcess) -> None:
     assert spark("version").startswith(ENVIRONMENT.removeprefix("spark-"))
 
 
+@pytest.mark.sample
 def test_batch_write_and_read_with_headers(spark: ScriptProcess, kafka: ClientProcess) -> None:
     topic = "spark-batch"
     kafka.admin("create_topic", name=topic, partitions=3)

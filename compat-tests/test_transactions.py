@@ -68,6 +68,7 @@ def stable_end(admin: ClientProcess, topic: str) -> int:
     return int(admin("offsets", topic=topic, at="latest", isolation="read_committed")["0"])
 
 
+@pytest.mark.sample
 def test_commit_and_abort(
     worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
 ) -> None:

@@ -63,13 +63,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--frames",
         type=int,
-        default=int(os.environ.get("KBROKER_FUZZ_FRAMES", "10000")),
+        default=int(os.environ.get("KBROKER_FUZZ_FRAMES", "2000")),
         help="How many mutated frames tests/fuzz sends (KBROKER_FUZZ_FRAMES).",
     )
     group.addoption(
         "--damages",
         type=int,
-        default=int(os.environ.get("KBROKER_DAMAGES", "8")),
+        default=int(os.environ.get("KBROKER_DAMAGES", "3")),
         help="How many damaged data folders tests/damage starts on (KBROKER_DAMAGES).",
     )
     group.addoption(
@@ -99,7 +99,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--rounds",
         type=int,
-        default=int(os.environ.get("KBROKER_KILL_ROUNDS", "6")),
+        default=int(os.environ.get("KBROKER_KILL_ROUNDS", "2")),
         help="Rounds of kill, transaction, replication and compaction tests (KBROKER_KILL_ROUNDS).",
     )
     group.addoption(

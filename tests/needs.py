@@ -322,50 +322,53 @@ JAVA_PROGRAMS = {
 
 NEEDS = (
     Need(
-        commands=("lint", "quick", "unit", "clients", "demo", "spark", "compat", "examples-java"),
+        commands=(
+            *("lint", "quick", "unit", "long", "clients"),
+            *("demo", "spark", "compat", "examples-java"),
+        ),
         problem=problem_of_venv,
         installed=("python3-venv",),
         unpacked=("python3-pip-whl",),
         programs={},
     ),
     Need(
-        commands=("clients", "demo", "spark"),
+        commands=("long", "clients", "demo", "spark"),
         problem=partial(problem_of_java, newest=None, compiler=False),
         installed=JDK,
         unpacked=JDK,
         programs=JAVA_PROGRAMS,
     ),
-    # Spark 4.0 is in "compat"; "unit" already installs what "clients" needs.
+    # Spark 4.0 belongs to "unit" and "compat"; "long" installs what "clients" needs.
     Need(
-        commands=("unit", "clients", "compat", "examples-java"),
+        commands=("unit", "long", "clients", "compat", "examples-java"),
         problem=partial(problem_of_java, newest=NEWEST_JAVA_OF_SPARK_4_0, compiler=True),
         installed=JDK,
         unpacked=JDK,
         programs=JAVA_PROGRAMS,
     ),
     Need(
-        commands=("unit", "clients", "spark", "compat", "examples-java"),
+        commands=("unit", "long", "clients", "spark", "compat", "examples-java"),
         problem=partial(problem_of_program, name="mvn", title="Maven"),
         installed=("maven",),
         unpacked=("maven",),
         programs={"mvn": ("usr/share/maven/bin/mvn",)},
     ),
     Need(
-        commands=("clients", "compat"),
+        commands=("unit", "clients", "compat"),
         problem=partial(problem_of_program, name="kcat", title="kcat"),
         installed=("kcat",),
         unpacked=("kcat",),
         programs={"kcat": ("usr/bin/kcat",)},
     ),
     Need(
-        commands=("unit",),
+        commands=("unit", "long"),
         problem=partial(problem_of_program, name="etcd", title="etcd"),
         installed=("etcd-server",),
         unpacked=("etcd-server",),
         programs={"etcd": ("usr/bin/etcd",)},
     ),
     Need(
-        commands=("unit",),
+        commands=("unit", "long"),
         problem=partial(problem_of_program, name="ip", title="iproute2"),
         installed=("iproute2",),
         unpacked=("iproute2",),

@@ -1,9 +1,11 @@
-"""Run the parts of the test budget one after the other and print the time of each against it.
+"""Run the parts of a test command, and print the time of each one beside its budget.
 
-Usage: python tests/run_parts.py [PART ...]; without a name all parts of tests/budget.toml run but
-those that are `again`.
-Each run of pytest names its slowest tests; what failed is named once more at the end.
-Exit status 1 when a part fails or the whole run takes longer than the limit: what still runs then is
+Usage: python tests/run_parts.py COMMAND [PART ...]
+
+COMMAND is one of tests/budget.toml: quick, test, test-all. With names of parts, only these run. The commands
+of one part run at the same time. The end names the tests that failed and the ten slowest ones.
+
+Exit status 1 when a part fails or the run takes longer than the limit of the command: what still runs then is
 stopped.
 """
 
@@ -11,62 +13,109 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 20
 FAILURES_MAX = 50
-"""How many are named at the end."""
-PYTEST_OPTIONS = "--durations=10 --durations-min=1 -o faulthandler_timeout=600"
+"""How many failures are named at the end."""
+SLOWEST = 10
+"""How many slow tests are named at the end, and by each run of pytest."""
+PYTEST_OPTIONS = f"--durations={SLOWEST} --durations-min=1 -o faulthandler_timeout=600"
 """A test that takes ten minutes shows what its threads do."""
+DURATION = re.compile(r"(\d+\.\d+)s (?:call|setup|teardown) +(\S.*)")
+"""A line of pytest's list of slow tests: seconds, and the node ID."""
 
 
-def main(wanted: list[str]) -> int:
+@dataclass(slots=True)
+class Result:
+    """What a part or one of its commands did."""
+
+    minutes: float = 0.0
+    failures: list[str] = field(default_factory=list)
+    """Tests and commands that failed."""
+    durations: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds and node ID of slow tests."""
+
+
+def main(command: str, wanted: Sequence[str] = ()) -> int:
+    """Run a command of the budget.
+
+    Args:
+        command: its name.
+        wanted: names of the parts to run. All parts of the command when empty.
+
+    Returns:
+        The exit status.
+    """
     budget = tomllib.loads((ROOT / "tests" / "budget.toml").read_text())
-    parts = [
-        part
-        for part in budget["part"]
-        if (part["name"] in wanted if wanted else not part.get("again"))
-    ]
-    unknown = set(wanted) - {part["name"] for part in parts}
-    if unknown:
-        print(f"no part named {', '.join(sorted(unknown))} in tests/budget.toml")
+    if command not in budget["command"]:
+        print(f"no command {command!r} in tests/budget.toml: use {', '.join(budget['command'])}")
         return 2
-    give_up_at = time.monotonic() + 60 * budget["limit_minutes"]
-    rows = [(part, *run(part, give_up_at)) for part in parts]
-    failures = [failure for *_, failed in rows for failure in failed]
+    names: list[str] = budget["command"][command]["parts"]
+    if unknown := set(wanted) - set(names):
+        print(f"no part {', '.join(sorted(unknown))} in {command}: use {', '.join(names)}")
+        return 2
+    limit_minutes: float = budget["command"][command]["limit_minutes"]
+    give_up_at = time.monotonic() + 60 * limit_minutes
+    results = {
+        name: run(name, budget["part"][name], give_up_at)
+        for name in names
+        if not wanted or name in wanted
+    }
+    _print_failures(results)
+    _print_slowest(results)
+    _print_minutes(results, {name: budget["part"][name]["minutes"] for name in results})
+    if sum(result.minutes for result in results.values()) > limit_minutes:
+        print(f"the run took longer than {limit_minutes} minutes")
+        return 1
+    return 1 if any(result.failures for result in results.values()) else 0
+
+
+def _print_failures(results: Mapping[str, Result]) -> None:
+    failures = [failure for result in results.values() for failure in result.failures]
     if failures:
         print("\nfailed:", *failures[:FAILURES_MAX], sep="\n  ")
+
+
+def _print_slowest(results: Mapping[str, Result]) -> None:
+    durations = sorted((each for one in results.values() for each in one.durations), reverse=True)
+    if durations:
+        print(f"\nthe {SLOWEST} slowest tests:")
+        for seconds, test in durations[:SLOWEST]:
+            print(f"{seconds:8.1f} s  {test}")
+
+
+def _print_minutes(results: Mapping[str, Result], budget: Mapping[str, float]) -> None:
     print("\npart        minutes  budget  result")
-    for part, minutes, failed in rows:
-        verdict = "FAILED" if failed else "passed"
-        if minutes > part["minutes"]:
+    for name, result in results.items():
+        verdict = "FAILED" if result.failures else "passed"
+        if result.minutes > budget[name]:
             verdict += ", over its budget"
-        print(f"{part['name']:<12}{minutes:7.1f} {part['minutes']:7.1f}  {verdict}")
-    total = sum(minutes for _, minutes, _ in rows)
-    print(f"{'sum':<12}{total:7.1f} {sum(part['minutes'] for part in parts):7.1f}")
-    if total > budget["limit_minutes"]:
-        print(f"the run took longer than {budget['limit_minutes']} minutes")
-        return 1
-    return 1 if failures else 0
+        print(f"{name:<12}{result.minutes:7.1f} {budget[name]:7.1f}  {verdict}")
+    total = sum(result.minutes for result in results.values())
+    print(f"{'sum':<12}{total:7.1f} {sum(budget.values()):7.1f}")
 
 
-def run(part: dict[str, Any], give_up_at: float = math.inf) -> tuple[float, list[str]]:
-    """Run all commands of a part; returns minutes taken, and the tests and commands that failed.
+def run(name: str, part: Mapping[str, Any], give_up_at: float = math.inf) -> Result:
+    """Run all commands of a part at the same time.
 
-    What runs longer than until `give_up_at` (`time.monotonic`) is stopped, and has failed.
+    Args:
+        name: of the part.
+        part: its table in the budget.
+        give_up_at: what still runs then (`time.monotonic`) is stopped, and has failed.
     """
     started = time.monotonic()
     environment = dict(os.environ)
@@ -77,22 +126,26 @@ def run(part: dict[str, Any], give_up_at: float = math.inf) -> tuple[float, list
     environment["PYTEST_PLUGINS"] = "skips"
     environment["PYTEST_ADDOPTS"] = f"{environment.get('PYTEST_ADDOPTS', '')} {PYTEST_OPTIONS}"
     commands: list[str] = part["commands"]
-    at_once = len(commands) if part.get("at_once") else 1
-    with ThreadPoolExecutor(at_once) as threads:
-        marks = [f"{number}| " if at_once > 1 else "" for number in range(1, len(commands) + 1)]
-        run_command = partial(_failures_of, environment, part["name"], give_up_at)
-        failures = [*chain.from_iterable(threads.map(run_command, commands, marks))]
-    return (time.monotonic() - started) / 60, failures
+    several = len(commands) > 1
+
+    def run_one(number: int) -> Result:
+        prefix = f"{number + 1}| " if several else ""
+        return _run_command(environment, name, give_up_at, commands[number], prefix)
+
+    with ThreadPoolExecutor(len(commands)) as threads:
+        results = list(threads.map(run_one, range(len(commands))))
+    return Result(
+        (time.monotonic() - started) / 60,
+        [failure for result in results for failure in result.failures],
+        [duration for result in results for duration in result.durations],
+    )
 
 
-def _failures_of(
-    environment: Mapping[str, str], part: str, give_up_at: float, command: str, mark: str
-) -> list[str]:
-    """Run a command; `mark` is put before each line of its output.
-
-    Returns the tests that pytest says have failed, and the command itself when it has.
-    """
-    print(f"\n{mark}--- {part}: {command}", flush=True)
+def _run_command(
+    environment: Mapping[str, str], part: str, give_up_at: float, command: str, prefix: str
+) -> Result:
+    """Run a command; `prefix` is put before each line of its output."""
+    print(f"\n{prefix}--- {part}: {command}", flush=True)
     process = subprocess.Popen(
         command,
         shell=True,
@@ -104,30 +157,36 @@ def _failures_of(
         errors="replace",
         start_new_session=True,
     )
-    tests: list[str] = []
-    printing = threading.Thread(target=_print_lines, args=(process, mark, tests), daemon=True)
+    result = Result()
+    printing = threading.Thread(target=_print_lines, args=(process, prefix, result), daemon=True)
     printing.start()
     try:
         process.wait(min(max(0, give_up_at - time.monotonic()), threading.TIMEOUT_MAX))
     except subprocess.TimeoutExpired:
-        print(f"{mark}--- stopped, for the run is over its limit: {command}", flush=True)
+        print(f"{prefix}--- stopped, for the run is over its limit: {command}", flush=True)
         _stop(process, printing)
-        return [*tests, f"stopped: {command}"]
+        result.failures.append(f"stopped: {command}")
+        return result
     except BaseException:
         _stop(process, printing)
         raise
     printing.join(STOP_SECONDS)
-    status = process.wait()
-    return [*tests, f"exit status {status}: {command}"] if status else []
+    if status := process.wait():
+        result.failures.append(f"exit status {status}: {command}")
+    else:
+        result.failures.clear()  # a test that ran within a test and failed there
+    return result
 
 
-def _print_lines(process: subprocess.Popen[str], mark: str, failed_tests: list[str]) -> None:
+def _print_lines(process: subprocess.Popen[str], prefix: str, result: Result) -> None:
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:
-            print(f"{mark}{line}", end="", flush=True)
+            print(f"{prefix}{line}", end="", flush=True)
             if line.startswith(("FAILED ", "ERROR ")):  # of pytest's short summary
-                failed_tests.append(line.rstrip())
+                result.failures.append(line.rstrip())
+            elif match := DURATION.match(line):
+                result.durations.append((float(match[1]), match[2]))
 
 
 def _stop(process: subprocess.Popen[str], printing: threading.Thread) -> None:
@@ -140,4 +199,6 @@ def _stop(process: subprocess.Popen[str], printing: threading.Thread) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

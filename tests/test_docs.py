@@ -95,7 +95,9 @@ def test_the_site_has_every_page_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize(
+    "name", [RUN[0], *(pytest.param(name, marks=pytest.mark.long) for name in RUN[1:])]
+)
 def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> None:
     assert check_page(name, tmp_path) >= 5
 

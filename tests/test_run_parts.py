@@ -15,53 +15,79 @@ from . import run_parts
 
 ROOT = Path(__file__).parent.parent
 BUDGET = tomllib.loads((ROOT / "tests/budget.toml").read_text())
-PARTS = {part["name"]: part for part in BUDGET["part"]}
+PARTS: dict[str, dict[str, Any]] = BUDGET["part"]
 
 
-def test_the_parts_fit_the_budget() -> None:
-    minutes = [part["minutes"] for part in BUDGET["part"] if not part.get("again")]
-    assert sum(minutes) <= 45 < BUDGET["limit_minutes"]
-    assert PARTS["lint"]["minutes"] + PARTS["quick"]["minutes"] <= 3
+def minutes_of(command: str) -> float:
+    return sum(float(PARTS[part]["minutes"]) for part in BUDGET["command"][command]["parts"])
 
 
-def test_quick_is_unit_without_what_is_slow() -> None:
-    (quick,), unit = PARTS["quick"]["commands"], PARTS["unit"]["commands"][0]
-    assert quick.replace(" and not slow", "").replace("-n 4", "-n 3") == unit
+def test_commands_fit_their_budget() -> None:
+    assert minutes_of("quick") <= 3
+    assert minutes_of("test") <= 12
+    assert minutes_of("test") + minutes_of("test-all") <= 45
+    for command, table in BUDGET["command"].items():
+        assert minutes_of(command) < table["limit_minutes"], command
 
 
-def test_what_is_there_again_runs_by_its_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_part_belongs_to_a_command() -> None:
+    assert {part for table in BUDGET["command"].values() for part in table["parts"]} == set(PARTS)
+
+
+def expression(part: str) -> str:
+    """The marker expression of a part's first command."""
+    match = re.search(r"-m '([^']+)'", PARTS[part]["commands"][0])
+    assert match is not None
+    return match[1]
+
+
+def test_every_unit_test_runs_in_test_or_in_test_all() -> None:
+    assert expression("unit") == "not spark and not long"
+    assert expression("long") == "not spark and (long or sized)"
+    assert expression("quick") == "not spark and not slow and not long"
+
+
+def test_every_client_test_runs_in_test_or_in_test_all() -> None:
+    makefile = (ROOT / "compat-tests/Makefile").read_text()
+    assert "-m sample" in makefile.partition("\nsample:")[2].partition("\n\n")[0]
+    assert any("-m 'not sample'" in command for command in PARTS["clients"]["commands"])
+
+
+def test_a_command_runs_its_parts_or_those_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
-    def note(part: dict[str, Any], give_up_at: float) -> tuple[float, list[str]]:
-        ran.append(part["name"])
-        return 0.0, []
+    def note(name: str, part: dict[str, Any], give_up_at: float) -> run_parts.Result:
+        ran.append(name)
+        return run_parts.Result()
 
     monkeypatch.setattr(run_parts, "run", note)
-    assert run_parts.main([]) == 0
-    assert ran == [name for name in PARTS if name != "quick"]
+    assert run_parts.main("test") == 0
+    assert ran == ["lint", "unit"]
     ran.clear()
-    assert run_parts.main(["quick", "lint"]) == 0
-    assert ran == ["lint", "quick"]
+    assert run_parts.main("test", ["lint"]) == 0
+    assert ran == ["lint"]
 
 
-def part(*commands: str, **more: Any) -> dict[str, Any]:
-    return {"name": "sample", "commands": list(commands), **more}
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_parts.main("all") == 2
+    assert "use quick, test, test-all" in capsys.readouterr().out
+    assert run_parts.main("test", ["clients"]) == 2
+    assert "no part clients in test: use lint, unit" in capsys.readouterr().out
 
 
-def failures_of(*commands: str, **more: Any) -> list[str]:
-    return run_parts.run(part(*commands, **more))[1]
+def failures_of(*commands: str) -> list[str]:
+    return run_parts.run("sample", {"commands": list(commands)}).failures
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_part_fails_with_any_of_its_commands(
-    at_once: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert failures_of("echo one", "echo two >&2", at_once=at_once) == []
-    assert failures_of("false", "true", at_once=at_once) == ["exit status 1: false"]
-    assert failures_of("true", "exit 3", at_once=at_once) == ["exit status 3: exit 3"]
+def test_a_part_fails_with_any_of_its_commands(capfd: pytest.CaptureFixture[str]) -> None:
+    assert failures_of("echo alone") == []
+    assert failures_of("echo one", "echo two >&2") == []
+    assert failures_of("false", "true") == ["exit status 1: false"]
+    assert failures_of("true", "exit 3") == ["exit status 3: exit 3"]
     said = capfd.readouterr().out
-    assert ("1| one\n" if at_once else "\none\n") in said
-    assert ("2| two\n" if at_once else "\ntwo\n") in said
+    assert "\nalone\n" in said
+    assert "1| one\n" in said
+    assert "2| two\n" in said
 
 
 def test_byte_code_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +100,7 @@ def test_commands_at_once_do_not_wait_for_each_other(tmp_path: Path) -> None:
         "touch {0}/{1}; for i in $(seq 200); do test -e {0}/{2} && exit 0; sleep 0.05; done; exit 1"
     )
     both = [meet.format(tmp_path, *names) for names in (("a", "b"), ("b", "a"))]
-    assert failures_of(*both, at_once=True) == []
+    assert failures_of(*both) == []
 
 
 SAMPLE = """
@@ -89,8 +115,16 @@ def test_that_takes_long():
 def test_the_slowest_tests_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
     command = f"{sys.executable} -m pytest -q -p no:cacheprovider --rootdir={tmp_path} {tmp_path}"
-    assert failures_of(command) == []
-    assert "s call     test_sample.py::test_that_takes_long" in capfd.readouterr().out
+    result = run_parts.run("sample", {"commands": [command]})
+    assert result.failures == []
+    assert [name for _, name in result.durations] == ["test_sample.py::test_that_takes_long"]
+    results = {"sample": result, "other": run_parts.Result(durations=[(99.0, "slower.py::test")])}
+    capfd.readouterr()
+    run_parts._print_slowest(results)
+    said = capfd.readouterr().out.splitlines()
+    assert said[1] == "the 10 slowest tests:"
+    assert said[2].split() == ["99.0", "s", "slower.py::test"]
+    assert said[3].split()[1:] == ["s", "test_sample.py::test_that_takes_long"]
 
 
 FAILING_SAMPLE = """
@@ -111,9 +145,12 @@ def test_what_failed_is_named_at_the_end(
 ) -> None:
     (tmp_path / "test_sample.py").write_text(FAILING_SAMPLE)
     command = f"{sys.executable} -m pytest -q -p no:cacheprovider --rootdir={tmp_path} {tmp_path}"
-    budget = {**BUDGET, "part": [part(command, "true", minutes=1)]}
+    budget = {
+        "command": {"test": {"parts": ["sample"], "limit_minutes": 1}},
+        "part": {"sample": {"commands": [command], "minutes": 1}},
+    }
     monkeypatch.setattr(tomllib, "loads", lambda _: budget)
-    assert run_parts.main([]) == 1
+    assert run_parts.main("test") == 1
     *_, said = capfd.readouterr().out.partition("\nfailed:\n")
     fails, cannot_start, exits, *_ = said.splitlines()
     assert re.search(r"FAILED .*test_sample.py::test_that_fails", fails)
@@ -127,9 +164,9 @@ def test_what_hangs_is_stopped(
 ) -> None:
     monkeypatch.setattr(run_parts, "STOP_SECONDS", 2)
     hangs = "echo so far; trap 'exit 0' INT; sleep 1000 & wait"
-    minutes, failures = run_parts.run(part(hangs), time.monotonic() + 3)
-    assert failures == [f"stopped: {hangs}"]
-    assert minutes < 5
+    result = run_parts.run("sample", {"commands": [hangs]}, time.monotonic() + 3)
+    assert result.failures == [f"stopped: {hangs}"]
+    assert result.minutes < 5
     said = capfd.readouterr().out
     assert "so far\n" in said
     assert "stopped, for the run is over its limit" in said
@@ -139,7 +176,7 @@ def test_nobody_waits_for_what_a_command_leaves_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run_parts, "STOP_SECONDS", 0.1)
-    assert run_parts.run(part("setsid sleep 60 & true"))[0] < 0.5
+    assert run_parts.run("sample", {"commands": ["setsid sleep 60 & true"]}).minutes < 0.5
 
 
 def test_the_time_stands_beside_its_budget(
@@ -147,8 +184,8 @@ def test_the_time_stands_beside_its_budget(
 ) -> None:
     lint, unit = (PARTS[name]["minutes"] for name in ("lint", "unit"))
     took = {"lint": 0.4, "unit": unit + 1.0}
-    monkeypatch.setattr(run_parts, "run", lambda part, _: (took[part["name"]], []))
-    assert run_parts.main(["lint", "unit"]) == 0
+    monkeypatch.setattr(run_parts, "run", lambda name, *_: run_parts.Result(took[name]))
+    assert run_parts.main("test") == 0
     rows = capsys.readouterr().out.splitlines()[-3:]
     over = ["passed,", "over", "its", "budget"]
     assert rows[0].split() == ["lint", "0.4", f"{lint:.1f}", "passed"]

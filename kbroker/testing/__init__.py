@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from .external import ExternalKafka
     from .fault import Fault, UnfiredFault
     from .host import BrokerThread
-    from .kit import WaitTimeout
+    from .kit import KafkaRecord, WaitTimeout
     from .local import LocalBroker
-    from .records import KafkaRecord
     from .snapshot import Snapshot
     from .unittest_case import KafkaTestCase
 
@@ -38,7 +37,7 @@ _MODULES = {
     "BrokerThread": "host",
     "ExternalKafka": "external",
     "Fault": "fault",
-    "KafkaRecord": "records",
+    "KafkaRecord": "kit",
     "KafkaTestCase": "unittest_case",
     "LocalBroker": "local",
     "Snapshot": "snapshot",

@@ -37,7 +37,6 @@ from .fault_injector import FaultInjector
 from .given import Config, Topics, kit_properties, topics_of
 from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .log_tail import LogTail
-from .names import api_key
 from .node_verbs import NodeVerbs
 from .releases import limits_of
 from .rules import Asked, Faults
@@ -103,11 +102,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         return self.broker.bootstrap_servers
 
     async def allow(self, user: str, *rights: str) -> None:
-        """Let a user do something from now on: `allow("alice", "READ topic orders")`.
-
-        A right that begins with DENY takes it away. "*" is everybody. Raises ValueError for what is no
-        right, and for a broker that was made without ACLs.
-        """
+        """Let a user do something from now on, as `LocalBroker.allow`. Raises ValueError."""
         await self.add_rules(self._secured.more_rules({user: rights}))
 
     async def add_rules(self, rules: Iterable[Acl]) -> None:
@@ -131,27 +126,22 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         await self.wait_until(look, "the broker to come to rest", timeout, group=group)
 
     async def wait_for_request(
-        self,
-        api: ApiKey | str,
-        client_id: str | None = None,
-        count: int = 1,
-        timeout: float = WAIT_SECONDS,
+        self, api: ApiKey, client_id: str | None, count: int, timeout: float
     ) -> None:
         """Wait until clients (or the one named) have sent so many requests of an API."""
-        key = api if isinstance(api, ApiKey) else api_key(api)
 
         async def look() -> tuple[bool, str]:
             seen = sum(
                 number
                 for (asked, client), number in self.faults.counts.items()
-                if asked == key and client_id in (None, client)
+                if asked == api and client_id in (None, client)
             )
             return seen >= count, f"{seen} of them"
 
-        await self.wait_until(look, f"{count} {key.api_name} requests", timeout)
+        await self.wait_until(look, f"{count} {api.api_name} requests", timeout)
 
     async def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> None:
-        """Wait until a fault has hit so many requests; its `wait` does the same."""
+        """Wait until a fault has hit so many requests."""
 
         async def look() -> tuple[bool, str]:
             return rule.hits >= hits, self.faults.report(rule)
@@ -233,11 +223,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
     # -- snapshots
 
     async def snapshot(self) -> Snapshot:
-        """What the broker holds now: records, offsets, groups, producers, settings, clocks.
-
-        Takes the same time however much that is: in memory the bytes are shared, in a data folder
-        the files of closed segments are (each log begins a new segment for that).
-        """
+        """What it holds now; see `LocalBroker.snapshot`."""
         if len(self.broker.nodes) > 1:
             raise ValueError("a snapshot is of a broker with one node, this one has several")
         return await take_snapshot(self.broker.node, self._store, self.clock.readings())

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from .kit import WAIT_SECONDS
-from .records import KafkaRecord, Value, to_bytes
+from .kit import WAIT_SECONDS, KafkaRecord, Value, to_bytes
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 

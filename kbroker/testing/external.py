@@ -11,7 +11,7 @@ from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
 
 from .host import BrokerThread, Held
-from .kit import CLIENT_ID
+from .kit import CLIENT_ID, WAIT_SECONDS
 from .local import KafkaHandle, LocalBroker
 from .outside import QUIET_SECONDS, OutsideKit
 from .real_time import RealClock
@@ -77,6 +77,12 @@ class ExternalKafka(KafkaHandle):
     def create_anew(self, name: str, partitions: int) -> None:
         """Create a topic that is empty, whatever there was of that name. Raises KafkaError."""
         self._do(self._kit.create_anew, name, partitions)
+        self._known.forget(name)
+
+    def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
+        """As in `KafkaHandle`, with a weaker `settled`."""
+        self._kit.name_topic(topic)
+        super().expect_nothing(topic, timeout)
 
     def close(self) -> None:
         """Close the connections. In a forked child this does nothing: the parent has them."""

@@ -7,9 +7,10 @@ it, any other one is asked again after a pause.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
@@ -31,9 +32,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
 from .given import AT_REST, Config, Partitions, check_number, group_state, partitions_of, properties
-from .known_records import KnownRecords
 from .presence import Presence
-from .records import Headers, KafkaRecord, Value, headers_of, to_bytes
 
 T = TypeVar("T")
 
@@ -42,6 +41,13 @@ CLIENT_ID = "kbroker-kit"
 WAIT_SECONDS = 5.0
 POLL_SECONDS = 0.03
 CREATE_TRIES = 3
+
+Value = bytes | str | None | dict[str, Any] | list[Any] | int | float | bool
+"""What a test may produce: bytes as they are, text as UTF-8, everything else as JSON."""
+
+
+Headers = Mapping[str, Value] | Iterable[tuple[str, Value]]
+"""Names with their values; as pairs, a name may come more than once."""
 
 SHOWN_MAX = 5
 """Records that a report shows."""
@@ -78,6 +84,29 @@ class WaitTimeout(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """A record as it lies in a topic. `timestamp` is in ms since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The value as text."""
+        return (self.value or b"").decode()
+
+    @property
+    def json(self) -> Any:
+        """The value as JSON."""
+        return json.loads(self.value or b"null")
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """What a wait for records has seen: those that match, and the others of the topic.
 
@@ -97,6 +126,27 @@ class Found:
         return "\n  ".join(lines)
 
 
+def to_bytes(value: Value) -> bytes | None:
+    """A key or value as it is produced."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+
+
+def headers_of(given: Headers) -> tuple[tuple[str, bytes | None], ...]:
+    """Headers as they are produced. Raises ValueError."""
+    found: list[tuple[str, bytes | None]] = []
+    for pair in given.items() if isinstance(given, Mapping) else given:
+        match pair:
+            case [str(name), value]:
+                found.append((name, to_bytes(value)))
+            case _:
+                raise ValueError(
+                    f'headers are {{"name": "value"}} or [("name", "value"), ...], not {given!r}'
+                )
+    return tuple(found)
+
+
 class Kit:
     """Operations on one cluster.
 
@@ -114,7 +164,6 @@ class Kit:
         self._changes = changes
         self._now_ms = now_ms
         self.presence = Presence()
-        self.known = KnownRecords()
         self.created: list[str] = []
         """Topics that were created here and not deleted since."""
 
@@ -150,7 +199,6 @@ class Kit:
         check(code, message)
         self.created = [each for each in self.created if each != name]
         await self._wait_until_gone({name})
-        self.known.forget(name)
 
     async def delete_created(self) -> None:
         """Delete the topics that were created here, as far as they are still there."""
@@ -212,9 +260,7 @@ class Kit:
         except NoSuchPartition as error:
             raise ValueError(f"{error.what}; None places the record by its key") from None
         (written,) = await producer.write({place: [record]})
-        received = _received(written.partition, written.placed[0])
-        self.known.add([received])
-        return received
+        return _received(written.partition, written.placed[0])
 
     async def partitions(self, topic: str) -> list[Partition]:
         """The partitions of a topic; none when it does not exist."""
@@ -303,32 +349,8 @@ class Kit:
     # -- waits
 
     async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until nothing is on its way any more, or nothing in one group. Raises WaitTimeout.
-
-        See `RunningBroker.settled`, and `OutsideKit.settled` for what that means of a cluster that
-        runs elsewhere.
-        """
+        """Wait until nothing is on its way any more, or in one group. Raises WaitTimeout."""
         raise NotImplementedError
-
-    async def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
-        """Everything settles, and the topic has no record but those that this test has produced
-        with `produce`, or has been given by `expect` or `wait_for`, or that were there before.
-
-        Raises AssertionError with the records that came.
-        """
-        await self.settled(timeout=timeout)
-        there = await self._wait_for(topic, 0)  # it need not exist
-        came = self.known.others(there)
-        if came:
-            lines = "\n  ".join(map(str, came))
-            raise AssertionError(
-                f"nothing was expected in {topic!r} beside what the test has produced, expected or "
-                f"waited for; there came\n  {lines}"
-            )
-
-    async def begin(self) -> None:
-        """From here on, records are new to the test."""
-        self.known.begin(await self.ends())
 
     def why(self, *, group: str | None = None, topic: str | None = None) -> str:
         """What is known of why something about a group or topic did not happen."""
@@ -386,50 +408,25 @@ class Kit:
         count: int | None = None,
         match: Callable[[KafkaRecord], bool] | None = None,
         timeout: float = WAIT_SECONDS,
-    ) -> list[KafkaRecord]:
-        """Wait until a topic has `count` records (1) for which `match` is true; returns those.
-
-        Raises WaitTimeout.
-        """
-        found = await self._wait_for(topic, 1 if count is None else count, match, timeout)
-        self.known.add(found)
-        return found
-
-    async def wait_for_expected(
-        self,
-        topic: str,
-        match: Callable[[KafkaRecord], bool],
-        timeout: float,
         *,
-        what: str,
-        nearness: Callable[[KafkaRecord], int],
-    ) -> KafkaRecord:
-        """Wait for the first record for which `match` is true.
-
-        Parameters, for the message of a failure: `what` says in words what is waited for,
-        `nearness` how close another record comes to it. Raises WaitTimeout.
-        """
-        (found, *_) = await self._wait_for(topic, 1, match, timeout, what, nearness)
-        self.known.add([found])
-        return found
-
-    async def _wait_for(
-        self,
-        topic: str,
-        count: int,
-        match: Callable[[KafkaRecord], bool] | None = None,
-        timeout: float = WAIT_SECONDS,
         what: str | None = None,
         nearness: Callable[[KafkaRecord], int] = lambda record: 0,
     ) -> list[KafkaRecord]:
+        """Wait until a topic has `count` records (1) for which `match` is true; returns those.
+
+        Parameters, for the message of a failure: `what` says in words what is waited for,
+        `nearness` how close another record comes to it.
+        """
+        wanted = 1 if count is None else count
+
         async def look() -> tuple[bool, Found]:
             matching: list[KafkaRecord] = []
             others: list[KafkaRecord] = []
             for each in await self._records(topic):
                 (matching if match is None or match(each) else others).append(each)
-            return len(matching) >= count, Found(matching, others, nearness)
+            return len(matching) >= wanted, Found(matching, others, nearness)
 
-        what = what or f"{count} records in {topic!r}"
+        what = what or f"{wanted} records in {topic!r}"
         return (await self.wait_until(look, what, timeout, topic=topic)).matching
 
     async def wait_for_group(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from kbroker.client.topics import Partition
 
-from .records import KafkaRecord
+from .kit import KafkaRecord
 
 Place = tuple[str, int, int, bytes | None, bytes | None]
 

@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from kbroker.broker import Service
+from kbroker.client.groups import Group
+from kbroker.client.topics import Partition
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 from kbroker.security.acls import Acl
@@ -31,23 +33,26 @@ from .async_broker import (
     lately,
     run_broker,
 )
-from .blocking import blocking
 from .clock import MovableClock, milliseconds
 from .disk import Disk, DiskOrders, PowerCut
 from .expectation import Expectation
 from .fault import NO_REGISTRY, Arming, check_faults
-from .given import Config, Topics, kit_properties, topics_of
+from .given import Config, Partitions, Topics, kit_properties, topics_of
 from .host import BrokerThread, Held
 from .kit import (
     POLL_SECONDS,
     WAIT_SECONDS,
+    Headers,
+    KafkaRecord,
     Kit,
+    Value,
     WaitTimeout,
 )
-from .local_nodes import LocalNodes, in_broker
+from .known_records import KnownRecords
+from .local_nodes import LocalNodes
 from .log_tail import LogTail
+from .names import api_key
 from .real_time import steady_seconds
-from .records import KafkaRecord
 from .registry_fault import FaultyApp
 from .rules import Faults
 from .schedule import AnyRule
@@ -62,18 +67,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _ask(handle: KafkaHandle, call: Callable[[Kit], Awaitable[T]]) -> T:
-    """Call a verb on what runs now."""
-    return handle._do(call, handle._kit)
-
-
-def _watch(handle: KafkaHandle, call: Callable[[Kit], Awaitable[T]]) -> T:
-    """Call a verb that goes on when the broker is restarted meanwhile."""
-    return handle._do(call, handle._watched)
-
-
 class KafkaHandle:
-    """A cluster in the hands of a test: the verbs of `Kit`, without async.
+    """A cluster in the hands of a test: the calls of `Kit`, without async.
 
     Get a broker of your own with `LocalBroker`, one that runs elsewhere with
     `kbroker.testing.ExternalKafka`.
@@ -82,6 +77,7 @@ class KafkaHandle:
     _thread: BrokerThread
 
     def __init__(self) -> None:
+        self._known = KnownRecords()
         self._unspoken: list[Expectation] = []
         """Those that nobody has waited for yet."""
 
@@ -102,21 +98,97 @@ class KafkaHandle:
     def _do(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.call(partial(call, *args, **kwargs))
 
-    create_topic = blocking(Kit.create_topic, _ask)
-    delete_topic = blocking(Kit.delete_topic, _ask)
-    topics = blocking(Kit.topics, _ask)
-    produce = blocking(Kit.produce, _ask)
-    records = blocking(Kit.records, _ask)
-    group = blocking(Kit.group, _ask)
-    committed = blocking(Kit.committed, _ask)
-    lag = blocking(Kit.lag, _ask)
-    wait_for = blocking(Kit.wait_for, _watch)
-    wait_for_group = blocking(Kit.wait_for_group, _watch)
-    wait_for_assignment = blocking(Kit.wait_for_assignment, _watch)
-    wait_for_commit = blocking(Kit.wait_for_commit, _watch)
-    wait_for_lag = blocking(Kit.wait_for_lag, _watch)
-    settled = blocking(Kit.settled, _watch)
-    expect_nothing = blocking(Kit.expect_nothing, _watch)
+    def create_topic(self, name: str, partitions: int = 1, configs: Config | None = None) -> None:
+        """Create a topic; it is usable when this returns. Raises KafkaError."""
+        self._do(self._kit.create_topic, name, partitions, configs)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; it is gone for every client when this returns. Raises KafkaError."""
+        self._do(self._kit.delete_topic, name)
+        self._known.forget(name)
+
+    def topics(self) -> dict[str, int]:
+        """The topics of users, with the number of their partitions."""
+        return self._do(self._kit.topics)
+
+    def produce(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Value = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> KafkaRecord:
+        """Append one record; see `Kit.produce`."""
+        record = self._do(
+            self._kit.produce,
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp=timestamp,
+        )
+        self._known.add([record])
+        return record
+
+    def records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
+        """All records of a topic in order of time; see `Kit.records`. Raises NoSuchTopic."""
+        return self._do(self._kit.records, topic, committed=committed)
+
+    def group(self, name: str) -> Group | None:
+        """A group as its coordinator describes it; None when there is none of that name."""
+        return self._do(self._kit.group, name)
+
+    def committed(self, group: str) -> dict[Partition, int]:
+        """The offsets that a group has committed."""
+        return self._do(self._kit.committed, group)
+
+    def lag(self, group: str) -> int:
+        """Records that a group has still to read; see `Kit.lag`. Raises NoSuchGroup."""
+        return self._do(self._kit.lag, group)
+
+    def wait_for(
+        self,
+        topic: str,
+        count: int | None = None,
+        match: Callable[[KafkaRecord], bool] | None = None,
+        timeout: float = WAIT_SECONDS,
+    ) -> list[KafkaRecord]:
+        """Wait for records; see `Kit.wait_for`. Raises WaitTimeout."""
+        found = self._do(self._watched.wait_for, topic, count, match, timeout)
+        self._known.add(found)
+        return found
+
+    def wait_for_group(
+        self,
+        group: str,
+        members: int | None = None,
+        state: str | None = "Stable",
+        timeout: float = WAIT_SECONDS,
+    ) -> Group:
+        """Wait until a group is in a state (None: any) with so many members (None: any)."""
+        return self._do(self._watched.wait_for_group, group, members, state, timeout)
+
+    def wait_for_assignment(
+        self, group: str, partitions: Partitions, timeout: float = WAIT_SECONDS
+    ) -> Group:
+        """Wait until the members of a group have exactly these partitions between them."""
+        return self._do(self._watched.wait_for_assignment, group, partitions, timeout)
+
+    def wait_for_commit(
+        self, group: str, topic: str, partition: int, offset: int, timeout: float = WAIT_SECONDS
+    ) -> int:
+        """Wait until a group has committed `offset` or a later one; returns what it has."""
+        return self._do(self._watched.wait_for_commit, group, topic, partition, offset, timeout)
+
+    def wait_for_lag(
+        self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
+    ) -> dict[Partition, int]:
+        """Wait until a group lags by at most `lag` records; see `Kit.wait_for_lag`."""
+        return self._do(self._watched.wait_for_lag, group, lag, timeout)
 
     def expect(self, topic: str) -> Expectation:
         """A sentence about a record to come: `expect("orders").key("a").within("2s")`."""
@@ -127,33 +199,44 @@ class KafkaHandle:
     def _wait_for_expected(self, expected: Expectation, timeout: float) -> KafkaRecord:
         if expected in self._unspoken:
             self._unspoken.remove(expected)
-        return self._do(
-            self._watched.wait_for_expected,
+        (found, *_) = self._do(
+            self._watched.wait_for,
             expected.topic,
+            None,
             expected.matches,
             timeout,
             what=str(expected),
             nearness=expected.nearness,
         )
+        self._known.add([found])
+        return found
+
+    # -- rest
+
+    def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until nothing is on its way any more; see `RunningBroker.settled`, and
+        `OutsideKit.settled` for what that means of a cluster that runs elsewhere."""
+        self._do(self._watched.settled, group, timeout)
+
+    def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
+        """Everything settles, and the topic has no record but those that this test has produced
+        with `produce`, or has been given by `expect` or `wait_for`, or that were there before.
+
+        Raises AssertionError with the records that came.
+        """
+        self.settled(timeout=timeout)
+        there = self._do(self._kit.wait_for, topic, 0)  # it need not exist
+        came = self._known.others(there)
+        if came:
+            lines = "\n  ".join(map(str, came))
+            raise AssertionError(
+                f"nothing was expected in {topic!r} beside what the test has produced, expected or "
+                f"waited for; there came\n  {lines}"
+            )
 
     def _begin(self) -> None:
         """From here on, records are new to the test."""
-        self._do(self._kit.begin)
-
-
-def _ask_broker(handle: LocalBroker, call: Callable[[RunningBroker], Awaitable[T]]) -> T:
-    """Call a verb on the broker that runs now."""
-    return handle._do(call, handle.running)
-
-
-def _watch_broker(handle: LocalBroker, call: Callable[[RunningBroker], Awaitable[T]]) -> T:
-    """Call a verb that goes on when the broker is restarted meanwhile."""
-    return handle._do(call, handle._watched)
-
-
-def _bring_about(handle: LocalBroker, call: Callable[[RunningBroker], Awaitable[None]]) -> None:
-    """Call a verb that may bring the broker to the point of a crash."""
-    handle._bring_about(call)
+        self._known.begin(self._do(self._kit.ends))
 
 
 class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
@@ -471,7 +554,13 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
 
     # -- who may do what
 
-    allow = blocking(RunningBroker.allow, in_broker)
+    def allow(self, user: str, *rights: str) -> None:
+        """Let a user do something from now on: `allow("alice", "READ topic orders")`.
+
+        A right that begins with DENY takes it away. "*" is everybody. Raises ValueError for what is no
+        right, and for a broker that was made without ACLs.
+        """
+        self.run_in_broker(lambda running: running.allow(user, *rights))
 
     def connections(self) -> int:
         """How many clients are connected; nobody is to a broker that is stopped."""
@@ -563,11 +652,21 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
 
     # -- rest
 
-    wait_for_request = blocking(RunningBroker.wait_for_request, _watch_broker)
+    def wait_for_request(
+        self, api: str, client_id: str | None = None, count: int = 1, timeout: float = WAIT_SECONDS
+    ) -> None:
+        """Wait until clients (or the one named) have sent so many requests of an API."""
+        self._do(self._watched.wait_for_request, api_key(api), client_id, count, timeout)
 
     # -- snapshots
 
-    snapshot = blocking(RunningBroker.snapshot, in_broker)
+    def snapshot(self) -> Snapshot:
+        """What the broker holds now: records, offsets, groups, producers, settings, clocks.
+
+        Takes the same time however much that is: in memory the bytes are shared, in a data folder
+        the files of closed segments are (each log begins a new segment for that).
+        """
+        return self.run_in_broker(RunningBroker.snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Hold what `snapshot` does, on the same port.
@@ -628,13 +727,18 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         """Wait until a fault has hit so many requests; its `wait` does the same."""
         self._do(self._watched.wait_for_hits, rule, hits, timeout)
 
-    cap_versions = blocking(RunningBroker.cap_versions, _ask_broker)
-    expire_member = blocking(RunningBroker.expire_member, _ask_broker)
+    def cap_versions(self, versions: str | Mapping[str, int | None] | None) -> None:
+        """Play an older broker; see `RunningBroker.cap_versions`."""
+        self._do(self.running.cap_versions, versions)
+
+    def expire_member(self, group: str, member: str) -> list[str]:
+        """End the session of a group's member now; see `StateVerbs.expire_member`."""
+        return self._do(self.running.expire_member, group, member)
 
     def fence_producer(
         self, producer_id: int | None = None, *, transactional_id: str | None = None
     ) -> list[int]:
-        """As `StateVerbs.fence_producer`; none if the broker crashes meanwhile, as `crash_at` asked."""
+        """Let a newer instance of a producer have taken over; see `StateVerbs.fence_producer`."""
         fenced: list[int] = []
 
         async def fence(broker: RunningBroker) -> None:
@@ -645,11 +749,29 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         self._bring_about(fence)
         return fenced
 
-    abort_transaction = blocking(RunningBroker.abort_transaction, _bring_about)
-    expire_transaction = blocking(RunningBroker.expire_transaction, _bring_about)
-    offset_out_of_range = blocking(RunningBroker.offset_out_of_range, _ask_broker)
-    move_leader = blocking(RunningBroker.move_leader, _ask_broker)
-    move_coordinator = blocking(RunningBroker.move_coordinator, _ask_broker)
+    def abort_transaction(self, transactional_id: str) -> None:
+        """Abort an open transaction; see `StateVerbs.abort_transaction`."""
+        self._bring_about(lambda broker: broker.abort_transaction(transactional_id))
+
+    def expire_transaction(self, transactional_id: str) -> None:
+        """Let an open transaction have lasted too long; see `StateVerbs.expire_transaction`."""
+        self._bring_about(lambda broker: broker.expire_transaction(transactional_id))
+
+    def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
+        """Lose all records of a partition; see `StateVerbs.offset_out_of_range`."""
+        return self._do(self.running.offset_out_of_range, topic, partition)
+
+    def move_leader(
+        self, topic: str, partition: int | None = None, *, to: int | None = None
+    ) -> None:
+        """Let another node lead, or elect leaders anew; see `StateVerbs.move_leader`."""
+        self._do(self.running.move_leader, topic, partition, to=to)
+
+    def move_coordinator(
+        self, group: str | None = None, *, transactional_id: str | None = None
+    ) -> None:
+        """Let a coordinator move; see `StateVerbs.move_coordinator`."""
+        self._do(self.running.move_coordinator, group, transactional_id=transactional_id)
 
     def report(self) -> str:
         """What it holds and what it was asked lately, for a person who looks at a failed test."""

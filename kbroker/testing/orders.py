@@ -13,11 +13,10 @@ import inspect
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kbroker.client.errors import ClientError
 from kbroker.client.groups import Group
-from kbroker.client.topics import Partition
 from kbroker.net.server import CannotListen
 from kbroker.protocol.errors import KafkaError
 from kbroker.text.documents import read_json
@@ -25,9 +24,8 @@ from kbroker.text.documents import read_json
 from .fault import NO_REGISTRY
 from .fault_words import call_rule_of, rule_of
 from .host import BrokerThread
-from .kit import WAIT_SECONDS
+from .kit import WAIT_SECONDS, KafkaRecord, Value
 from .local import LocalBroker
-from .records import KafkaRecord, Value
 from .schedule import AnyRule
 from .snapshot import Snapshot
 
@@ -43,7 +41,6 @@ EXPECTED = (
 )
 """What an order can end with whose words make no sense, or whose broker has no such thing."""
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 class NoOrder(ValueError):
@@ -109,14 +106,14 @@ class Orders:
         return {
             "create_topic": _silent(broker.create_topic),
             "delete_topic": _silent(broker.delete_topic),
-            "topics": _answering(broker.topics, lambda topics: {"topics": topics}),
+            "topics": lambda: {"topics": broker.topics()},
             "produce": self._produce,
-            "records": _answering(broker.records, _listed),
+            "records": self._records,
             "group": self._group,
-            "committed": _answering(broker.committed, _offsets),
-            "lag": _answering(broker.lag, lambda lag: {"lag": lag}),
+            "committed": self._committed,
+            "lag": lambda group: {"lag": broker.lag(group)},
             "explain": self._explain,
-            "report": _answering(broker.report, lambda report: {"report": report}),
+            "report": lambda: {"report": broker.report()},
         }
 
     def _produce(
@@ -138,9 +135,16 @@ class Orders:
         )
         return {"record": _record(record)}
 
+    def _records(self, topic: str, committed: bool = True) -> Answer:
+        return _listed(self._broker.records(topic, committed=committed))
+
     def _group(self, group: str) -> Answer:
         found = self._broker.group(group)
         return {"group": found and _described(found)}
+
+    def _committed(self, group: str) -> Answer:
+        offsets = self._broker.committed(group)
+        return {"committed": [[*partition, offset] for partition, offset in offsets.items()]}
 
     def _explain(
         self,
@@ -175,8 +179,8 @@ class Orders:
             "wait_for": self._wait_for,
             "expect": self._expect,
             "expect_nothing": _silent(broker.expect_nothing),
-            "wait_for_group": _answering(broker.wait_for_group, _group_answer),
-            "wait_for_assignment": _answering(broker.wait_for_assignment, _group_answer),
+            "wait_for_group": self._wait_for_group,
+            "wait_for_assignment": self._wait_for_assignment,
             "wait_for_commit": _silent(broker.wait_for_commit),
             "wait_for_lag": _silent(broker.wait_for_lag),
             "wait_for_request": _silent(broker.wait_for_request),
@@ -203,6 +207,21 @@ class Orders:
             expected.json(**json)
         return {"record": _record(expected.within(timeout))}
 
+    def _wait_for_group(
+        self,
+        group: str,
+        members: int | None = None,
+        state: str | None = "Stable",
+        timeout: float = WAIT_SECONDS,
+    ) -> Answer:
+        return {"group": _described(self._broker.wait_for_group(group, members, state, timeout))}
+
+    def _wait_for_assignment(
+        self, group: str, partitions: Iterable[Any], timeout: float = WAIT_SECONDS
+    ) -> Answer:
+        found = self._broker.wait_for_assignment(group, partitions, timeout)
+        return {"group": _described(found)}
+
     # -- faults, events, time
 
     def _on_faults(self) -> dict[str, Callable[..., Answer]]:
@@ -216,13 +235,11 @@ class Orders:
             "check": _silent(broker.check_faults),
             "move_leader": _silent(broker.move_leader),
             "move_coordinator": _silent(broker.move_coordinator),
-            "expire_member": _answering(broker.expire_member, lambda ids: {"members": ids}),
-            "fence_producer": _answering(broker.fence_producer, lambda ids: {"producer_ids": ids}),
+            "expire_member": lambda group, member: {"members": broker.expire_member(group, member)},
+            "fence_producer": self._fence_producer,
             "abort_transaction": _silent(broker.abort_transaction),
             "expire_transaction": _silent(broker.expire_transaction),
-            "offset_out_of_range": _answering(
-                broker.offset_out_of_range, lambda offset: {"offset": offset}
-            ),
+            "offset_out_of_range": self._offset_out_of_range,
             "cap_versions": _silent(broker.cap_versions),
             "advance": self._advance,
             "freeze": _silent(clock.freeze),
@@ -257,6 +274,15 @@ class Orders:
         self._broker.faults.disarm(rule)
         return {}
 
+    def _fence_producer(
+        self, producer_id: int | None = None, transactional_id: str | None = None
+    ) -> Answer:
+        fenced = self._broker.fence_producer(producer_id, transactional_id=transactional_id)
+        return {"producer_ids": fenced}
+
+    def _offset_out_of_range(self, topic: str, partition: int = 0) -> Answer:
+        return {"offset": self._broker.offset_out_of_range(topic, partition)}
+
     def _advance(
         self,
         clock: str = "log",
@@ -284,7 +310,7 @@ class Orders:
             "stop_node": lambda node: _silent(broker.stop_node)(node),
             "crash_node": lambda node: _silent(broker.crash_node)(node),
             "start_node": lambda node: _silent(broker.start_node)(node),
-            "add_node": _answering(broker.add_node, lambda node_id: {"node": node_id}),
+            "add_node": lambda rack=None: {"node": broker.add_node(rack=rack)},
             "remove_node": lambda node: _silent(broker.remove_node)(node),
             "cut_link": _silent(broker.cut_link),
             "heal_links": _silent(broker.heal_links),
@@ -433,19 +459,15 @@ def _call(verb: Callable[..., Answer], words: Mapping[str, Any], name: str) -> A
     return verb(*bound.args, **bound.kwargs)
 
 
-def _answering(method: Callable[P, T], answer: Callable[[T], Answer]) -> Callable[P, Answer]:
-    """The method as a verb, with the same words; `answer` makes its answer of what it returns."""
+def _silent(method: Callable[..., object]) -> Callable[..., Answer]:
+    """The method as a verb whose answer says nothing but that it is done."""
 
     @functools.wraps(method)
-    def verb(*args: P.args, **words: P.kwargs) -> Answer:
-        return answer(method(*args, **words))
+    def verb(*args: Any, **words: Any) -> Answer:
+        method(*args, **words)
+        return {}
 
     return verb
-
-
-def _silent(method: Callable[P, object]) -> Callable[P, Answer]:
-    """The method as a verb whose answer says nothing but that it is done."""
-    return _answering(method, lambda _: {})
 
 
 # -- values
@@ -484,14 +506,6 @@ def _record(record: KafkaRecord) -> Answer:
 
 def _listed(records: Iterable[KafkaRecord]) -> Answer:
     return {"records": [_record(record) for record in records]}
-
-
-def _offsets(committed: Mapping[Partition, int]) -> Answer:
-    return {"committed": [[*partition, offset] for partition, offset in committed.items()]}
-
-
-def _group_answer(group: Group) -> Answer:
-    return {"group": _described(group)}
 
 
 def _described(group: Group) -> Answer:

@@ -33,8 +33,7 @@ from kbroker.client.transactions import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .given import AT_REST, Config
-from .kit import WAIT_SECONDS, Kit, Pauses
-from .records import Headers, KafkaRecord, Value
+from .kit import WAIT_SECONDS, Headers, KafkaRecord, Kit, Pauses, Value
 
 QUIET_SECONDS = 1.0
 """How long nothing may change before a Kafka that tells nothing counts as settled."""
@@ -122,6 +121,10 @@ class OutsideKit(Kit):
 
     # -- what a test names
 
+    def name_topic(self, name: str) -> None:
+        """The test has to do with this topic."""
+        self._topics.add(name)
+
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Config | None = None
     ) -> None:
@@ -186,11 +189,6 @@ class OutsideKit(Kit):
         await self.delete_created()
 
     # -- rest
-
-    async def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
-        """As in `Kit`, with a weaker `settled`."""
-        self._topics.add(topic)
-        await super().expect_nothing(topic, timeout)
 
     async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
         """Wait until what can be seen over the protocol is at rest, and has not changed for

@@ -194,6 +194,7 @@ async def run_cases(seed: int, count: int) -> tuple[list[str], Counter[str]]:
     return faults, counts
 
 
+@pytest.mark.sized
 @pytest.mark.slow
 async def test_failures_during_swaps_lose_no_record(
     pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]

@@ -90,6 +90,7 @@ async def complaints(
     return found
 
 
+@pytest.mark.long
 async def test_others_have_their_turn_whatever_is_stretched() -> None:
     outcomes: Counter[str] = Counter()
     async with started() as broker:

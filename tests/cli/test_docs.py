@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 KBROKER = f'kbroker() {{ {sys.executable} -m kbroker "$@"; }}\n'
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_every_block_runs(broker: Broker, tmp_path: Path) -> None:
     """In order, in one shell that stops at the first command that fails."""
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)

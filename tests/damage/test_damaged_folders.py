@@ -24,6 +24,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
     return trio.run(make_templates, tmp_path_factory.mktemp("templates"))
 
 
+@pytest.mark.sized
 @pytest.mark.slow
 async def test_damaged_folder_is_served_exactly_or_named(
     templates: Templates, tmp_path: Path, pytestconfig: pytest.Config

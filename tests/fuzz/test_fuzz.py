@@ -47,6 +47,7 @@ DENIED_PART = 4
 """Of all frames one in so many is also sent by who may do nothing."""
 
 
+@pytest.mark.sized
 @pytest.mark.slow
 async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--seed")
@@ -61,6 +62,7 @@ async def test_mutated_frames(request: pytest.FixtureRequest) -> None:
     assert min(report.hits.values()) > frames / len(served) / 5
 
 
+@pytest.mark.sized
 @pytest.mark.slow
 async def test_mutated_frames_of_who_may_do_nothing(request: pytest.FixtureRequest) -> None:
     """They are answered as well, and change nothing: each API asks for rights before it works."""
@@ -72,6 +74,7 @@ async def test_mutated_frames_of_who_may_do_nothing(request: pytest.FixtureReque
     assert report.reached >= frames / 2
 
 
+@pytest.mark.sized
 @pytest.mark.slow
 async def test_mutated_frames_over_sockets(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """A tenth of them again, to a broker on disk: whole, in pieces, cut off, with wrong lengths."""

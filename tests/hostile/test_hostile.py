@@ -8,7 +8,7 @@ import pytest
 
 from .own import attack_own_broker, wrongs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SECONDS = 0.15
 

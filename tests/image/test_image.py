@@ -10,7 +10,7 @@ import pytest
 from .conftest import Start
 from .containerfile import Container, Image
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SERVER = ("--bootstrap-server", "localhost:9092")
 TOOLS = (

@@ -226,6 +226,7 @@ def plan(rounds: int, draw: random.Random) -> list[str | None]:
     return planned
 
 
+@pytest.mark.sized
 def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rounds: int = request.config.getoption("rounds")
     seed: int = request.config.getoption("seed")

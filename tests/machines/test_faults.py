@@ -16,13 +16,12 @@ import pytest
 
 from ..kill.history import Place
 from ..machine import Machine
-from ..replication import test_crashes
 from ..replication.cluster import NODES, PLACES, State
 from ..replication.test_crashes import FOLLOWER, LEADER, SINGLES, Run, crash_nodes
 from .cluster import SETTINGS, MachineCluster
 from .network import NoNetwork
 
-pytestmark = test_crashes.pytestmark
+pytestmark = pytest.mark.long
 
 SESSION_SECONDS = 3.0
 assert f"broker.session.timeout.ms={SESSION_SECONDS * 1000:.0f}" in SETTINGS

@@ -22,7 +22,7 @@ from ..wire import Topic, batch, connected, create_topic, fetch, produce, values
 from .crowd import HOT, VALUE, Crowd, all_metadata, idle_connections, p99_ms, side_by_side
 from .server import Server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 FULL = 10_000
 CLEAN_START_SECONDS_MAX = 5.0

@@ -41,7 +41,7 @@ def test_a_mutant_can_be_planted(planted: Mutant) -> None:
     assert planted.path.name == f"{planted.name}.patch"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_defect_is_told_from_none(tmp_path: Path) -> None:
     (compares_values,) = (each for each in MUTANTS if each.name == "M9")
     killer = compares_values.killed_by(seconds=60)
@@ -53,7 +53,7 @@ def test_a_defect_is_told_from_none(tmp_path: Path) -> None:
     assert Mutant.read(harmless).killed_by(seconds=60) is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_fails_without_the_defect_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     always = Failed(("-c", "raise SystemExit(1)"), "always")
     where = "Path('kbroker/cluster/watchers.py')"
@@ -83,7 +83,7 @@ def test_what_the_simulator_says_is_understood() -> None:
     assert IS_SLOW.pattern in (ROOT / "tests/simulation/world.py").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_patch_that_does_not_fit_is_not_taken_for_a_defect(tmp_path: Path) -> None:
     misfit = tmp_path / "X2.patch"
     misfit.write_text(UNNOTICED.format(lines=["not", "what stands", "there"]))

@@ -150,7 +150,7 @@ def _is_ready(broker: Deployed, probe: Sequence[str]) -> bool:
     return broker.run(probe).returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["compose", "kubernetes"])
 def test_brokers_replicate_and_are_upgraded_one_after_the_other(kind: str, tmp_path: Path) -> None:
     """As an upgrade does it: the next one when the probe of the one before says that it is ready."""

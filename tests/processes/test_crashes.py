@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from ..cluster.etcd import Etcd
-from ..replication import test_crashes
 from ..replication.test_crashes import crash_nodes
 from .etcd_cluster import EtcdCluster
 
-pytestmark = test_crashes.pytestmark
+pytestmark = pytest.mark.long
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -176,6 +176,7 @@ def error_of(node: Server, acks: int) -> int:
     return trio.run(ask)
 
 
+@pytest.mark.long
 def test_a_topic_of_ten_thousand_partitions_comes_and_goes(address: str, tmp_path: Path) -> None:
     node = node_of(address, tmp_path, 1)
     try:

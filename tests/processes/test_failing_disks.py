@@ -34,7 +34,7 @@ from .commands import ailments, wait_until, wait_until_healthy
 from .etcd_cluster import EtcdCluster
 from .failing_disk import FailingDisk, Fault, compiled, drawn
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ACKS_MIN, COMMITS_MIN = 300, 5
 HEALTHY_SECONDS = 1.5

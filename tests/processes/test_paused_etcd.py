@@ -21,7 +21,7 @@ from ..kill.server import Server
 from .commands import kbroker, wait_until, wait_until_healthy
 from .test_etcd import nodes_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PARTITIONS = 3
 SESSION_SECONDS = 2

@@ -15,7 +15,7 @@ from ..kill.server import Server
 from .commands import consume, kbroker, produce, wait_until, wait_until_healthy
 from .test_etcd import nodes_of, refused_at
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 RECORDS = 500
 OLDER = "holds an older state of the metadata"

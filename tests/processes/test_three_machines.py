@@ -15,7 +15,7 @@ from ..ports import free_ports
 from .commands import consume, kbroker, produce, run, wait_until, wait_until_healthy
 from .deployed import EXAMPLES, Deployed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 EXAMPLE = EXAMPLES / "three-machines"
 UNIT = (EXAMPLE / "kbroker.service").read_text()

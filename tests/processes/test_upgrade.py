@@ -22,7 +22,7 @@ from .commands import consume, produce, run, wait_until_healthy
 from .commands import kbroker as command
 from .deployed import Deployed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 FEATURE = "transaction.version"
 UPGRADE, DOWNGRADE = 1, 2

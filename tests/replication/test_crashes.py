@@ -240,6 +240,7 @@ def running(cluster: C, seed: int, make: Callable[[C, int], Run]) -> Iterator[Ru
         gc.collect()  # the clients' sockets, while nobody minds
 
 
+@pytest.mark.sized
 def test_nothing_acknowledged_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     crash_nodes(
         Cluster(tmp_path), request.config.getoption("rounds"), request.config.getoption("seed")

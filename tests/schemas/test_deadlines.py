@@ -62,7 +62,7 @@ async def test_attack_is_answered_within_the_time_of_a_small_schema(name: str) -
         await assert_bounded(workers, ATTACKS[name](QUICK_BYTES).compared())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_large_attacks_are_answered_within_their_time(pytestconfig: pytest.Config) -> None:
     size = min(BYTES, BYTES_PER_SCHEMA * pytestconfig.getoption("--schemas"))
     async with schema_workers() as workers:
@@ -70,7 +70,7 @@ async def test_large_attacks_are_answered_within_their_time(pytestconfig: pytest
             await assert_bounded(workers, each(size).compared())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_fuzzed_schemas_are_answered_within_their_time(
     pytestconfig: pytest.Config, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -345,6 +345,7 @@ def test_settings_of_a_client() -> None:
             security_of({**given, **wrong})
 
 
+@pytest.mark.sized
 @pytest.mark.slow
 async def test_mutated_frames_before_and_in_a_login(pytestconfig: pytest.Config) -> None:
     """No unhandled error, and nobody comes in by them (`guarded` looks)."""

@@ -23,7 +23,7 @@ from .world import Outcome, simulate, simulate_aside
 
 pytestmark = pytest.mark.slow
 
-SEEDS = 30
+SEEDS = 20
 SEEDS_EACH = 10
 WORTHLESS_MAX = 2
 DEFECT_SEEDS = 20

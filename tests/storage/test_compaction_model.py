@@ -238,6 +238,7 @@ def compare(seed: int, rounds: int) -> tuple[list[str], Counter[str]]:
     return faults, counts
 
 
+@pytest.mark.sized
 def test_compaction_keeps_the_latest_committed_value_of_each_key(
     pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -375,6 +375,7 @@ def _is_new(seen: set[int], *state: object) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str]) -> None:
     enumeration = Enumeration(find_faults, deep=True)
     enumeration.run(Script)
@@ -387,6 +388,7 @@ def test_no_cut_loses_an_acknowledged_record(capsys: pytest.CaptureFixture[str])
         assert enumeration.kinds[kind], kind
 
 
+@pytest.mark.long
 def test_when_all_logs_are_settled_before_the_first_is_opened() -> None:
     enumeration = Enumeration(
         partial(find_faults, settle=True), deep=False, modes=("torn", "lost-name")
@@ -402,6 +404,7 @@ def test_indexes_that_are_saved_within_a_segment(monkeypatch: pytest.MonkeyPatch
     assert not enumeration.faults, enumeration.summary()
 
 
+@pytest.mark.long
 def test_the_enumeration_sees_aborted_transactions_that_are_not_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -413,6 +416,7 @@ def test_the_enumeration_sees_aborted_transactions_that_are_not_listed(
     assert any("has no marker" in fault for fault in enumeration.faults)
 
 
+@pytest.mark.long
 def test_the_enumeration_sees_transactions_that_are_closed_by_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -443,6 +447,7 @@ def test_the_enumeration_sees_a_folder_that_is_not_synced(
     assert any("acknowledged record" in fault for fault in enumeration.faults)
 
 
+@pytest.mark.long
 def test_the_enumeration_sees_recovery_without_crc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.storage.recovery.check_crc", lambda *_: True)
     enumeration = Enumeration(find_faults, deep=False, modes=("torn",))

@@ -52,7 +52,7 @@ def test_ports_are_not_given_out_again_soon() -> None:
     assert len(seen) == 50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hundred_tests_with_the_same_names(tmp_path: Path) -> None:
     """A tenth of what the long test runs, in two processes."""
     run = subprocess.run(

@@ -47,6 +47,7 @@ def minimum(planned: list[str]) -> Minimum:
     )
 
 
+@pytest.mark.sized
 @pytest.mark.slow
 def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rounds: int = request.config.getoption("rounds")
@@ -76,7 +77,7 @@ def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureReque
     assert verdict.refusals == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_who_is_killed_last_has_a_successor_that_ends_its_transaction(tmp_path: Path) -> None:
     """It is not aborted by itself for a minute, and nobody reads beyond it until then."""
     with running(tmp_path, 1) as bank:
@@ -117,7 +118,7 @@ DEFECT_SECONDS = 60
 DEFECTS_PER_RUN, ROUNDS_FOR_ALL_DEFECTS = 1, 100
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_broken_brokers_are_seen(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """One of them in a test run, all in a long one."""
     rounds: int = request.config.getoption("rounds")

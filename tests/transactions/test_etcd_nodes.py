@@ -28,7 +28,7 @@ def plan(rounds: int, draw: random.Random) -> list[str]:
     return planned
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_input_has_one_output_when_nodes_and_etcd_fail(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -32,7 +32,7 @@ def plan(rounds: int, draw: random.Random) -> list[str]:
     return planned
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rounds = max(len(MOMENTS), int(request.config.getoption("rounds") * SHARE))
     seed: int = request.config.getoption("seed")

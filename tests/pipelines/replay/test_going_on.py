@@ -21,7 +21,7 @@ from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
 from kbroker.pipelines.replay.journal import ends_of
 from kbroker.testing import LocalBroker
-from kbroker.testing.records import KafkaRecord
+from kbroker.testing.kit import KafkaRecord
 
 from ...limits import PROCESS_SECONDS
 
@@ -106,7 +106,7 @@ def wait_for_some(broker: LocalBroker, topic: str, count: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("topic", "source"), [("copy", "topic"), ("two", "topic"), ("two", "lines")]
 )

@@ -12,6 +12,7 @@ from kbroker.config import BrokerConfig
 from kbroker.handlers.context import Context
 from kbroker.net.server import Listener
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.runtime.clock import Clock
 from kbroker.storage.files import Files
 
 LOOPBACK = Listener("PLAINTEXT", "localhost", 0)
@@ -22,11 +23,13 @@ Start: TypeAlias = Callable[..., AbstractAsyncContextManager[Broker]]
 @asynccontextmanager
 async def started(
     data_dir: str | Path | list[Path] | None = None,
+    clock: Clock | None = None,
+    /,
     *,
     nodes: int | None = None,
     **properties: object,
 ) -> AsyncIterator[Broker]:
-    """A broker on a free port; settings as keywords with `_` for the dots of their names.
+    """Start a broker on a free port; settings are keywords with `_` for the dots of their names.
 
     A test may open a connection long before it asks for something, on a machine that does other
     work too. At the end nothing unexpected may have happened in the broker.
@@ -38,6 +41,7 @@ async def started(
         data_dir=paths_of(data_dir),
         listeners=[LOOPBACK],
         nodes=nodes,
+        clock=clock,
     ) as broker:
         yield broker
         assert [each.node.troubles.unhandled_errors for each in broker.nodes] == [0] * len(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.runtime.clock import Clock
 
 from .brokers import Start, started
 from .wire import Wire, connected
@@ -140,8 +141,10 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     """Opens brokers; each test that uses it runs in memory and on disk."""
     folder = None if request.param == "memory" else tmp_path / "data"
 
-    def open_one(**properties: Any) -> AbstractAsyncContextManager[Broker]:
-        return started(folder, **properties)
+    def open_one(
+        clock: Clock | None = None, /, **properties: Any
+    ) -> AbstractAsyncContextManager[Broker]:
+        return started(folder, clock, **properties)
 
     return open_one
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import trio
 
 from kbroker.cluster import OFFSETS_TOPIC, ConfigResource, ResourceType, TopicsChanged
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig
 from kbroker.coordinator import (
@@ -24,7 +25,6 @@ from kbroker.coordinator import (
     StreamsGroupSettings,
 )
 from kbroker.partitions.history import History
-from kbroker.partitions.partitions import Partitions
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Record, read_marker
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
@@ -32,6 +32,7 @@ from kbroker.runtime.slices import TurnQueue
 
 from . import group_settings
 from .causes import cause_of, reason_of, rebalance_ended_by
+from .partition_writer import PartitionWriter
 from .shards import Load, Shard
 from .share_maker import ShareMaker
 from .share_persister import SharePersister
@@ -47,13 +48,19 @@ S = TypeVar("S")
 class GroupService(SweepingShards[GroupCoordinator]):
     """All group coordinators of one node."""
 
-    def __init__(self, partitions: Partitions, turns: TurnQueue, persister: SharePersister) -> None:
-        super().__init__(partitions, turns, OFFSETS_TOPIC)
-        self.share_maker = ShareMaker(self, persister, partitions.troubles.is_news)
+    def __init__(
+        self,
+        context: NodeContext,
+        partitions: PartitionWriter,
+        turns: TurnQueue,
+        persister: SharePersister,
+    ) -> None:
+        super().__init__(context, partitions, turns, OFFSETS_TOPIC)
+        self.share_maker = ShareMaker(self, persister, context.troubles.is_news)
         """Has share coordinators asked for the states of share groups."""
         self.history: History[str, Event] = History()
         """What changed in each group and why."""
-        config = partitions.config
+        config = context.config
         self.memory = GroupMemory(
             members=self._memory_limit(
                 "group.coordinator.members.max.bytes", config.group_coordinator_members_max_bytes
@@ -66,11 +73,11 @@ class GroupService(SweepingShards[GroupCoordinator]):
         self.rebalances: Counter[str] = Counter()
         """How many began, by reason."""
         self._closed: Counter[str] = Counter()
-        self._common: tuple[BrokerConfig, dict[Any, Any]] = partitions.config, {}
+        self._common: tuple[BrokerConfig, dict[Any, Any]] = context.config, {}
         """What holds for groups without settings of their own, by what reads it."""
 
     def _new_topic(self) -> NewTopic:
-        config = self._partitions.config
+        config = self._context.config
         return self._internal_topic(
             "offsets.topic.num.partitions",
             config.offsets_topic_num_partitions,
@@ -82,7 +89,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
         )
 
     def _new_coordinator(self, index: int) -> GroupCoordinator:
-        config = self._partitions.config
+        config = self._context.config
         settings = GroupSettings(
             session_timeout_min_ms=config.group_min_session_timeout_ms,
             session_timeout_max_ms=config.group_max_session_timeout_ms,
@@ -93,7 +100,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
             offset_metadata_length_max=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         )
-        topics = ClusterTopics(self._partitions.cluster)
+        topics = ClusterTopics(self._context.cluster)
         return GroupCoordinator(
             settings,
             topics,
@@ -117,7 +124,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
 
     def _settings(self, group_id: str, make: Callable[[BrokerConfig, Mapping[str, str]], S]) -> S:
         """What `make` reads; of groups without settings of their own once for each configuration."""
-        config, own = self._partitions.config, self._own_settings(group_id)
+        config, own = self._context.config, self._own_settings(group_id)
         if own:
             return make(config, own)
         if self._common[0] is not config:
@@ -129,7 +136,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
         return found
 
     def _own_settings(self, group_id: str) -> Mapping[str, str]:
-        return self._partitions.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
+        return self._context.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
 
     def store(self, shard: GroupShard, result: Result[Any]) -> Result[Any]:
         result = super().store(shard, result)
@@ -145,7 +152,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
             nursery.start_soon(self.share_maker.run)
 
     def _expiry_interval_ms(self) -> int:
-        return self._partitions.config.offsets_retention_check_interval_ms
+        return self._context.config.offsets_retention_check_interval_ms
 
     def _note(self, event: Event) -> None:
         past = self.history.of(event.group_id)
@@ -180,7 +187,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
                 yield offsets
                 if not self.serves(shard):
                     return
-        self._partitions.changes.happened()
+        self._context.changes.happened()
 
     def _replay(
         self, coordinator: GroupCoordinator, header: BatchHeader, records: Iterable[Record]
@@ -210,7 +217,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
     def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
         """Topics may have been deleted while no node had the coordinator."""
         # Else this one heard of all that were.
-        if load.missed_topics or len(self._partitions.cluster.node_ids) > 1:
+        if load.missed_topics or len(self._context.cluster.node_ids) > 1:
             pieces = load.shard.coordinator.forget_missing_topics()
             self._begin([self.sweep(load.shard, pieces)])
 

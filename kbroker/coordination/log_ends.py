@@ -9,10 +9,12 @@ from typing import TypeAlias
 import trio
 
 from kbroker.cluster import NO_LEADER
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import Peers
-from kbroker.partitions.partitions import Partitions
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+
+from .partition_writer import PartitionWriter
 
 ANSWER_SECONDS = 10
 ROWS_MAX = 500
@@ -24,7 +26,8 @@ Ends: TypeAlias = dict[Place, int | ErrorCode]
 
 
 async def log_ends(
-    partitions: Partitions,
+    context: NodeContext,
+    partitions: PartitionWriter,
     peers: Peers,
     places: Collection[Place],
     seconds: float = ANSWER_SECONDS,
@@ -36,12 +39,12 @@ async def log_ends(
     ends: Ends = {}
     elsewhere: defaultdict[int, list[Place]] = defaultdict(list)
     for place in places:
-        known = partitions.cluster.partition(*place)
+        known = context.cluster.partition(*place)
         if known is None:
             ends[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif known.leader == NO_LEADER:
             ends[place] = ErrorCode.LEADER_NOT_AVAILABLE
-        elif known.leader == partitions.node_id:
+        elif known.leader == context.node_id:
             ends[place] = _end_here(partitions, place)
         else:
             elsewhere[known.leader].append(place)
@@ -53,7 +56,7 @@ async def log_ends(
     return ends
 
 
-def _end_here(partitions: Partitions, place: Place) -> int | ErrorCode:
+def _end_here(partitions: PartitionWriter, place: Place) -> int | ErrorCode:
     try:
         replica = partitions.named_replica(*place)
     except KafkaError as error:

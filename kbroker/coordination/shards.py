@@ -24,11 +24,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import trio
 
 from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.coordinator import Answer, MemoryLimit, Now, Parked, Pieces, Result, hash_partition
 from kbroker.coordinator.common.shapes import refused
-from kbroker.partitions.partitions import Partitions
-from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import Buffer, DecodeError
@@ -43,7 +42,8 @@ from kbroker.protocol.records import (
 from kbroker.runtime.slices import Slices, TurnQueue, Wanted
 from kbroker.storage.cached import Reading
 from kbroker.storage.errors import StorageError
-from kbroker.storage.log import Log
+
+from .partition_writer import LeaderLog, LeaderReplica, PartitionWriter
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ R = TypeVar("R")
 class Shard(Generic[C]):
     """One coordinator and the partition that keeps its state."""
 
-    replica: Replica
+    replica: LeaderReplica
     coordinator: C
 
 
@@ -148,7 +148,10 @@ class Shards(ABC, Generic[C]):
     Parameters: `topic` is the internal topic whose partitions keep their records.
     """
 
-    def __init__(self, partitions: Partitions, turns: TurnQueue, topic: str) -> None:
+    def __init__(
+        self, context: NodeContext, partitions: PartitionWriter, turns: TurnQueue, topic: str
+    ) -> None:
+        self._context = context
         self._partitions = partitions
         self._turns = turns
         self._retired = False
@@ -184,7 +187,7 @@ class Shards(ABC, Generic[C]):
 
         def warn() -> None:
             text = f"a coordinator of this node has reached {setting}={limit}; rejecting more"
-            if self._partitions.troubles.is_news(text):
+            if self._context.troubles.is_news(text):
                 logger.warning("%s", text)
 
         return MemoryLimit(limit, warn)
@@ -196,9 +199,8 @@ class Shards(ABC, Generic[C]):
     ) -> NewTopic:
         """The internal topic with as many partitions as `setting` says; in memory, where one process
         is all there is, with one unless somebody has set it."""
-        partitions_here, cluster = self._partitions, self._partitions.cluster
-        config = partitions_here.config
-        if partitions_here.in_memory and config.origin(setting) is None:
+        config, cluster = self._context.config, self._context.cluster
+        if self._context.in_memory and config.origin(setting) is None:
             partitions = MEMORY_PARTITIONS
         known = len(cluster.node_ids)
         if known < min(replicas, config.nodes):
@@ -214,17 +216,17 @@ class Shards(ABC, Generic[C]):
 
     async def create_topic(self) -> Topic:
         """Return the internal topic, made on first use."""
-        cluster = self._partitions.cluster
+        cluster = self._context.cluster
         topic = cluster.topics.get(self.topic)
         if topic is not None:
             return topic
         new = self._new_topic()
         try:
-            return await create_topic(cluster, self._partitions.config, new, cause="first use")
+            return await create_topic(cluster, self._context.config, new, cause="first use")
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 text = f"{self.topic} cannot be created: {error.message or error.code.name}"
-                if self._partitions.troubles.is_news(text):
+                if self._context.troubles.is_news(text):
                     logger.error("%s", text)
                 raise
             return cluster.topics[self.topic]
@@ -232,7 +234,7 @@ class Shards(ABC, Generic[C]):
     def coordinator_id(self, key: str) -> int:
         """The node that has the coordinator of a group or of a transactional id, NO_LEADER when no
         node leads its partition, or when there is no such topic yet."""
-        topic = self._partitions.cluster.topics.get(self.topic)
+        topic = self._context.cluster.topics.get(self.topic)
         if topic is None:
             return NO_LEADER
         return topic.partitions[hash_partition(key, len(topic.partitions))].leader
@@ -242,7 +244,7 @@ class Shards(ABC, Generic[C]):
 
         Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION when there is no such topic yet.
         """
-        topic = self._partitions.cluster.existing(self.topic, 0)[0]
+        topic = self._context.cluster.existing(self.topic, 0)[0]
         return self.topic, hash_partition(key, len(topic.partitions))
 
     def shard(self, key: str) -> Shard[C]:
@@ -251,7 +253,7 @@ class Shards(ABC, Generic[C]):
         Raises KafkaError: NOT_COORDINATOR when this node is not it, COORDINATOR_LOAD_IN_PROGRESS
         when it is not yet.
         """
-        topic = self._partitions.cluster.topics.get(self.topic)
+        topic = self._context.cluster.topics.get(self.topic)
         if topic is None or self._retired:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         index = hash_partition(key, len(topic.partitions))
@@ -279,7 +281,7 @@ class Shards(ABC, Generic[C]):
 
         Those who wait for it are told NOT_COORDINATOR.
         """
-        topic = self._partitions.cluster.topics.get(self.topic)
+        topic = self._context.cluster.topics.get(self.topic)
         if topic is not None:
             index = hash_partition(key, len(topic.partitions))
             if index in self._shards:
@@ -298,14 +300,14 @@ class Shards(ABC, Generic[C]):
 
     def settle(self) -> None:
         """Have a coordinator for each partition that this node leads, and for no other one."""
-        topic = self._partitions.cluster.topics.get(self.topic)
+        topic = self._context.cluster.topics.get(self.topic)
         for shard in (*self._shards.values(), *(load.shard for load in self._loads.values())):
             if topic is None or shard.replica.topic.id != topic.id or not self._leads(shard):
                 self._lose(shard)
         if topic is None or self._retired:
             return
         for index in range(len(topic.partitions)):
-            if (self.topic, index) in self._partitions.logs:
+            if self._partitions.has_log(self.topic, index):
                 self._begin_if_led(topic, index)
 
     def _leads(self, shard: Shard[C]) -> bool:
@@ -325,7 +327,7 @@ class Shards(ABC, Generic[C]):
         if isinstance(error, StorageError):
             return  # `Partitions` logged why the partition is offline
         text = f"there is no coordinator for {self.topic}-{index}: {error}"
-        if self._partitions.troubles.is_news(text):
+        if self._context.troubles.is_news(text):
             logger.error("%s", text)
 
     def _begin_load(self, topic: Topic, index: int) -> Load[C]:
@@ -365,7 +367,7 @@ class Shards(ABC, Generic[C]):
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             read = partial(_stored_batches, log, offset)
-            offset, batches = yield from self._partitions.disk_reads.in_pieces(read)
+            offset, batches = yield from self._context.disk_reads.in_pieces(read)
             for header, records in batches:
                 for some in _in_steps(records):
                     yield from self._replay(shard.coordinator, header, some)
@@ -472,7 +474,7 @@ class Shards(ABC, Generic[C]):
     # -- running operations
 
     def now(self) -> Now:
-        clock = self._partitions.clock
+        clock = self._context.clock
         return Now(clock.log_ms(), clock.coordinator_ms())
 
     def run(self, shard: Shard[C], result: Result[R]) -> R | ShardPending | None:
@@ -495,7 +497,7 @@ class Shards(ABC, Generic[C]):
         if result.work is not None:
             self._do_beside(shard, result.work)
         self._arm(shard)
-        self._partitions.changes.happened()
+        self._context.changes.happened()
         return result
 
     def _log_failure(self, error: KafkaError) -> None:
@@ -505,13 +507,13 @@ class Shards(ABC, Generic[C]):
         elif error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             level = (
                 logging.ERROR
-                if self._partitions.troubles.is_news(f"{self.topic}: {error}")
+                if self._context.troubles.is_news(f"{self.topic}: {error}")
                 else NO_NEWS
             )
         elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:
             level = (
                 logging.WARNING
-                if self._partitions.troubles.is_news(f"{self.topic}: {error}")
+                if self._context.troubles.is_news(f"{self.topic}: {error}")
                 else NO_NEWS
             )
         logger.log(level, "records for %s were not stored: %s", self.topic, str(error))
@@ -586,7 +588,7 @@ class Shards(ABC, Generic[C]):
             return ShardPending(self, shard, response)
         if len(shard.replica.partition.replicas) == 1:
             return ShardPending(self, shard, None)
-        seconds = self._partitions.config.offsets_commit_timeout_ms / 1000
+        seconds = self._context.config.offsets_commit_timeout_ms / 1000
         return ShardPending(
             self,
             shard,
@@ -639,7 +641,7 @@ class Shards(ABC, Generic[C]):
             self.run_due()
             deadline = self.next_deadline()
             self._armed_ms = math.inf if deadline is None else deadline
-            wait_seconds = max(self._armed_ms - self._partitions.clock.coordinator_ms(), 0) / 1000
+            wait_seconds = max(self._armed_ms - self._context.clock.coordinator_ms(), 0) / 1000
             with trio.move_on_after(wait_seconds):
                 await self._rearm.wait()
 
@@ -684,7 +686,7 @@ def give(answers: Sequence[Answer]) -> None:
         slot.answer(response)
 
 
-def _batch_bytes_max(log: Log) -> int:
+def _batch_bytes_max(log: LeaderLog) -> int:
     return min(log.config.produce_rules.max_message_bytes, log.config.segment_bytes)
 
 
@@ -701,7 +703,7 @@ def _batches_of(
         yield from _batches_of(half, encode, bytes_max)
 
 
-def _stored_batches(log: Log, offset: int, reading: Reading) -> tuple[int, Batches]:
+def _stored_batches(log: LeaderLog, offset: int, reading: Reading) -> tuple[int, Batches]:
     """The batches of a log from `offset` on, as many as are replayed at once, and what is next."""
     found = reading(log.read, offset, LOAD_BYTES, limit=log.log_end_offset)
     if not found.size:

@@ -11,16 +11,18 @@ import math
 import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import trio
 
 from kbroker.cluster import ConfigResource, ResourceType, Topic, TopicsChanged
+from kbroker.cluster.node_context import NodeContext
 from kbroker.config import GroupConfig
 from kbroker.coordinator import (
     Acknowledgement,
@@ -30,7 +32,6 @@ from kbroker.coordinator import (
     StateBatch,
     StateBatches,
 )
-from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.time_lookups import TimeLookup
 from kbroker.partitions.waiters import FetchWait, Pending
@@ -199,10 +200,33 @@ class LedShare:
         return self.is_writing or bool(self.writes)
 
 
+class LeaderReplicas(Protocol):
+    """The partitions of a node, as share partitions use them."""
+
+    def replica(self, topic: Topic, index: int) -> Replica:
+        """Return a partition that this node leads.
+
+        Raises:
+            KafkaError: This node does not lead it, or its log is offline.
+        """
+        ...
+
+    def storage_errors_reported(self, replica: Replica) -> AbstractContextManager[None]:
+        """Report storage errors of the block, which take the replica offline if a file is damaged.
+
+        Raises:
+            StorageError: As raised by the block, after it is reported.
+        """
+        ...
+
+
 class SharePartitions:
     """All share partitions of one node."""
 
-    def __init__(self, partitions: Partitions, persister: SharePersister) -> None:
+    def __init__(
+        self, context: NodeContext, partitions: LeaderReplicas, persister: SharePersister
+    ) -> None:
+        self._context = context
         self._partitions = partitions
         self._persister = persister
         self._led: dict[SharePartition, LedShare] = {}
@@ -229,9 +253,9 @@ class SharePartitions:
         known = self._settings.get(group_id)
         if known is not None:
             return known
-        cluster = self._partitions.cluster
+        cluster = self._context.cluster
         own = cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
-        config = GroupConfig.stored(own, self._partitions.config)
+        config = GroupConfig.stored(own, self._context.config)
         if len(self._settings) >= len(self._led) + SPARE_SETTINGS:
             self._settings.clear()
         found = self._settings[group_id] = ShareSettings(
@@ -441,7 +465,7 @@ class SharePartitions:
         matched = _DURATION.fullmatch(begins)
         assert matched is not None, "settings are checked"
         back_ms = sum(float(text) * MS_OF[name] for name, text in matched.groupdict("0").items())
-        since_ms = self._partitions.clock.log_ms() - int(min(back_ms, BACK_MS_MAX))
+        since_ms = self._context.clock.log_ms() - int(min(back_ms, BACK_MS_MAX))
         found = await self._record_since(led, since_ms)
         if found is None:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
@@ -454,12 +478,12 @@ class SharePartitions:
             if replica.closed:
                 raise KafkaError(replica.failure())
 
-        partitions, log = self._partitions, replica.log
+        context, log = self._context, replica.log
         lookup = TimeLookup(
-            partitions.disk_reads, partitions.batch_reads, led.share, charge_nobody, check
+            context.disk_reads, context.batch_reads, led.share, charge_nobody, check
         )
         search = lookup.record_since(log, since_ms, log.high_watermark)
-        with partitions.storage_errors_reported(replica):
+        with self._partitions.storage_errors_reported(replica):
             return await Slices().finish(search)
 
     async def _write(self, leds: Sequence[LedShare]) -> None:
@@ -504,12 +528,12 @@ class SharePartitions:
         self.arm(led)
         if delivery.has_free() or (was_full and delivery.can_acquire()):
             led.offer()  # others can have what was released, or what comes behind
-        self._partitions.changes.happened()
+        self._context.changes.happened()
 
     # -- time
 
     def _now_ms(self) -> int:
-        return self._partitions.clock.coordinator_ms()
+        return self._context.clock.coordinator_ms()
 
     def arm(self, led: LedShare) -> None:
         """Locks may run out earlier than was known."""

@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from kbroker.cluster import SHARE_STATE_TOPIC, TopicsChanged
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import Result, ShareStateCoordinator
-from kbroker.partitions.partitions import Partitions
-from kbroker.partitions.replica import Replica
 from kbroker.protocol.share_state_log import SharePartition
 from kbroker.runtime.slices import Slices, TurnQueue
 from kbroker.storage.errors import StorageError
 
+from .partition_writer import LeaderReplica, PartitionWriter
 from .shards import Load, Shard, ShardPending, outcome_of
 from .sweeping import SweepingShards
 from .topics import ClusterTopics
@@ -41,11 +41,11 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
     short. It is rewritten: a snapshot of each state at its end, and then what lies before them goes.
     """
 
-    def __init__(self, partitions: Partitions, turns: TurnQueue) -> None:
-        super().__init__(partitions, turns, SHARE_STATE_TOPIC)
+    def __init__(self, context: NodeContext, partitions: PartitionWriter, turns: TurnQueue) -> None:
+        super().__init__(context, partitions, turns, SHARE_STATE_TOPIC)
 
     def _new_topic(self) -> NewTopic:
-        config = self._partitions.config
+        config = self._context.config
         return self._internal_topic(
             "share.coordinator.state.topic.num.partitions",
             config.share_state_num_partitions,
@@ -60,9 +60,9 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
         )
 
     def _new_coordinator(self, index: int) -> ShareStateCoordinator:
-        partitions = self._partitions
-        topics = ClusterTopics(partitions.cluster)
-        return ShareStateCoordinator(topics, lambda: partitions.config.share_state_updates_max)
+        context = self._context
+        topics = ClusterTopics(context.cluster)
+        return ShareStateCoordinator(topics, lambda: context.config.share_state_updates_max)
 
     def _expiry_interval_ms(self) -> int:
         return REWRITE_INTERVAL_MS
@@ -109,7 +109,7 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
             if self.serves(shard) and await outcome_of(self.release(shard, True)):
                 self._delete_before(shard.replica, past)
 
-    def _delete_before(self, replica: Replica, past: int) -> None:
+    def _delete_before(self, replica: LeaderReplica, past: int) -> None:
         with suppress(StorageError), self._partitions.storage_errors_reported(replica):
             replica.delete_records_before(past)
             logger.info("%s-%d was rewritten", self.topic, replica.index)

@@ -7,18 +7,21 @@ from collections.abc import Iterable, Iterator
 
 import trio
 
+from kbroker.cluster.node_context import NodeContext
 from kbroker.coordinator import Pieces
-from kbroker.partitions.partitions import Partitions
 from kbroker.runtime.slices import Slices, Turn, TurnQueue
 
+from .partition_writer import PartitionWriter
 from .shards import RECORDS_AT_ONCE, REST, C, Shard, Shards
 
 
 class SweepingShards(Shards[C]):
     """Coordinators that have work over all that they have: it is begun at once, and goes on behind."""
 
-    def __init__(self, partitions: Partitions, turns: TurnQueue, topic: str) -> None:
-        super().__init__(partitions, turns, topic)
+    def __init__(
+        self, context: NodeContext, partitions: PartitionWriter, turns: TurnQueue, topic: str
+    ) -> None:
+        super().__init__(context, partitions, turns, topic)
         self._sweeps: deque[Iterator[int]] = deque()
         self._more_sweeps = trio.Event()
 

@@ -16,6 +16,7 @@ import trio
 
 from kbroker.cluster import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.cluster.features import TRANSACTION_VERSION
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import Peers
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic
@@ -30,8 +31,6 @@ from kbroker.coordinator import (
 )
 from kbroker.coordinator.transactions.transaction import SECOND_PROTOCOL
 from kbroker.partitions.history import History
-from kbroker.partitions.partitions import Partitions
-from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnResponse
@@ -41,6 +40,7 @@ from kbroker.runtime.slices import Turn, TurnQueue
 
 from .admission import Writer, ask_coordinator
 from .markers import DueMarker, MarkerSender, TransactionEnd
+from .partition_writer import LeaderReplica, PartitionWriter
 from .shards import Shard, ShardPending, Shards, outcome_of
 
 logger = logging.getLogger(__name__)
@@ -71,32 +71,33 @@ class TransactionService(Shards[TransactionCoordinator]):
 
     def __init__(
         self,
-        partitions: Partitions,
+        context: NodeContext,
+        partitions: PartitionWriter,
         turns: TurnQueue,
         peers: Peers,
         producer_ids: ProducerIds,
         offsets_ended: OffsetsEnded,
     ) -> None:
-        super().__init__(partitions, turns, TRANSACTIONS_TOPIC)
+        super().__init__(context, partitions, turns, TRANSACTIONS_TOPIC)
         self._peers = peers
         self._producer_ids = producer_ids
         self._offsets_ended = offsets_ended
         self.memory = self._memory_limit(
             "transaction.coordinator.ids.max.bytes",
-            partitions.config.transaction_coordinator_ids_max_bytes,
+            context.config.transaction_coordinator_ids_max_bytes,
         )
         """What the transactional IDs of all coordinators of the node hold."""
         self.history: History[str, TransactionEvent] = History()
         """What changed in each transactional id and why."""
         self._ends: dict[str, list[_Asked]] = {}
-        self._markers = MarkerSender(partitions.cluster, peers)
+        self._markers = MarkerSender(context.cluster, peers)
         self._stuck: list[_Ending] = []
         self._stuck_changed = trio.Event()
         self._wide: list[_Ending] = []
         self._wide_changed = trio.Event()
 
     def _new_topic(self) -> NewTopic:
-        config = self._partitions.config
+        config = self._context.config
         return self._internal_topic(
             "transaction.state.log.num.partitions",
             config.transaction_state_log_num_partitions,
@@ -110,7 +111,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         )
 
     def _new_coordinator(self, index: int) -> TransactionCoordinator:
-        config = self._partitions.config
+        config = self._context.config
         settings = TransactionSettings(
             timeout_max_ms=config.transaction_max_timeout_ms,
             expiration_ms=config.transactional_id_expiration_ms,
@@ -118,10 +119,10 @@ class TransactionService(Shards[TransactionCoordinator]):
         return TransactionCoordinator(settings, self._has_second_protocol, self.memory)
 
     def _has_second_protocol(self) -> bool:
-        return self._partitions.cluster.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL
+        return self._context.cluster.features.get(TRANSACTION_VERSION, 0) >= SECOND_PROTOCOL
 
     def _expiry_interval_ms(self) -> int:
-        return self._partitions.config.transaction_remove_expired_interval_ms
+        return self._context.config.transaction_remove_expired_interval_ms
 
     def _note(self, event: TransactionEvent) -> None:
         self.history.note(event.transactional_id, event)
@@ -164,7 +165,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         coordinator_id = self.coordinator_id(writer.transactional_id)
         if coordinator_id == NO_LEADER:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if coordinator_id != self._partitions.node_id:
+        if coordinator_id != self._context.node_id:
             return await ask_coordinator(
                 self._peers, coordinator_id, writer, partitions, verify_only=not adds
             )
@@ -271,10 +272,10 @@ class TransactionService(Shards[TransactionCoordinator]):
         self._go_on(ending)
 
     def _write_marker(self, ending: _Ending, partition: tuple[str, int]) -> None:
-        known = self._partitions.cluster.partition(*partition)
+        known = self._context.cluster.partition(*partition)
         if known is None:
             ending.unwritten.discard(partition)  # it is deleted
-        elif known.leader == self._partitions.node_id:
+        elif known.leader == self._context.node_id:
             self._write_own(ending, partition)
         elif known.leader != NO_LEADER:
             ending.waits += 1
@@ -336,12 +337,12 @@ class TransactionService(Shards[TransactionCoordinator]):
         epoch: int,
         *,
         is_bumped: bool = False,
-    ) -> Replica:
+    ) -> LeaderReplica:
         """Append the end of a producer's transaction to one partition of this node.
 
         `is_bumped`: its epoch is newer than that of the transaction (second protocol).
 
-        Raises KafkaError: what `Partitions.named_replica` and `Log.append` raise, NOT_ENOUGH_REPLICAS,
+        Raises KafkaError: what `PartitionWriter.named_replica` and `LeaderReplica.append` raise, NOT_ENOUGH_REPLICAS,
         and INVALID_PRODUCER_EPOCH for a marker that comes too late.
         """
         topic, index = partition

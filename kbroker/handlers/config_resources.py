@@ -150,7 +150,7 @@ class BrokerResource(StoredResource):
         return describe_every_broker(config) if self.name == EVERY_NODE else describe_broker(config)
 
     def check(self, values: Mapping[str, str]) -> None:
-        source = dict(self.node.live_config.resources)[self.resource]
+        source = dict(self.node.context.live_config.resources)[self.resource]
         try:
             config = self.node.config.overlay(values, origin="set by clients", source=source)
             self.node.check_settings(config)

@@ -25,10 +25,19 @@ class DownConversion:
     `max_bytes` is that of the answer. The last batch may make it larger.
     """
 
-    __slots__ = ("_bytes_left", "_charge", "_client", "_content_left", "_magic", "_partitions")
+    __slots__ = (
+        "_bytes_left",
+        "_charge",
+        "_client",
+        "_content_left",
+        "_disk_reads",
+        "_magic",
+        "_reads",
+    )
 
     def __init__(self, ctx: Context, magic: int, max_bytes: int) -> None:
-        self._partitions = ctx.node.partitions
+        self._reads = ctx.node.context.batch_reads
+        self._disk_reads = ctx.node.context.disk_reads
         self._client = ctx.peer
         self._charge = charge_nobody if ctx.toll is None else ctx.toll.worked_in_thread
         self._magic = magic
@@ -43,11 +52,10 @@ class DownConversion:
 
         Raises what `Log.read` and `from_batches` raise.
         """
-        disk_reads = self._partitions.disk_reads
         while found.size and self._content_left > 0 and self._bytes_left > 0:
             most = min(max_bytes, self._bytes_left)
-            data = await disk_reads.read(partial(_whole, found))
-            converted = await self._partitions.batch_reads.read(
+            data = await self._disk_reads.read(partial(_whole, found))
+            converted = await self._reads.read(
                 partial(self._from_batches, data, first_offset, most), self._client, self._charge
             )
             assert converted is not None
@@ -56,7 +64,7 @@ class DownConversion:
             if converted.data:
                 return converted.data
             read = partial(_read_on, log, found.next_offset, max_bytes)
-            found = await disk_reads.read(read)
+            found = await self._disk_reads.read(read)
         return b""
 
     def _from_batches(

@@ -315,7 +315,7 @@ class FetchWork:
                 at_least_one = not anything or (every_one and left > 0)
                 most = min(left, target.max_bytes)
                 read = partial(self._read, target, most, at_least_one)
-                row = yield from self.node.partitions.disk_reads.in_pieces(read)
+                row = yield from self.node.context.disk_reads.in_pieces(read)
                 if not row.size:
                     self._empty[target.key] = row
             error = row.response.error_code

@@ -154,9 +154,9 @@ def _lookup(ctx: Context, replica: Replica) -> TimeLookup:
         if replica.closed:
             raise KafkaError(replica.failure())
 
-    partitions = ctx.node.partitions
+    context = ctx.node.context
     charge = charge_nobody if ctx.toll is None else ctx.toll.worked_in_thread
-    return TimeLookup(partitions.disk_reads, partitions.batch_reads, ctx.peer, charge, check)
+    return TimeLookup(context.disk_reads, context.batch_reads, ctx.peer, charge, check)
 
 
 def _check_end_is_known(replica: Replica) -> None:

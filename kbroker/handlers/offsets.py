@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from kbroker.coordination.admission import Writer
+from kbroker.coordination.partition_writer import LeaderReplica
 from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator.common.shapes import (
     commit_refused,
@@ -16,7 +17,6 @@ from kbroker.coordinator.common.shapes import (
     transaction_error,
     transaction_refused,
 )
-from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.offsets import (
@@ -212,7 +212,7 @@ def _names_any(ctx: Context, request: TxnOffsetCommitRequest) -> bool:
 
 
 async def _ask_and_commit(
-    ctx: Context, request: TxnOffsetCommitRequest, replica: Replica
+    ctx: Context, request: TxnOffsetCommitRequest, replica: LeaderReplica
 ) -> TransactionalAnswer:
     """Append when the transaction has the partition, or has taken it in, and did not end since."""
     partition = (replica.topic.name, replica.index)

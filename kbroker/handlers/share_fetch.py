@@ -297,7 +297,7 @@ class _ShareFetch:
         anything = False
         async for each in turn.each(ready):
             most = self.max_bytes // len(ready)
-            read = await self.node.partitions.disk_reads.read(
+            read = await self.node.context.disk_reads.read(
                 partial(self._read, each, most, not anything)
             )
             if read is not None:

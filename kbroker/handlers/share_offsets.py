@@ -151,7 +151,7 @@ async def _rows(ctx: Context, shares: list[SharePartition]) -> list[Topic]:
         async for share in ctx.turn.each(shares)
         if share.topic_id in names and _has_lag(summaries[share])
     ]
-    ends = await log_ends(ctx.node.partitions, ctx.node.peers, places)
+    ends = await log_ends(ctx.node.context, ctx.node.partitions, ctx.node.peers, places)
     topics: dict[UUID, Topic] = {}
     async for share in ctx.turn.each(shares):
         name = names.get(share.topic_id)

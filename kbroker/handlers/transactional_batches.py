@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from kbroker.coordination.admission import Writer
+from kbroker.coordination.partition_writer import LeaderReplica
 from kbroker.coordinator.common.shapes import transaction_error
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -40,7 +41,7 @@ class Standing(NamedTuple):
     markers: int
 
     @classmethod
-    def of(cls, replica: Replica, producer_id: int) -> Standing:
+    def of(cls, replica: LeaderReplica, producer_id: int) -> Standing:
         """Where it stands now."""
         return cls(replica.term, replica.log.producers.markers_of(producer_id))
 

@@ -385,7 +385,7 @@ class Server:
 
     async def _serve_insider(self, peer: Peer, connected: socket.socket) -> None:
         async def transport() -> Transport:
-            return PlainTransport(connected, self._arrivals, self._node.partitions.disk_reads)
+            return PlainTransport(connected, self._arrivals, self._node.context.disk_reads)
 
         is_served = False
         try:
@@ -453,7 +453,7 @@ class Server:
         self, listener: Listener, connected: socket.socket, peer: Peer
     ) -> Transport | None:
         """What the bytes of a client come through; None when it does not get so far."""
-        plain = PlainTransport(connected, self._arrivals, self._node.partitions.disk_reads)
+        plain = PlainTransport(connected, self._arrivals, self._node.context.disk_reads)
         gate = listener.gate
         if gate is None or gate.certificates is None:
             return plain
@@ -461,7 +461,7 @@ class Server:
 
         try:
             transport = TlsTransport(
-                plain, gate.certificates.context(), self._node.partitions.disk_reads
+                plain, gate.certificates.context(), self._node.context.disk_reads
             )
             with trio.fail_after(self._node.config.first_request_timeout_ms / 1000):
                 await transport.shake_hands(self._handshakes)

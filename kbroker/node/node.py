@@ -21,6 +21,7 @@ from kbroker.cluster import (
 from kbroker.cluster.controller import Controller
 from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.membership import Membership
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import PLAIN_WAY, Peers, Way
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic, create_topic
@@ -45,7 +46,9 @@ from kbroker.protocol.share_state_log import SharePartition
 from kbroker.replication.following import Following
 from kbroker.replication.in_sync import InSync
 from kbroker.replication.quota import Quota, Side
+from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.clock import Clock
+from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.runtime.slices import TurnQueue
 from kbroker.runtime.threads import InThread, run_in_thread
@@ -92,25 +95,26 @@ class Node:
         way: Way = PLAIN_WAY,
         gates: Sequence[Gate] = (),
     ) -> None:
-        self.id = config.node_id
-        self.cluster = cluster
-        self.live_config = LiveConfig(cluster, config)
-        self.changes, self.stopping = flusher.changes, False
-        self.troubles, self.turns = Troubles(), TurnQueue()
-        self.partitions = Partitions(
-            cluster,
-            logs,
-            flusher,
-            self.live_config,
-            clock,
-            self.troubles,
+        self.context = context = NodeContext(
+            node_id=config.node_id,
+            live_config=LiveConfig(cluster, config),
+            cluster=cluster,
+            clock=clock,
+            troubles=Troubles(),
+            changes=flusher.changes,
             in_memory=in_memory,
             in_thread=in_thread,
+            disk_reads=DiskReads(in_thread),
+            batch_reads=BatchReads(in_thread),
         )
-        self.upkeep = Upkeep(self.partitions)
-        self.cleaner = Cleaner(self.partitions, self.upkeep)
-        self.scrubber = Scrubber(self.partitions)
-        self.moves = ReplicaMoves(self.partitions)
+        self.id, self.cluster = config.node_id, cluster
+        self.changes, self.troubles = context.changes, context.troubles
+        self.stopping, self.turns = False, TurnQueue()
+        self.partitions = Partitions(context, logs, flusher)
+        self.upkeep = Upkeep(context, self.partitions)
+        self.cleaner = Cleaner(context, self.partitions, self.upkeep)
+        self.scrubber = Scrubber(context, self.partitions)
+        self.moves = ReplicaMoves(context, self.partitions)
         self.leader_news = LeaderNews()
         self.membership = Membership(
             cluster,
@@ -122,11 +126,11 @@ class Node:
         )
         self.cordoned_folders(config)  # what this node was started with is right, or it does not
         self.controller = Controller(cluster, self.membership, config)
-        self.peers = Peers(cluster, self.live_config, way)
-        self.in_sync = InSync(self.partitions)
-        self.following = Following(self.partitions, self.peers)
-        self.folder_watch = FolderWatch(self.partitions)
-        self.leader_quota = Quota(self.partitions, Side.LEADER)
+        self.peers = Peers(cluster, self.context.live_config, way)
+        self.in_sync = InSync(context, self.partitions)
+        self.following = Following(context, self.partitions, self.peers)
+        self.folder_watch = FolderWatch(context, self.partitions)
+        self.leader_quota = Quota(context, Side.LEADER)
         self._coordinate(way)
         self.share_sessions = ShareSessions(
             config.share_sessions_max, self.release_share_session, self.share_partitions.leave
@@ -150,25 +154,26 @@ class Node:
 
     def _coordinate(self, way: Way) -> None:
         """The coordinators of all kinds, and how others of this node ask them."""
-        self.share_states = ShareStateService(self.partitions, self.turns)
+        self.share_states = ShareStateService(self.context, self.partitions, self.turns)
         self.share_persister = SharePersister(
-            self.share_states, Peers(self.cluster, self.live_config, way), self.id
+            self.share_states, Peers(self.cluster, self.context.live_config, way), self.id
         )
         self.producer_ids = ProducerIds(
             self.cluster,
             self.partitions.logs,
-            in_thread=self.partitions.in_thread,
+            in_thread=self.context.in_thread,
             sync_failed=self.partitions.sync_failed,
         )
-        self.groups = GroupService(self.partitions, self.turns, self.share_persister)
+        self.groups = GroupService(self.context, self.partitions, self.turns, self.share_persister)
         self.transactions = TransactionService(
+            self.context,
             self.partitions,
             self.turns,
             self.peers,
             self.producer_ids,
             self.groups.end_transaction,
         )
-        self.share_partitions = SharePartitions(self.partitions, self.share_persister)
+        self.share_partitions = SharePartitions(self.context, self.partitions, self.share_persister)
 
     def _connect(self) -> None:
         """Who hears of what, in the order in which they do."""
@@ -201,12 +206,12 @@ class Node:
     @property
     def config(self) -> BrokerConfig:
         """The settings of this node, as they are now."""
-        return self.live_config.now
+        return self.context.live_config.now
 
     @property
     def clock(self) -> Clock:
         """The time of this node."""
-        return self.partitions.clock
+        return self.context.clock
 
     # -- life
 
@@ -240,7 +245,7 @@ class Node:
         if any(gate.users is not None for gate in self.gates):
             await self.cluster.make_scram_secret()
         for gate in self.gates:
-            await gate.prepare(self.partitions.in_thread)
+            await gate.prepare(self.context.in_thread)
 
     @property
     def coordinators(self) -> tuple[Shards[Any], ...]:
@@ -273,11 +278,11 @@ class Node:
             nursery.start_soon(self.moves.run)
             if self.config.log_cleaner_enable:
                 nursery.start_soon(self.cleaner.run)
-            if not partitions.in_memory:
+            if not self.context.in_memory:
                 nursery.start_soon(self.scrubber.run)
             nursery.start_soon(self.delegation.remove_regularly)
             for gate in self.gates:
-                nursery.start_soon(gate.run, partitions.in_thread)
+                nursery.start_soon(gate.run, self.context.in_thread)
             nursery.start_soon(self.audit.run)
 
     def registered(self, epoch: BrokerEpoch) -> None:
@@ -332,7 +337,7 @@ class Node:
                     logger.info("topic %s %s: %s", names, what, event.cause)
 
     def _on_configs_changed(self, resource: ConfigResource) -> None:
-        if not self.live_config.changed(resource):
+        if not self.context.live_config.changed(resource):
             return
         self._obey_config()
         self.cleaner.look_again()

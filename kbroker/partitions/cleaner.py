@@ -10,6 +10,7 @@ from functools import partial
 
 import trio
 
+from kbroker.cluster.node_context import NodeContext
 from kbroker.runtime.slices import Slices
 from kbroker.storage.cleaning import (
     discard,
@@ -40,7 +41,8 @@ BACKOFF_SECONDS_MIN = 0.1
 class Cleaner:
     """Finds logs that are dirty enough, has them compacted, and puts the results in place."""
 
-    def __init__(self, partitions: Partitions, upkeep: Upkeep) -> None:
+    def __init__(self, context: NodeContext, partitions: Partitions, upkeep: Upkeep) -> None:
+        self._context = context
         self._partitions = partitions
         self._upkeep = upkeep
         self._again = trio.Event()
@@ -51,7 +53,7 @@ class Cleaner:
         self._compactor: Compactor = (
             ProcessCompactor()
             if isinstance(files, OsFiles)
-            else InlineCompactor(files, partitions.in_thread)
+            else InlineCompactor(files, context.in_thread)
         )
 
     async def run(self) -> None:
@@ -59,7 +61,7 @@ class Cleaner:
         try:
             while True:
                 self._again = trio.Event()
-                backoff_seconds = self._partitions.config.log_cleaner_backoff_ms / 1000
+                backoff_seconds = self._context.config.log_cleaner_backoff_ms / 1000
                 self._backoff_seconds = max(backoff_seconds, BACKOFF_SECONDS_MIN)
                 with trio.move_on_after(self._backoff_seconds):
                     await self._again.wait()
@@ -85,7 +87,7 @@ class Cleaner:
 
     async def _clean_due(self) -> int:
         """Compact once what is due now; returns how many logs made progress."""
-        now_ms = self._partitions.clock.log_ms()
+        now_ms = self._context.clock.log_ms()
         slices = Slices()
         due = []
         for replica in self._partitions.opened():
@@ -111,7 +113,7 @@ class Cleaner:
                 return False
             began = trio.current_time()
             files = self._partitions.logs.files
-            await self._partitions.in_thread(partial(remove_leftovers, files, log.folder))
+            await self._context.in_thread(partial(remove_leftovers, files, log.folder))
             result = await self._compactor.compact(task)
             if not await self._put_in_place(log, task, result):
                 return False
@@ -132,10 +134,10 @@ class Cleaner:
     def _plan(self, log: Log) -> CompactionTask | None:
         if log.offline is not None:
             return None
-        config = self._partitions.config
+        config = self._context.config
         return plan(
             log,
-            self._partitions.clock.log_ms(),
+            self._context.clock.log_ms(),
             key_map_bytes=config.log_cleaner_dedupe_buffer_bytes,
             decompressed_max=config.decompressed_batch_max_bytes,
         )
@@ -148,7 +150,7 @@ class Cleaner:
         files, logs, in_thread = (
             self._partitions.logs.files,
             self._partitions.logs,
-            self._partitions.in_thread,
+            self._context.in_thread,
         )
         left = deque(result.segments)
         try:
@@ -174,7 +176,7 @@ class Cleaner:
 
     def _report(self, replica: Replica, message: str) -> None:
         text = f"{replica.log.folder} is not compacted: {message}"
-        if not replica.log.deleted and self._partitions.troubles.is_news(text):
+        if not replica.log.deleted and self._context.troubles.is_news(text):
             logger.warning("%s", text)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import trio
 
 from kbroker.cluster import Partition, Topic, TopicsChanged
+from kbroker.cluster.node_context import NodeContext
 from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.manager import LogManager
 
@@ -62,7 +63,8 @@ class _Folder:
 class FolderWatch:
     """Watches the data folders of one node; `run` it until cancelled."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+        self._context = context
         self._partitions = partitions
         self._folders = {each.data_dir: _Folder(each) for each in partitions.logs.managers}
         self._refused = trio.Event()
@@ -111,12 +113,12 @@ class FolderWatch:
     def give_away(self) -> None:
         """Let others have all partitions that nothing can be appended to."""
         if self._partitions.logs.refuses:
-            for topic in self._partitions.cluster.topics.values():
+            for topic in self._context.cluster.topics.values():
                 for partition in topic.partitions:
                     self._give_away_refused(topic, partition)
 
     def _give_away_refused(self, topic: Topic, partition: Partition) -> None:
-        is_held = self._partitions.node_id in partition.isr and len(partition.isr) > 1
+        is_held = self._context.node_id in partition.isr and len(partition.isr) > 1
         if is_held and self._partitions.logs.refusal(topic.name, partition.index) is not None:
             self.give_away_one(topic, partition.index)
 
@@ -139,7 +141,7 @@ class FolderWatch:
     async def _probe(self, folder: _Folder) -> None:
         try:
             with self._partitions.flusher.beside_another():
-                await self._partitions.in_thread(folder.manager.probe)
+                await self._context.in_thread(folder.manager.probe)
         except SyncFailedError as error:
             self._partitions.sync_failed(error)
             folder.manager.accept()  # it takes nothing any more; a probe would say no more

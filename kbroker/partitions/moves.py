@@ -13,6 +13,7 @@ from functools import partial
 
 import trio
 
+from kbroker.cluster.node_context import NodeContext
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.slices import Slices
 from kbroker.storage.cached import Reading
@@ -31,7 +32,8 @@ COPY_BYTES = 256 * 1024
 class ReplicaMoves:
     """The moves of one node, one after the other in the order in which they were asked for."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+        self._context = context
         self._partitions = partitions
         self._more = trio.Event()
 
@@ -90,15 +92,15 @@ class ReplicaMoves:
         """Copy, then swap, unless somebody gives the move up meanwhile."""
         slices = Slices()
         while self._is_wanted(future):
-            if await self._partitions.disk_reads.read(partial(self._copy_some, future)):
-                future.log.synced(await self._partitions.in_thread(future.log.sync))
+            if await self._context.disk_reads.read(partial(self._copy_some, future)):
+                future.log.synced(await self._context.in_thread(future.log.sync))
                 if self._is_wanted(future) and await self._swap(future):
                     return
             await slices.pause()
 
     def _copy_some(self, future: FutureLog, reading: Reading) -> bool:
         """Whether the copy has caught up; it may be given up while its source is loaded."""
-        now_ms = self._partitions.clock.log_ms()
+        now_ms = self._context.clock.log_ms()
         return self._is_wanted(future) and future.copy(COPY_BYTES, reading, now_ms=now_ms)
 
     def _is_wanted(self, future: FutureLog) -> bool:
@@ -111,7 +113,7 @@ class ReplicaMoves:
         async with partitions.flusher.no_pass, partitions.no_checkpoint:
             if not self._is_wanted(future):
                 return False
-            now_ms = partitions.clock.log_ms()
+            now_ms = self._context.clock.log_ms()
             while not future.copy(COPY_BYTES, now_ms=now_ms):
                 pass
             replica = partitions.named_hosted(source.topic, source.partition)
@@ -133,7 +135,7 @@ class ReplicaMoves:
                 logger.info("%s is offline and does not move to %s", name, future.data_dir)
             with contextlib.suppress(StorageError):
                 self._partitions.logs.drop_future((source.topic, source.partition))
-        elif self._partitions.cluster.partition(source.topic, source.partition) is not None:
+        elif self._context.cluster.partition(source.topic, source.partition) is not None:
             logger.error(
                 "%s is offline until the node starts again: its move to %s was not finished: %s",
                 name,

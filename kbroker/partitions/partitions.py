@@ -10,22 +10,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import trio
 
-from kbroker.cluster import Cluster, Partition, Topic, TopicsChanged
-from kbroker.cluster.live_config import LiveConfig
+from kbroker.cluster import Partition, Topic, TopicsChanged
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.registrations import NO_EPOCH, NO_NODE
-from kbroker.config import BrokerConfig, TopicConfig
+from kbroker.config import TopicConfig
 from kbroker.coordinator import some_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
-from kbroker.runtime.batch_reads import BatchReads
-from kbroker.runtime.clock import Clock
-from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.slices import Slices
-from kbroker.runtime.threads import InThread
-from kbroker.runtime.troubles import Troubles
 from kbroker.storage.errors import (
     LostBytesError,
     StorageError,
@@ -47,6 +43,25 @@ from .replica import Replica
 logger = logging.getLogger(__name__)
 
 
+class HostedPartition(Protocol):
+    """What a report of a storage error needs of a replica."""
+
+    @property
+    def topic(self) -> Topic:
+        """The topic in the metadata."""
+        ...
+
+    @property
+    def index(self) -> int:
+        """Partition number."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """True if this node no longer serves the partition."""
+        ...
+
+
 class Partitions:
     """What one node hosts.
 
@@ -56,28 +71,14 @@ class Partitions:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: NodeContext,
         logs: LogFolders,
         flusher: Flusher,
-        config: LiveConfig,
-        clock: Clock,
-        troubles: Troubles,
-        *,
-        in_memory: bool,
-        in_thread: InThread,
     ) -> None:
-        self.node_id = config.static.node_id
+        self._context = context
         self.epoch = NO_EPOCH
-        self.cluster = cluster
         self.logs = logs
         self.flusher = flusher
-        self.changes = flusher.changes
-        self.clock = clock
-        self.troubles = troubles
-        self.in_memory = in_memory
-        self.in_thread = in_thread
-        self.disk_reads = DiskReads(in_thread)
-        self.batch_reads = BatchReads(in_thread)
         self.no_checkpoint = trio.Lock()
         self.trash = trio.Event()
         """Set when there are files that nobody needs any more."""
@@ -87,29 +88,26 @@ class Partitions:
         """Told of each partition to whose log nothing can be appended here, again and again."""
         self.when_refused: Callable[[Replica, StorageError], None] = lambda replica, error: None
         """Told when the system refuses an append."""
-        self._config = config
         self._settings: dict[int, tuple[TopicConfig, LogConfig]] = {}
         """Of topics that have partitions here, by the number of the topic's id."""
-        self.epoch_renewal = EpochRenewal(cluster)
-        self._opening = LogOpening(cluster, logs, self.node_id, self.note)
+        self.epoch_renewal = EpochRenewal(context.cluster)
+        self._opening = LogOpening(context.cluster, logs, context.node_id, self.note)
         self._replicas: dict[tuple[int, int], Replica] = {}
         """By the number of the topic's id, whose hash is faster than that of the id, and index."""
         flusher.when_failed = lambda replica: self.when_unusable(replica.topic, replica.index)
-
-    @property
-    def config(self) -> BrokerConfig:
-        """The settings of the node, as they are now."""
-        return self._config.now
 
     # -- look-ups
 
     def leads(self, partition: Partition) -> bool:
         """Whether this node was elected to lead a partition, since it registered."""
-        return partition.leader == self.node_id and partition.leader_registration == self.epoch
+        return (
+            partition.leader == self._context.node_id
+            and partition.leader_registration == self.epoch
+        )
 
     def is_to_hear(self, partition: Partition) -> bool:
         """Whether a node that led may do so no more, and has not heard yet who leads instead."""
-        return partition.leader == self.node_id and not self.leads(partition)
+        return partition.leader == self._context.node_id and not self.leads(partition)
 
     def replica(self, topic: Topic, index: int) -> Replica:
         """Return the replica of a partition that this node leads, opening its log if need be.
@@ -140,9 +138,13 @@ class Partitions:
             return replica
         if not 0 <= index < len(topic.partitions):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if self.node_id not in topic.partitions[index].replicas:
+        if self._context.node_id not in topic.partitions[index].replicas:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self._open(topic, index)
+
+    def has_log(self, name: str, index: int) -> bool:
+        """Return True if this node has stored a log of a partition, opened or not."""
+        return (name, index) in self.logs
 
     def opened_replica(self, topic: Topic, index: int) -> Replica | None:
         """The replica of a partition if its log is open."""
@@ -161,19 +163,19 @@ class Partitions:
         return self.hosted(self._named_topic(name), index)
 
     def _named_topic(self, name: str) -> Topic:
-        topic = self.cluster.topics.get(name)
+        topic = self._context.cluster.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic
 
     def nearer_replica(self, replica: Replica, rack: str, offset: int) -> int:
         """The node in `rack` from which a consumer should read on at `offset`; -1 for this one."""
-        if replica.leading is None or self.config.rack == rack:
+        if replica.leading is None or self._context.config.rack == rack:
             return NO_NODE
         there = [
             (end, node_id)
             for node_id, end in replica.leading.readable_at(offset).items()
-            if self.cluster.nodes[node_id].rack == rack
+            if self._context.cluster.nodes[node_id].rack == rack
         ]
         return max(there)[1] if there else NO_NODE
 
@@ -187,10 +189,10 @@ class Partitions:
 
     def topic_config(self, topic: Topic) -> TopicConfig:
         """The settings of a topic over those of this node."""
-        config = TopicConfig.stored(topic.configs, self.config)
+        config = TopicConfig.stored(topic.configs, self._context.config)
         for reason in config.unfit:
             text = f"a stored setting of topic {topic.name} is left out: {reason}"
-            if self.troubles.is_news(text):
+            if self._context.troubles.is_news(text):
                 logger.error("%s", text)
         return config
 
@@ -215,7 +217,7 @@ class Partitions:
     def _open(self, topic: Topic, index: int) -> Replica:
         config, of_log = self._settings_of(topic)
         try:
-            log = self._opening.open(topic, index, of_log, now_ms=self.clock.log_ms())
+            log = self._opening.open(topic, index, of_log, now_ms=self._context.clock.log_ms())
         except StorageError as error:
             self.report_storage_error(topic, index, error)
             raise
@@ -290,17 +292,17 @@ class Partitions:
         replica.become_leader(
             Leading(
                 partition,
-                self.node_id,
+                self._context.node_id,
                 replica.log.log_end_offset,
                 trio.current_time(),
-                self.config.replica_lag_time_max_ms / 1000,
+                self._context.config.replica_lag_time_max_ms / 1000,
                 eligible=self._may_be_in_sync,
             )
         )
 
     def _may_be_in_sync(self, node_id: int, broker_epoch: BrokerEpoch) -> bool:
         """Whether a node is in the cluster under this registration, and not fenced (KIP-841)."""
-        registration = self.cluster.registration(node_id)
+        registration = self._context.cluster.registration(node_id)
         return (
             registration is not None and registration.ready and registration.epoch == broker_epoch
         )
@@ -320,12 +322,15 @@ class Partitions:
         for topic in event.altered:
             self._configure(topic)
         for change in event.moved:
-            if self.node_id in change.before.replicas and self.node_id not in change.after.replicas:
+            if (
+                self._context.node_id in change.before.replicas
+                and self._context.node_id not in change.after.replicas
+            ):
                 self._drop(change.topic, [change.after.index], deleted=False)
 
     def settings_changed(self) -> None:
         """The settings of the node have changed, and with them the defaults of topics."""
-        for topic in self.cluster.topics.values():
+        for topic in self._context.cluster.topics.values():
             self._configure(topic)
 
     def _configure(self, topic: Topic) -> None:
@@ -363,7 +368,7 @@ class Partitions:
 
     def empty_trash_soon(self) -> None:
         """Let go of files that nobody needs any more."""
-        if self.in_memory:
+        if self._context.in_memory:
             self.logs.empty_trash()  # at once: a full memory waits for it
         else:
             self.trash.set()
@@ -381,7 +386,7 @@ class Partitions:
 
     def note(self, topic: str, index: int | None, text: str) -> None:
         """Remember what happened to a partition, or with None to all of a topic, and why."""
-        self.history.note((topic, index), Line(self.clock.log_ms(), text))
+        self.history.note((topic, index), Line(self._context.clock.log_ms(), text))
 
     def note_when_offline(self, log: Log) -> None:
         """Remember when and why a log of this node goes offline."""
@@ -389,7 +394,7 @@ class Partitions:
 
     def _note_offline(self, log: Log) -> None:
         self.note(log.topic, log.partition, f"offline because {log.offline}")
-        topic = self.cluster.topics.get(log.topic)
+        topic = self._context.cluster.topics.get(log.topic)
         replica = None if topic is None else self._replicas.get((topic.id.int, log.partition))
         # What fails in a thread is told by whoever waits for the thread.
         if replica is not None and trio.lowlevel.in_trio_task():
@@ -401,7 +406,7 @@ class Partitions:
             self.when_unusable(replica.topic, replica.index)
 
     @contextlib.contextmanager
-    def storage_errors_reported(self, replica: Replica) -> Iterator[None]:
+    def storage_errors_reported(self, replica: HostedPartition) -> Iterator[None]:
         """Report storage errors of work on a replica.
 
         Every reader of stored records uses this context manager or `report_storage_error`, so that
@@ -432,7 +437,7 @@ class Partitions:
         if log is not None and isinstance(error, LostBytesError) and error.is_below(log.folder):
             log.fail(error.message or str(error))
         is_offline = log is None or log.offline is not None
-        if self.troubles.is_news(str(error)):
+        if self._context.troubles.is_news(str(error)):
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
             known = self.history.of((topic.name, index))
             if not known or str(error.message) not in known[-1].text:
@@ -457,7 +462,7 @@ class Partitions:
                 replica.commits.fail()
                 replica.writes.fail()
                 self._tell_if_unusable(replica)
-        if self.troubles.is_news(str(error)):
+        if self._context.troubles.is_news(str(error)):
             logger.error(FOLDER_IS_OFFLINE, error.message)
 
     # -- the end

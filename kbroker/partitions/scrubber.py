@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 
+from kbroker.cluster.node_context import NodeContext
 from kbroker.protocol.errors import KafkaError
 from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
@@ -28,7 +29,8 @@ FIRST_ROUND_SECONDS = 60
 class Scrubber:
     """Compares the records in sealed segments of one node with their checksums, round by round."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+        self._context = context
         self._partitions = partitions
         self._changed = trio.Event()
 
@@ -43,7 +45,7 @@ class Scrubber:
     async def _wait(self, since: float, seconds_max: float = math.inf) -> None:
         """Wait for the interval between rounds, which may change meanwhile."""
         while True:
-            interval_seconds = self._partitions.config.log_scrub_interval_ms / 1000
+            interval_seconds = self._context.config.log_scrub_interval_ms / 1000
             deadline = since + min(interval_seconds, seconds_max)
             self._changed = trio.Event()
             with trio.move_on_at(deadline):
@@ -71,13 +73,11 @@ class Scrubber:
         checked = 0
         with suppress(StorageError), self._partitions.storage_errors_reported(replica):
             while log.offline is None and (place := next_to_scrub(log)) is not None:
-                rate = self._partitions.config.log_scrub_bytes_per_second
+                rate = self._context.config.log_scrub_bytes_per_second
                 if not rate:
                     break
                 # The event loop finds the bytes in memory then.
-                await self._partitions.in_thread(
-                    partial(_read, self._partitions.logs.files, *place)
-                )
+                await self._context.in_thread(partial(_read, self._partitions.logs.files, *place))
                 if log.offline is None:
                     size = scrub(log, SLICE_BYTES)
                     checked += size

@@ -7,6 +7,7 @@ import logging
 
 import trio
 
+from kbroker.cluster.node_context import NodeContext
 from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.folders import FolderJobs
@@ -22,7 +23,8 @@ CHECKPOINT_SECONDS = 0.5
 class Upkeep:
     """The upkeep of one node's logs; `run` it until cancelled."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+        self._context = context
         self._partitions = partitions
 
     async def run(self) -> None:
@@ -31,7 +33,7 @@ class Upkeep:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._checkpoint_regularly)
             nursery.start_soon(self._apply_retention_regularly)
-            if partitions.in_memory:
+            if self._context.in_memory:
                 partitions.logs.empty_trash()
             else:
                 nursery.start_soon(self._empty_trash)
@@ -44,7 +46,7 @@ class Upkeep:
         began = trio.current_time()
         try:
             with partitions.flusher.beside_another():
-                await partitions.in_thread(partitions.logs.settle)
+                await self._context.in_thread(partitions.logs.settle)
         except StorageError as error:
             logger.error(
                 "what the crash left is not all durable: %s; check the disk", error.message
@@ -60,7 +62,7 @@ class Upkeep:
         partitions = self._partitions
         while True:
             await trio.sleep(CHECKPOINT_SECONDS)
-            if partitions.logs.checkpoint_due(partitions.clock.log_ms()):
+            if partitions.logs.checkpoint_due(self._context.clock.log_ms()):
                 await self.checkpoint()
 
     async def checkpoint(self) -> None:
@@ -68,20 +70,20 @@ class Upkeep:
         partitions = self._partitions
         async with partitions.no_checkpoint:
             try:
-                job = partitions.logs.checkpoint(partitions.clock.log_ms())
+                job = partitions.logs.checkpoint(self._context.clock.log_ms())
                 with partitions.flusher.beside_another():
                     await self._run(job)
             except SyncFailedError as error:
                 partitions.sync_failed(error)
             except StorageError as error:
                 text = f"checkpoint failed: {error.message}"
-                is_known = partitions.logs.refuses or not partitions.troubles.is_news(text)
+                is_known = partitions.logs.refuses or not self._context.troubles.is_news(text)
                 logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
 
     async def _run(self, job: FolderJobs) -> None:
         """Run a checkpoint. Raises StorageError, and the logs have what it did not do."""
         try:
-            await self._partitions.in_thread(job.run)
+            await self._context.in_thread(job.run)
         except StorageError:
             job.put_back()
             raise
@@ -91,12 +93,12 @@ class Upkeep:
         partitions = self._partitions
         while True:
             partitions.trash = trio.Event()  # first, so that what comes meanwhile is not missed
-            await partitions.in_thread(partitions.logs.empty_trash)
+            await self._context.in_thread(partitions.logs.empty_trash)
             await partitions.trash.wait()
 
     async def _apply_retention_regularly(self) -> None:
         while True:
-            await trio.sleep(self._partitions.config.retention_check_interval_ms / 1000)
+            await trio.sleep(self._context.config.retention_check_interval_ms / 1000)
             await self.apply_retention_now()
 
     async def apply_retention_now(self) -> None:
@@ -108,7 +110,7 @@ class Upkeep:
 
     async def apply_retention(self) -> bool:
         """Give up what each topic's limits let go; returns whether anything went."""
-        now_ms = self._partitions.clock.log_ms()
+        now_ms = self._context.clock.log_ms()
         slices = Slices()
         moved = 0
         for replica in self._partitions.opened():

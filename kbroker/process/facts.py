@@ -72,7 +72,7 @@ def facts_of(local: LocalNode, http: Served | None = None) -> NodeFacts:
         topics=len(node.cluster.topics),
         partitions=len(logs.folders()),
         has_crashed=logs.crashed,
-        loss=_loss_window(node.config, in_memory=node.partitions.in_memory),
+        loss=_loss_window(node.config, in_memory=node.context.in_memory),
         nodes=sorted(node.cluster.nodes),
         http=None if http is None else http.http_at(local.id),
         registry=None if http is None else http.registry_at(local.id),

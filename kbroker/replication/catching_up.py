@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from kbroker.client.errors import error_code
+from kbroker.cluster.node_context import NodeContext
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -36,7 +37,8 @@ Ask = Callable[[Any], Awaitable[Any]]
 class CatchingUp:
     """Cuts the logs of one node, or begins them anew."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+        self._context = context
         self._partitions = partitions
 
     async def cut(self, followed: Followed, diverging: FetchResponse.EpochEnd) -> None:
@@ -77,7 +79,7 @@ class CatchingUp:
         async with self._alone(followed) as replica:
             if replica is not None:
                 self._restart(replica, first_offset)
-                replica.append_replicated(records, self._partitions.clock.log_ms())
+                replica.append_replicated(records, self._context.clock.log_ms())
 
     async def _begin_at(self, followed: Followed, start: int) -> None:
         async with self._alone(followed) as replica:
@@ -90,7 +92,7 @@ class CatchingUp:
             if replica is None:
                 return
             end, committed = replica.log.log_end_offset, replica.log.high_watermark
-            replica.truncate_to(offset, self._partitions.clock.log_ms())
+            replica.truncate_to(offset, self._context.clock.log_ms())
             self._copy_anew(replica)
             now = replica.log.log_end_offset
         self._tell(followed.replica, f"cut from {end} to {now} because {reason}")
@@ -108,7 +110,7 @@ class CatchingUp:
         logger.debug("%s-%d: %s", replica.topic.name, replica.index, what)
 
     def _restart(self, replica: Replica, offset: int) -> None:
-        replica.restart_at(offset, self._partitions.clock.log_ms())
+        replica.restart_at(offset, self._context.clock.log_ms())
         self._copy_anew(replica)
 
     def _copy_anew(self, replica: Replica) -> None:
@@ -131,7 +133,7 @@ class CatchingUp:
             timestamp=EARLIEST,
         )
         topic = cls.Topic(name=followed.replica.topic.name, partitions=[row])
-        answer = await ask(cls(replica_id=self._partitions.node_id, topics=[topic]))
+        answer = await ask(cls(replica_id=self._context.node_id, topics=[topic]))
         return int(_only_row(answer).offset)
 
     async def _leader_end(self, followed: Followed, ask: Ask) -> int:
@@ -142,7 +144,7 @@ class CatchingUp:
             leader_epoch=followed.leader_epoch,
         )
         topic = cls.Topic(topic=followed.replica.topic.name, partitions=[row])
-        answer = await ask(cls(replica_id=self._partitions.node_id, topics=[topic]))
+        answer = await ask(cls(replica_id=self._context.node_id, topics=[topic]))
         return int(_only_row(answer).end_offset)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from kbroker.client.errors import error_code
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import Gone, Peer, Peers, Unreachable
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
@@ -73,7 +74,15 @@ _TO_BE_ALLOWED = "; it has to be one of super.users there, or an ACL allows it C
 class Fetcher:
     """Copies from one leader what this node follows; `run` it until cancelled."""
 
-    def __init__(self, partitions: Partitions, peers: Peers, leader_id: int, quota: Quota) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        partitions: Partitions,
+        peers: Peers,
+        leader_id: int,
+        quota: Quota,
+    ) -> None:
+        self._context = context
         self._partitions = partitions
         self._peers = peers
         self._leader_id = leader_id
@@ -86,9 +95,7 @@ class Fetcher:
         self._session = FollowerSession()
         self._peer: Peer | None = None
         self._backoff = self._new_backoff()
-        self._patience = Backoff(
-            partitions.config.replica_fetch_wait_max_ms / 1000, PATIENCE_SECONDS
-        )
+        self._patience = Backoff(context.config.replica_fetch_wait_max_ms / 1000, PATIENCE_SECONDS)
         self._wake = trio.Event()
         self._held_back: trio.CancelScope | None = None
         self._lost_at: float | None = None
@@ -96,10 +103,10 @@ class Fetcher:
         """Whether it was said that the leader cannot be reached."""
         self._gone_since: float | None = None
         """When the leader ended the connection; until it takes another one."""
-        self._catching_up = CatchingUp(partitions)
+        self._catching_up = CatchingUp(context, partitions)
 
     def _new_backoff(self) -> Backoff:
-        return Backoff(self._partitions.config.replica_fetch_backoff_ms / 1000)
+        return Backoff(self._context.config.replica_fetch_backoff_ms / 1000)
 
     # -- what to copy
 
@@ -150,7 +157,7 @@ class Fetcher:
     def _missed_at(self) -> float:
         """When the cluster misses a process that is gone, at the latest."""
         assert self._gone_since is not None
-        return self._gone_since + self._partitions.config.broker_session_timeout_ms / 1000
+        return self._gone_since + self._context.config.broker_session_timeout_ms / 1000
 
     # -- the loop
 
@@ -162,7 +169,7 @@ class Fetcher:
                 try:
                     await self._round()
                 except Exception:  # a defect of ours must neither end the node nor pass unnoticed
-                    self._partitions.troubles.unhandled_errors += 1
+                    self._context.troubles.unhandled_errors += 1
                     logger.exception("copying from node %d failed", self._leader_id)
                     await self._disconnect()
                     await self._sleep_until(trio.current_time() + self._backoff.next())
@@ -205,14 +212,14 @@ class Fetcher:
 
     async def _next_request(self) -> FetchRequest:
         await self._sync(self._changed)
-        session, config = self._session, self._partitions.config
+        session, config = self._session, self._context.config
         keys = self._followed if session.is_new else self._changed
         positions = self._positions(keys)
         named, dropped = session.update(positions, self._changed - positions.keys())
         self._changed.clear()
         return FetchRequest(
             replica_state=FetchRequest.ReplicaState(
-                replica_id=self._partitions.node_id, replica_epoch=self._partitions.epoch
+                replica_id=self._context.node_id, replica_epoch=self._partitions.epoch
             ),
             max_wait_ms=self._wait_ms(),
             min_bytes=config.replica_fetch_min_bytes,
@@ -238,7 +245,7 @@ class Fetcher:
             except StorageError as error:
                 self._failed(followed, error)
                 continue
-            wait = self._quota.wait_seconds(followed.replica, self._partitions.node_id, now)
+            wait = self._quota.wait_seconds(followed.replica, self._context.node_id, now)
             if wait:
                 self._paused[key] = now + min(wait, QUOTA_SECONDS_MAX)
             else:
@@ -247,7 +254,7 @@ class Fetcher:
 
     def _wait_ms(self) -> int:
         """How long the leader may hold its answer back: a pause may end earlier."""
-        longest = self._partitions.config.replica_fetch_wait_max_ms
+        longest = self._context.config.replica_fetch_wait_max_ms
         if not self._paused:
             return longest
         left = min(self._paused.values()) - trio.current_time()
@@ -316,14 +323,14 @@ class Fetcher:
         followed.log_start = row.log_start_offset
         if row.records:
             now = trio.current_time()
-            self._quota.took(followed.replica, self._partitions.node_id, len(row.records), now)
+            self._quota.took(followed.replica, self._context.node_id, len(row.records), now)
             await self._append(followed, row.records)
             await trio.lowlevel.checkpoint()  # a large answer takes turns with clients
 
     async def _append(self, followed: Followed, records: memoryview) -> None:
         log, before = followed.replica.log, followed.replica.log.log_end_offset
         try:
-            followed.replica.append_replicated(records, self._partitions.clock.log_ms())
+            followed.replica.append_replicated(records, self._context.clock.log_ms())
         except KafkaError as error:
             is_empty = log.log_start_offset == before
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or not is_empty:
@@ -353,7 +360,7 @@ class Fetcher:
         self._say_once(f"{followed} cannot be copied from node {self._leader_id}: {reason}")
 
     def _say_once(self, text: str) -> None:
-        if self._partitions.troubles.is_news(text):
+        if self._context.troubles.is_news(text):
             logger.error("%s", text)
 
     async def _ask_again(self, message: Any) -> Any:
@@ -403,7 +410,7 @@ class Fetcher:
             self._gone_since = None
         elif self._gone_since is None:
             self._gone_since = now
-        is_registered = self._partitions.cluster.registration(self._leader_id) is not None
+        is_registered = self._context.cluster.registration(self._leader_id) is not None
         is_first = self._lost_at is None and is_registered
         if is_first:
             self._lost_at = now

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import trio
 
 from kbroker.cluster import NO_LEADER, NodesChanged, Partition, Topic, TopicsChanged
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import Peers
 from kbroker.partitions.partitions import Partitions
 from kbroker.protocol.errors import KafkaError
@@ -34,7 +35,8 @@ class Following:
     are closed.
     """
 
-    def __init__(self, partitions: Partitions, peers: Peers) -> None:
+    def __init__(self, context: NodeContext, partitions: Partitions, peers: Peers) -> None:
+        self._context = context
         self._partitions = partitions
         self._peers = peers
         self._fetchers: dict[int, Fetcher] = {}
@@ -48,7 +50,7 @@ class Following:
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()  # it has not begun
-        self._quota = Quota(partitions, Side.FOLLOWER)
+        self._quota = Quota(context, Side.FOLLOWER)
 
     async def run(self) -> None:
         """Copy until cancelled or stopped."""
@@ -65,7 +67,7 @@ class Following:
         await self._ended.wait()
 
     async def _run(self) -> None:
-        for topic in self._partitions.cluster.topics.values():
+        for topic in self._context.cluster.topics.values():
             for partition in topic.partitions:
                 self._consider(topic, partition)
         async with trio.open_nursery() as nursery:
@@ -115,7 +117,7 @@ class Following:
             self._more.set()
 
     def _leader_to_copy(self, partition: Partition) -> int:
-        me = self._partitions.node_id
+        me = self._context.node_id
         if me not in partition.replicas or partition.leader == me:
             return NO_LEADER
         return partition.leader
@@ -150,7 +152,7 @@ class Following:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             fetcher = self._fetchers[leader] = Fetcher(
-                self._partitions, self._peers, leader, self._quota
+                self._context, self._partitions, self._peers, leader, self._quota
             )
             nursery.start_soon(fetcher.run)
         fetcher.follow(replica, partition.leader_epoch)

@@ -17,6 +17,7 @@ from uuid import UUID
 import trio
 
 from kbroker.cluster import IsrChange, Leaving, Topic
+from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.store import OPERATIONS_MAX, OutcomeUnknown
 from kbroker.partitions.leading import Leading
 from kbroker.partitions.partitions import Partitions
@@ -52,7 +53,8 @@ class _Proposal(NamedTuple):
 class InSync:
     """The in-sync sets of one node: one change of each partition at a time."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, context: NodeContext, partitions: Partitions) -> None:
+        self._context = context
         self._partitions = partitions
         self.give_away_refused: Callable[[], None] = lambda: None
         """Has `give_away` called for what lies in folders that take no records."""
@@ -76,7 +78,7 @@ class InSync:
         """This node can append nothing to its log: others must lead it and be in sync, if there are
         any. `eligible`: the log can be read, so it may lead when nobody else can."""
         partition = topic.partitions[index]
-        if self._partitions.node_id in partition.isr and len(partition.isr) > 1:
+        if self._context.node_id in partition.isr and len(partition.isr) > 1:
             self._leaving[topic.id, index] = eligible
             self._leaves.set()
 
@@ -140,7 +142,7 @@ class InSync:
 
     async def _look_regularly(self) -> None:
         while True:
-            await trio.sleep(self._partitions.config.replica_lag_time_max_ms / 1000 / 2)
+            await trio.sleep(self._context.config.replica_lag_time_max_ms / 1000 / 2)
             self.look_at_all()
 
     async def _settle(self, batch: Sequence[Replica]) -> None:
@@ -152,7 +154,7 @@ class InSync:
     async def _store(self, cause: str, group: Sequence[Replica]) -> bool:
         """Propose the in-sync sets of those that still change for this cause; where one of them
         cannot be stored any more, each by itself. Returns whether all were stored."""
-        partitions = self._partitions
+        context = self._context
         proposals = [each for each in map(_proposal, group) if each and each.cause == cause]
         for _, leading, isr, _ in proposals:
             leading.propose(isr)
@@ -160,10 +162,10 @@ class InSync:
             return True
         changes = [each.change() for each in proposals]
         try:
-            revision = await partitions.cluster.change_isr(
+            revision = await context.cluster.change_isr(
                 changes,
-                self_id=partitions.node_id,
-                self_epoch=partitions.epoch,
+                self_id=context.node_id,
+                self_epoch=self._partitions.epoch,
                 cause=cause,
             )
         except (OutcomeUnknown, StorageError) as error:
@@ -188,7 +190,7 @@ class InSync:
         while True:
             await self._leaves.wait()
             self._leaves = trio.Event()
-            topics = self._partitions.cluster.topics_by_id
+            topics = self._context.cluster.topics_by_id
             leavings = [
                 Leaving(topics[topic_id], index, eligible)
                 for (topic_id, index), eligible in self._leaving.items()
@@ -202,11 +204,11 @@ class InSync:
 
     async def _resign(self, leavings: Sequence[Leaving]) -> None:
         """Give partitions away; those with which something else happened meanwhile are left."""
-        partitions = self._partitions
-        node_id, cluster = partitions.node_id, partitions.cluster
+        node_id, cluster = self._context.node_id, self._context.cluster
+        epoch = self._partitions.epoch
         cause = f"node {node_id} cannot append to its log"
         try:
-            left = await cluster.resign(leavings, node_id, epoch=partitions.epoch, cause=cause)
+            left = await cluster.resign(leavings, node_id, epoch=epoch, cause=cause)
         except (OutcomeUnknown, StorageError):
             left = leavings
         for topic, index, eligible in left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-from kbroker.partitions.partitions import Partitions
+from kbroker.cluster.node_context import NodeContext
 from kbroker.partitions.replica import Replica
 
 from .throttle import Throttle, names_replica
@@ -27,8 +27,8 @@ class Quota:
     A follower in sync is never held back. `follower_id` is the node that copies.
     """
 
-    def __init__(self, partitions: Partitions, side: Side) -> None:
-        self._partitions = partitions
+    def __init__(self, context: NodeContext, side: Side) -> None:
+        self._context = context
         self._rate_name, self._replicas_name = side.value
         self._throttle = Throttle()
 
@@ -42,9 +42,9 @@ class Quota:
             self._throttle.took(size, now)
 
     def _holds(self, replica: Replica, follower_id: int) -> bool:
-        rate = self._partitions.config.integer(self._rate_name)
+        rate = self._context.config.integer(self._rate_name)
         self._throttle.set_rate(math.inf if rate == UNLIMITED else rate)
         if rate == UNLIMITED or follower_id in replica.partition.isr:
             return False
         throttled = replica.config.items(self._replicas_name)
-        return names_replica(throttled, replica.index, self._partitions.node_id)
+        return names_replica(throttled, replica.index, self._context.node_id)

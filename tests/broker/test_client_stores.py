@@ -433,10 +433,9 @@ async def world(store: Store, limit: int, patch: pytest.MonkeyPatch) -> AsyncIte
         settings[store.setting] = limit
     if store.constant is not None:
         patch.setattr(*store.constant, limit)
-    async with started(**settings) as broker, connected(broker.endpoint) as wire:
-        clock = MovableClock()
-        clock.coordinator.freeze()
-        broker.node.partitions.clock = clock
+    clock = MovableClock()
+    clock.coordinator.freeze()
+    async with started(None, clock, **settings) as broker, connected(broker.endpoint) as wire:
         broker.node.activity = Activity(clock.log_ms)
         await create_topic(wire, TOPIC.name)
         await find(wire)

@@ -117,10 +117,9 @@ async def test_topics_that_come_grow_and_go_are_noticed(wire: Wire) -> None:
 
 
 async def test_settings_of_a_group_and_of_the_broker_hold_at_once() -> None:
-    async with started() as broker, connected(broker.endpoint) as wire:
-        clock = MovableClock()
-        clock.coordinator.freeze()
-        broker.node.partitions.clock = clock
+    clock = MovableClock()
+    clock.coordinator.freeze()
+    async with started(None, clock) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 2)
         await find(wire)
         assert (await beat(wire, "a", 0)).heartbeat_interval_ms == 5_000

@@ -169,7 +169,8 @@ async def test_a_coordinator_of_before_writes_nothing(
     """Its replica follows another one: what it appended would part the two logs."""
     groups = broker.node.groups
     shard = groups.shard("g")
-    shard.replica.become_follower(shard.replica.partition)
+    replica = broker.node.partitions.named_replica(OFFSETS_TOPIC, shard.replica.index)
+    replica.become_follower(replica.partition)
     result = shard.coordinator.commit_offsets(commit_request(7), groups.now(), 7)
     answer: Any = groups.run(shard, result)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR

@@ -70,7 +70,7 @@ async def test_the_offsets_topic(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await find(wire, 4, "g")
         (topic,) = (await metadata(wire, ["__consumer_offsets"])).topics
-        assert len(topic.partitions) == (1 if broker.node.partitions.in_memory else 50)
+        assert len(topic.partitions) == (1 if broker.node.context.in_memory else 50)
     async with (
         started(offsets_topic_num_partitions=7) as broker,
         connected(broker.endpoint) as wire,

@@ -151,8 +151,8 @@ async def test_records_that_wait_for_the_disk_are_not_kept(tmp_path: Path) -> No
     others = {id(each) for each in produce_requests()}
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "orders")
-        partitions = broker.nodes[0].node.partitions
-        replica = partitions.replica(partitions.cluster.topics[topic.name], 0)
+        partitions = broker.node.partitions
+        replica = partitions.named_replica(topic.name, 0)
         async with partitions.flusher.no_pass:
             for _ in range(TIMES):
                 await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch()))

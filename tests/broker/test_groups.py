@@ -143,10 +143,10 @@ def state(broker: Broker, group: str = "g") -> Any:
 
 
 def standing_time(broker: Broker) -> Callable[[int], None]:
-    """Let the coordinators' clock stand, however slow the machine is; what moves it, in ms."""
-    clock = MovableClock()
+    """Freeze the coordinator clock of a broker on a `MovableClock`. Return what moves it, in ms."""
+    clock = broker.node.clock
+    assert isinstance(clock, MovableClock)
     clock.coordinator.freeze()
-    broker.node.partitions.clock = clock
 
     def advance(milliseconds: int) -> None:
         clock.coordinator.add(milliseconds)
@@ -209,7 +209,7 @@ async def test_members_come_and_go(start: Start) -> None:
 
 
 async def test_a_lost_member_is_missed_after_its_session(start: Start) -> None:
-    async with start() as broker:
+    async with start(MovableClock()) as broker:
         advance = standing_time(broker)
         async with connected(broker.endpoint) as wire:
             member = Member(wire, session_timeout_ms=10_000)
@@ -231,7 +231,7 @@ async def test_a_session_ends_in_real_time(start: Start) -> None:
 
 
 async def test_heartbeats_and_commits_keep_a_session(start: Start) -> None:
-    async with start() as broker, connected(broker.endpoint) as wire:
+    async with start(MovableClock()) as broker, connected(broker.endpoint) as wire:
         advance = standing_time(broker)
         await create_topic(wire, "t")
         member = Member(wire, session_timeout_ms=10_000)
@@ -259,7 +259,7 @@ async def test_the_others_go_on_when_one_does_not_come_back(start: Start) -> Non
 
 
 async def test_a_member_that_was_given_an_id_and_never_came(start: Start) -> None:
-    async with start() as broker, connected(broker.endpoint) as wire:
+    async with start(MovableClock()) as broker, connected(broker.endpoint) as wire:
         advance = standing_time(broker)
         member = Member(wire, session_timeout_ms=10_000)
         answer = await member._ask_to_join()
@@ -283,7 +283,7 @@ async def test_session_timers_run_after_a_restart(tmp_path: Path) -> None:
 
 async def test_the_initial_delay_gathers_members() -> None:
     async with (
-        started(group_initial_rebalance_delay_ms=400) as broker,
+        started(None, MovableClock(), group_initial_rebalance_delay_ms=400) as broker,
         connected(broker.endpoint) as a,
         connected(broker.endpoint) as b,
     ):
@@ -409,25 +409,26 @@ async def test_offsets_expire_with_their_group() -> None:
             return time.monotonic_ns() // 1_000_000
 
     clock = Calendar()
-    async with started(offsets_retention_check_interval_ms=50) as broker:
-        broker.node.partitions.clock = clock
-        async with connected(broker.endpoint) as wire:
-            await create_topic(wire, "t")
-            member = Member(wire)
-            await member.enter()
-            await member.commit("t", 5)
-            clock.ahead_ms = 30 * 86_400_000
-            await trio.sleep(0.2)
-            assert await committed(wire, "t") == 5, "the group is not empty"
-            await member.leave()
-            await trio.sleep(0.2)
-            assert await committed(wire, "t") == 5, "it just became empty"
-            clock.ahead_ms += 8 * 86_400_000
-            with trio.fail_after(ANSWER_SECONDS):
-                while await committed(wire, "t") != -1:  # noqa: ASYNC110  # it takes a request
-                    await trio.sleep(0.01)
-            listed = await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
-            assert listed.groups == []
+    async with (
+        started(None, clock, offsets_retention_check_interval_ms=50) as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        await create_topic(wire, "t")
+        member = Member(wire)
+        await member.enter()
+        await member.commit("t", 5)
+        clock.ahead_ms = 30 * 86_400_000
+        await trio.sleep(0.2)
+        assert await committed(wire, "t") == 5, "the group is not empty"
+        await member.leave()
+        await trio.sleep(0.2)
+        assert await committed(wire, "t") == 5, "it just became empty"
+        clock.ahead_ms += 8 * 86_400_000
+        with trio.fail_after(ANSWER_SECONDS):
+            while await committed(wire, "t") != -1:  # noqa: ASYNC110  # it takes a request
+                await trio.sleep(0.01)
+        listed = await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
+        assert listed.groups == []
 
 
 async def test_what_tools_see(start: Start) -> None:

@@ -270,8 +270,10 @@ class HeldReads(BatchReads):
 
 
 @pytest.fixture
-def held_reads(broker: Broker) -> HeldReads:
-    broker.node.partitions.batch_reads = reads = HeldReads()
+def held_reads(monkeypatch: pytest.MonkeyPatch) -> HeldReads:
+    """Reads of every node that is started after this fixture."""
+    reads = HeldReads()
+    monkeypatch.setattr("kbroker.node.node.BatchReads", lambda in_thread: reads)
     return reads
 
 
@@ -511,7 +513,7 @@ async def test_a_control_batch_at_the_end_does_not_end_the_wait(
 
 
 async def test_what_comes_while_a_control_batch_is_converted(
-    broker: Broker, wire: Wire, held_reads: HeldReads
+    held_reads: HeldReads, broker: Broker, wire: Wire
 ) -> None:
     topic = await create_topic(wire, "t")
     append_marker(broker, "t")

@@ -93,7 +93,7 @@ async def test_records_are_given_to_one_member() -> None:
 
 
 async def test_what_was_acknowledged_survives(tmp_path: Path) -> None:
-    async with started(data_dir=tmp_path) as broker, connected(broker.endpoint) as wire:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await filled(broker, wire, 2)
         member = ShareMember(wire, topic)
         assert await member.take() == [(0, 19, 1)]
@@ -101,7 +101,7 @@ async def test_what_was_acknowledged_survives(tmp_path: Path) -> None:
         assert not row.error_code
         row = await member.say((11, 11, RELEASE))
         assert not row.error_code
-    async with started(data_dir=tmp_path) as broker, connected(broker.endpoint) as wire:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         member = ShareMember(wire, topic)
         assert await member.take() == [(10, 10, 1), (11, 11, 2), (13, 19, 1)]
 

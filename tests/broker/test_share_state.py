@@ -73,13 +73,13 @@ def change(*offsets: tuple[int, int], **fields: Any) -> dict[str, Any]:
 
 
 async def test_states_survive_a_restart(tmp_path: Path) -> None:
-    async with started(data_dir=tmp_path) as broker, connected(broker.endpoint) as wire:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic_id = await begin(broker, wire)
         for row in (await ask(wire, INITIALIZE, topic_id, 0, 1, start_offset=5)).values():
             assert row.error_code == NONE
         written = await ask(wire, WRITE, topic_id, 1, **change((5, 9), (20, 29)))
         assert written[1].error_code == NONE
-    async with started(data_dir=tmp_path) as broker, connected(broker.endpoint) as wire:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         rows = await ask(wire, READ, topic_id, 0, 1)
         assert ranges(rows[0]) == []
         assert ranges(rows[1]) == [(5, 9), (20, 29)]

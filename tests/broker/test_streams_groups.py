@@ -148,10 +148,9 @@ async def test_a_streams_group_survives_a_restart(tmp_path: Path) -> None:
 
 
 async def test_settings_of_streams_groups_hold_at_once() -> None:
-    async with started() as broker, connected(broker.endpoint) as wire:
-        clock = MovableClock()
-        clock.coordinator.freeze()
-        broker.node.partitions.clock = clock
+    clock = MovableClock()
+    clock.coordinator.freeze()
+    async with started(None, clock) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 2)
         await find(wire)
         assert 5 in statuses(await streams_beat(wire, "a", 0)), "it waits for other members"

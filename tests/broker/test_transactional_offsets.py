@@ -119,7 +119,8 @@ async def fetch(wire: Wire, *, version: int = 7, stable: bool = False) -> tuple[
 
 
 def log_of(broker: Broker) -> Log:
-    return broker.node.groups.shard("g").replica.log
+    index = broker.node.groups.shard("g").replica.index
+    return broker.node.partitions.named_replica(OFFSETS, index).log
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -323,8 +324,9 @@ async def test_compaction_keeps_what_transactions_committed(
 
     Markers of what is left of transactions must stay for ever; the others go after a day.
     """
+    clock = ClockAhead()
     async with (
-        start(offsets_topic_num_partitions=1) as broker,
+        start(clock, offsets_topic_num_partitions=1) as broker,
         connected(broker.endpoint) as wire,
     ):
         await prepare(broker, wire, transactions)
@@ -339,7 +341,7 @@ async def test_compaction_keeps_what_transactions_committed(
         end(broker, commit=True)
         sizes = []
         for day in range(1, 8, 2):
-            broker.node.partitions.clock = Later(day)
+            clock.ahead_ms = day * 86_400_000
             await write_transactions(broker, wire, day * 100, day * 100 + 100)
             await clean(broker)
             await reload(broker)
@@ -366,14 +368,13 @@ async def reload(broker: Broker) -> None:
     await broker.node.groups.load()
 
 
-class Later(SystemClock):
-    """A clock that is days ahead."""
+class ClockAhead(SystemClock):
+    """A clock whose log domain is ahead of the system clock."""
 
-    def __init__(self, days: int) -> None:
-        self._ahead_ms = days * 86_400_000
+    ahead_ms = 0
 
     def log_ms(self) -> int:
-        return super().log_ms() + self._ahead_ms
+        return super().log_ms() + self.ahead_ms
 
 
 async def test_what_tools_find_out(start: Start, transactions: FakeTransactions) -> None:

@@ -666,7 +666,8 @@ async def test_a_damaged_coordinator_does_not_stop_the_others(tmp_path: Path, at
         writer = await begun(wire, SECOND)
         await writer.write(topic, b"x")
         await writer.commit()
-        folder = broker.node.transactions.shard(NAME).replica.log.folder
+        replica = broker.node.transactions.shard(NAME).replica
+        folder = broker.node.partitions.named_replica(replica.topic.name, replica.index).log.folder
     damage(Path(folder, "00000000000000000000.log"), at)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await seen(wire, topic) == [b"x"]

@@ -23,7 +23,9 @@ async def test_a_node_that_leads_by_now_cuts_nothing() -> None:
         followed = Followed(replica, replica.leader_epoch, Backoff(1))
         nothing_of_it = FetchResponse.EpochEnd(epoch=0, end_offset=0)
         async with trio.open_nursery() as nursery, node.partitions.flusher.no_pass:
-            nursery.start_soon(CatchingUp(node.partitions).cut, followed, nothing_of_it)
+            nursery.start_soon(
+                CatchingUp(node.context, node.partitions).cut, followed, nothing_of_it
+            )
             await trio.testing.wait_all_tasks_blocked(0.01)
             await broker.local_node(1).crash()
             await until_leader(broker, "t", {2})
@@ -39,7 +41,7 @@ async def test_a_node_that_still_follows_cuts() -> None:
         node, replica = broker.local_node(2).node, replica_on(broker, 2, "t")
         await node.following.stop()
         followed = Followed(replica, replica.leader_epoch, Backoff(1))
-        await CatchingUp(node.partitions).cut(
+        await CatchingUp(node.context, node.partitions).cut(
             followed, FetchResponse.EpochEnd(epoch=0, end_offset=0)
         )
         assert values_in(log_on(broker, 2, "t")) == []

@@ -162,7 +162,9 @@ class Trends:
                 await slices.pause()
         if elsewhere:
             node = nodes[0]
-            found = await log_ends(node.partitions, node.peers, elsewhere, ENDS_SECONDS)
+            found = await log_ends(
+                node.context, node.partitions, node.peers, elsewhere, ENDS_SECONDS
+            )
             ends.update((at, end) for at, end in found.items() if not isinstance(end, ErrorCode))
         await self._compare(ends, sizes, seconds, slices)
         self._ends, self._sizes = ends, sizes

@@ -1,0 +1,50 @@
+"""What every part of a node shares: its id, its settings, the cluster, time, problems and changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbroker.config import BrokerConfig
+from kbroker.runtime.batch_reads import BatchReads
+from kbroker.runtime.changes import Changes
+from kbroker.runtime.clock import Clock
+from kbroker.runtime.disk_reads import DiskReads
+from kbroker.runtime.threads import InThread
+from kbroker.runtime.troubles import Troubles
+
+from .cluster import Cluster
+from .live_config import LiveConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """The surroundings of one node. Each part of the node gets the same one.
+
+    Attributes:
+        node_id: ID of the node.
+        live_config: Settings of the node, which may change while it runs; read `config`.
+        cluster: Metadata of the cluster.
+        clock: Time of the node.
+        troubles: Problems of the node and the messages that were logged already.
+        changes: Wakes tasks that wait until something changes in the node.
+        in_memory: True if the node stores nothing on a disk.
+        in_thread: Runs blocking work in a worker thread.
+        disk_reads: Loads bytes that are only on a disk without blocking the event loop.
+        batch_reads: Reads stored batches within the time slice of a client.
+    """
+
+    node_id: int
+    live_config: LiveConfig
+    cluster: Cluster
+    clock: Clock
+    troubles: Troubles
+    changes: Changes
+    in_memory: bool
+    in_thread: InThread
+    disk_reads: DiskReads
+    batch_reads: BatchReads
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The current settings of the node. Do not keep them: a client may change them."""
+        return self.live_config.now

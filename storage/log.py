@@ -598,12 +598,10 @@ class Log:
         sound = clean and self.offline is None
         if sound:
             self._changed[self] = None  # the high watermark may have moved
-            if self.active is not None and not (self._intact or self._batches_tell_all):
-                self.pending.settle(self.active.seal())
-                self._save_producers()
             try:
                 if self.active is not None:
-                    self.active.file.cut_torn()
+                    self.active.file.cut_torn()  # before it is sealed, which closes the file
+                    self._complete_active(self.active)
                 self.synced(self.sync())
             except StorageError:
                 sound = False
@@ -612,6 +610,12 @@ class Log:
         self.active = None
         self.offline = self.offline or "the log is closed"
         return sound
+
+    def _complete_active(self, segment: Segment) -> None:
+        """Seal the active segment and save the producers, if a start needs more than the batches."""
+        if not (self._intact or self._batches_tell_all):
+            self.pending.settle(segment.seal())
+            self._save_producers()
 
     # -- reading
 

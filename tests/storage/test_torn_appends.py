@@ -15,16 +15,20 @@ from kbroker.storage.manager import LogManager
 from ..tearing_disk import refusing_cuts, tearing_disk
 from .helpers import NOW, append, commit, open_log, open_manager, values
 
+BOTH_ENDS = pytest.mark.parametrize("records", [1, 30], ids=["short log", "segment is sealed"])
+"""A stop seals the active segment, unless the log is so short that a start reads all of it."""
+
 
 @pytest.fixture
 def manager(tmp_path: Path) -> LogManager:
     return open_manager(OsFiles(), (tmp_path / "data").as_posix())
 
 
-def torn_log(manager: LogManager) -> Log:
-    """A log with one record, and a piece of another one in its file."""
+def torn_log(manager: LogManager, records: int = 1) -> Log:
+    """A log with some records, and a piece of another one in its file."""
     log = open_log(manager)
-    append(log, b"kept")
+    for _ in range(records):
+        append(log, b"kept")
     commit(log)
     with tearing_disk(), pytest.raises(WriteRefusedError):
         append(log, b"refused")
@@ -38,21 +42,23 @@ def reopened(manager: LogManager) -> tuple[LogManager, Log]:
     return following, open_log(following)
 
 
-def test_a_clean_stop_cuts_them(manager: LogManager) -> None:
-    torn_log(manager)
+@BOTH_ENDS
+def test_a_clean_stop_cuts_them(manager: LogManager, records: int) -> None:
+    torn_log(manager, records)
     manager.close(now_ms=NOW)
     following, log = reopened(manager)
     assert following.clean
-    assert (log.offline, values(log)) == (None, [b"kept"])
+    assert (log.offline, values(log)) == (None, [b"kept"] * records)
 
 
-def test_a_stop_that_cannot_cut_them_is_not_clean(manager: LogManager) -> None:
-    torn_log(manager)
+@BOTH_ENDS
+def test_a_stop_that_cannot_cut_them_is_not_clean(manager: LogManager, records: int) -> None:
+    torn_log(manager, records)
     with refusing_cuts():
         manager.close(now_ms=NOW)
     following, log = reopened(manager)
     assert not following.clean
-    assert (log.offline, values(log)) == (None, [b"kept"])
+    assert (log.offline, values(log)) == (None, [b"kept"] * records)
 
 
 def test_a_segment_is_not_sealed_with_them(manager: LogManager) -> None:

@@ -515,15 +515,12 @@ class GroupCoordinator:
 
     def end_session(self, group_id: str, member_id: str, now: Now) -> None:
         """A member is not heard of any more: its session is over the next time `due` is called."""
-        group = self._consumer_group(group_id)
-        streams = self._state.streams_groups.get(group_id)
-        shared = self._state.share_groups.get(group_id)
-        if streams is not None:
-            self._streams.end_session(streams, member_id, now)
-        elif group is not None:
-            self._consumer.end_session(group, member_id, now)
-        elif shared is not None:
-            self._share.end_session(shared, member_id, now)
+        if group_id in self._state.streams_groups:
+            self._streams.sessions.end(group_id, member_id, now)
+        elif group_id in self._state.consumer_groups:
+            self._consumer.sessions.end(group_id, member_id, now)
+        elif group_id in self._state.share_groups:
+            self._share.sessions.end(group_id, member_id, now)
         else:
             self._rebalances.expect(group_id, member_id, 0, now)
 
@@ -532,9 +529,12 @@ class GroupCoordinator:
         for group in self._state.groups.values():
             for member in group.members.values():
                 self._rebalances.keep_alive(group, member, now)
-        self._consumer.renew_sessions(now)
-        self._streams.renew_sessions(now)
-        self._share.renew_sessions(now)
+        for consumer_group in self._state.consumer_groups.values():
+            self._consumer.sessions.restart(consumer_group, now)
+        for streams_group in self._state.streams_groups.values():
+            self._streams.sessions.restart(streams_group, now)
+        for share_group in self._state.share_groups.values():
+            self._share.sessions.restart(share_group, now)
 
     def topics_changed(self, names: Collection[str]) -> None:
         """These topics are new, gone or different: consumer and streams groups look again with the next
@@ -577,17 +577,17 @@ class GroupCoordinator:
         consumer_groups = iter(tuple(self._state.consumer_groups.values()))
         while these := tuple(islice(consumer_groups, GROUPS_AT_ONCE)):
             for each in these:
-                self._consumer.go_on(each, now)
+                self._consumer.resume(each, now)
             yield Result()
         streams_groups = iter(tuple(self._state.streams_groups.values()))
         while streams := tuple(islice(streams_groups, GROUPS_AT_ONCE)):
             for one in streams:
-                self._streams.go_on(one, now)
+                self._streams.resume(one, now)
             yield Result()
         share_groups = iter(tuple(self._state.share_groups.values()))
         while shared := tuple(islice(share_groups, GROUPS_AT_ONCE)):
             for each_shared in shared:
-                self._share.go_on(each_shared, now)
+                self._share.resume(each_shared, now)
             yield Result()
 
     def _go_on(self, group: Group, now: Now, result: Result[None]) -> None:

@@ -200,7 +200,7 @@ class ClassicMembers:
         except KafkaError as error:
             return Result(SyncGroupResponse(error_code=error.code))
         self._timers.cancel((SYNC, group.id, member.id))
-        self._groups.keep_alive(group, member, now, self._settings(group.id))
+        self._groups.sessions.keep_alive(group, member, now, self._settings(group.id))
         return Result(
             SyncGroupResponse(
                 protocol_type=request.protocol_type,
@@ -218,7 +218,7 @@ class ClassicMembers:
             _check_generation(member, request.generation_id)
         except KafkaError as error:
             return Result(HeartbeatResponse(error_code=error.code))
-        self._groups.keep_alive(group, member, now, self._settings(group.id))
+        self._groups.sessions.keep_alive(group, member, now, self._settings(group.id))
         if not _has_to_join(group, member):
             return Result(HeartbeatResponse())
         self._expect_join(group.id, member, now)

@@ -36,6 +36,7 @@ from ..common.modern_group import (
     UnknownMemberState,
 )
 from ..common.result import ClientInfo, Event, Now, Result, append_error
+from ..common.sessions import MemberSessions, SessionSettings
 from ..common.settings import ConsumerGroupSettings
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
@@ -59,6 +60,14 @@ NEVER_HEARD_MS = -1
 
 Settings: TypeAlias = "Callable[[str], ConsumerGroupSettings]"
 Response: TypeAlias = ConsumerGroupHeartbeatResponse
+
+
+class ConsumerSessions(MemberSessions[ConsumerMember]):
+    """Sessions of the members of consumer groups; members may use the classic protocol."""
+
+    def timeout_ms(self, member: ConsumerMember, settings: SessionSettings) -> int:
+        side = member.classic
+        return settings.session_timeout_ms if side is None else side.session_timeout_ms
 
 
 class ConsumerGroups:
@@ -87,6 +96,7 @@ class ConsumerGroups:
         self._conversion = conversion
         self._new_uuid = new_uuid
         self.sharing = Sharing(state, topics)
+        self.sessions = ConsumerSessions(SESSION, timers, settings)
 
     # -- heartbeats
 
@@ -145,7 +155,7 @@ class ConsumerGroups:
             assignment=_assignment(step.member.assigned) if is_new else None,
         )
         if group.id not in self._state.consumer_groups:
-            self.go_on(group, now)
+            self.resume(group, now)
         self.finish(step, result, now, settings)
         result.on_failure = self.undo(step, settings) if result.records else None
         return result
@@ -284,7 +294,7 @@ class ConsumerGroups:
             self.forget_timers(group.id, step.replaced.id)
         if step.before.classic is not None and member.classic is None:
             self.forget_timers(group.id, member.id)
-        self.keep_alive(group, member, now, settings)
+        self.sessions.keep_alive(group, member, now, settings)
         self._wait_for_revocation(group.id, member, step.before, now)
         if step.work is not None:
             result.work = chain(result.work or (), step.work)
@@ -316,7 +326,7 @@ class ConsumerGroups:
             known = group.members.get(step.before.id)
             self._timers.cancel((REVOCATION, group.id, step.member.id))
             for member in filter(None, (known, step.replaced)):
-                self.keep_alive(group, member, now, settings)
+                self.sessions.keep_alive(group, member, now, settings)
                 self._wait_for_revocation(group.id, member, None, now)
             code = append_error(code)
             return _refused(code, None)
@@ -400,19 +410,6 @@ class ConsumerGroups:
 
     # -- time
 
-    def keep_alive(
-        self,
-        group: ConsumerGroup,
-        member: ConsumerMember,
-        now: Now,
-        settings: ConsumerGroupSettings,
-    ) -> None:
-        """A member was heard of: its session starts again."""
-        side = member.classic
-        timeout_ms = settings.session_timeout_ms if side is None else side.session_timeout_ms
-        group.heard_ms[member.id] = now.coordinator_ms
-        self._timers.schedule((SESSION, group.id, member.id), now.coordinator_ms + timeout_ms)
-
     def forget_timers(self, group_id: str, member_id: str) -> None:
         for kind in KINDS:
             self._timers.cancel((kind, group_id, member_id))
@@ -447,32 +444,14 @@ class ConsumerGroups:
         else:
             return result
         self.take_out(group, [member], cause, now, result, since_ms)
-        # It is tried again: without its timer the member would stay for ever.
-        result.on_failure = lambda code, now: self._again(key, now)
+        result.on_failure = lambda code, now: self.sessions.retry(key, now)
         return result
 
-    def _again(self, key: tuple[str, str, str], now: Now) -> Result[None]:
-        settings = self._settings(key[1])
-        self._timers.schedule(key, now.coordinator_ms + settings.heartbeat_interval_ms)
-        return Result()
-
-    def go_on(self, group: ConsumerGroup, now: Now) -> None:
+    def resume(self, group: ConsumerGroup, now: Now) -> None:
         """The group was loaded: sessions start, and so does the time for what is to be given back."""
-        settings = self._settings(group.id)
+        self.sessions.restart(group, now)
         for member in group.members.values():
-            self.keep_alive(group, member, now, settings)
             self._wait_for_revocation(group.id, member, None, now)
-
-    def end_session(self, group: ConsumerGroup, member_id: str, now: Now) -> None:
-        """A member is not heard of any more."""
-        self._timers.schedule((SESSION, group.id, member_id), now.coordinator_ms)
-
-    def renew_sessions(self, now: Now) -> None:
-        """All members were just heard of."""
-        for group in self._state.consumer_groups.values():
-            settings = self._settings(group.id)
-            for member in group.members.values():
-                self.keep_alive(group, member, now, settings)
 
 
 def _freed(group: ConsumerGroup, replaced_id: str) -> Holder:

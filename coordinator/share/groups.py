@@ -33,6 +33,7 @@ from ..common.modern_group import (
     Target,
 )
 from ..common.result import ClientInfo, Event, Now, Result, append_error
+from ..common.sessions import MemberSessions
 from ..common.settings import ShareGroupSettings
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
@@ -72,6 +73,7 @@ class ShareGroups:
         self._topics = topics
         self._making = making
         self._targets = ShareTargets(state, topics)
+        self.sessions: MemberSessions[ShareMember] = MemberSessions(SESSION, timers, settings)
 
     # -- heartbeats
 
@@ -110,7 +112,7 @@ class ShareGroups:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             assignment=_assignment(step.member.assigned) if shows_all or is_different else None,
         )
-        self._keep_alive(group, step.member.id, now, settings)
+        self.sessions.keep_alive(group, step.member, now, settings)
         self._making.begin(group, step.epoch, step.topics, now, result.records)
         result.work = step.work
         if is_bumped:
@@ -204,14 +206,6 @@ class ShareGroups:
 
     # -- time
 
-    def _keep_alive(
-        self, group: ShareGroup, member_id: str, now: Now, settings: ShareGroupSettings
-    ) -> None:
-        """A member was heard of: its session starts again."""
-        group.heard_ms[member_id] = now.coordinator_ms
-        at_ms = now.coordinator_ms + settings.session_timeout_ms
-        self._timers.schedule((SESSION, group.id, member_id), at_ms)
-
     def expire(self, key: tuple[str, str, str], now: Now) -> Result[None]:
         """A timer has come."""
         _, group_id, member_id = key
@@ -225,32 +219,13 @@ class ShareGroups:
         since_ms = now.log_ms - (now.coordinator_ms - heard_ms)
         cause = f"member {member_id} missed heartbeats"
         self._take_out(group, member, cause, now, result, since_ms)
-        # It is tried again: without its timer the member would stay for ever.
-        result.on_failure = lambda code, now: self._again(key, now)
+        result.on_failure = lambda code, now: self.sessions.retry(key, now)
         return result
 
-    def _again(self, key: tuple[str, str, str], now: Now) -> Result[None]:
-        settings = self._settings(key[1])
-        self._timers.schedule(key, now.coordinator_ms + settings.heartbeat_interval_ms)
-        return Result()
-
-    def go_on(self, group: ShareGroup, now: Now) -> None:
+    def resume(self, group: ShareGroup, now: Now) -> None:
         """The group was loaded: sessions start, and states that were being made are asked for again."""
-        settings = self._settings(group.id)
-        for member_id in group.members:
-            self._keep_alive(group, member_id, now, settings)
+        self.sessions.restart(group, now)
         self._making.go_on(group, now)
-
-    def end_session(self, group: ShareGroup, member_id: str, now: Now) -> None:
-        """A member is not heard of any more."""
-        self._timers.schedule((SESSION, group.id, member_id), now.coordinator_ms)
-
-    def renew_sessions(self, now: Now) -> None:
-        """All members were just heard of."""
-        for group in self._state.share_groups.values():
-            settings = self._settings(group.id)
-            for member_id in group.members:
-                self._keep_alive(group, member_id, now, settings)
 
 
 def find_share_group(state: ShardState, group_id: str) -> ShareGroup:

@@ -24,6 +24,7 @@ from ..common.events import printable
 from ..common.modern_group import UnknownMemberState
 from ..common.records import group_tombstone
 from ..common.result import ClientInfo, Event, Now, Pieces, Result, append_error
+from ..common.sessions import MemberSessions
 from ..common.settings import StreamsGroupSettings
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
@@ -97,6 +98,7 @@ class StreamsGroups:
         self._settings = settings
         self._topics = topics
         self._sharing = StreamsSharing(state, timers, topics)
+        self.sessions: MemberSessions[StreamsMember] = MemberSessions(SESSION, timers, settings)
 
     # -- heartbeats
 
@@ -145,7 +147,7 @@ class StreamsGroups:
             group.told_ms[step.member.id] = now.coordinator_ms
             group.confirmed.discard(step.member.id)
         result.response = self._answer(step, request, settings, tells=tells)
-        self._keep_alive(group, step.member, now, settings)
+        self.sessions.keep_alive(group, step.member, now, settings)
         self._wait_for_revocation(group.id, step.member, step.before, now)
         result.work = step.work
         if group.id not in self._state.streams_groups:
@@ -247,7 +249,7 @@ class StreamsGroups:
             self._timers.cancel((REVOCATION, group.id, step.member.id))
             known = group.members.get(step.member.id)
             if known is not None:
-                self._keep_alive(group, known, now, settings)
+                self.sessions.keep_alive(group, known, now, settings)
                 self._wait_for_revocation(group.id, known, None, now)
             return _refused(append_error(code), None)
 
@@ -301,18 +303,6 @@ class StreamsGroups:
 
     # -- time
 
-    def _keep_alive(
-        self,
-        group: StreamsGroup,
-        member: StreamsMember,
-        now: Now,
-        settings: StreamsGroupSettings,
-    ) -> None:
-        """A member was heard of: its session starts again."""
-        group.heard_ms[member.id] = now.coordinator_ms
-        at_ms = now.coordinator_ms + settings.session_timeout_ms
-        self._timers.schedule((SESSION, group.id, member.id), at_ms)
-
     def _wait_for_revocation(
         self, group_id: str, member: StreamsMember, before: StreamsMember | None, now: Now
     ) -> None:
@@ -348,36 +338,18 @@ class StreamsGroups:
         else:
             return result
         self._take_out(group, member, cause, now, result, since_ms)
-        # It is tried again: without its timer the member would stay for ever.
-        result.on_failure = lambda code, now: self._again(key, now)
+        result.on_failure = lambda code, now: self.sessions.retry(key, now)
         return result
 
-    def _again(self, key: tuple[str, str, str], now: Now) -> Result[None]:
-        settings = self._settings(key[1])
-        self._timers.schedule(key, now.coordinator_ms + settings.heartbeat_interval_ms)
-        return Result()
-
-    def go_on(self, group: StreamsGroup, now: Now) -> None:
+    def resume(self, group: StreamsGroup, now: Now) -> None:
         """The group was loaded: sessions start, and so does the time for what is to be given back."""
-        settings = self._settings(group.id)
+        self.sessions.restart(group, now)
         for member in group.members.values():
-            self._keep_alive(group, member, now, settings)
             self._wait_for_revocation(group.id, member, None, now)
 
     def forget(self, group_id: str) -> None:
         """The group goes: a new one of its name waits for its own members."""
         self._timers.cancel((INITIAL_DELAY, group_id, ""))
-
-    def end_session(self, group: StreamsGroup, member_id: str, now: Now) -> None:
-        """A member is not heard of any more."""
-        self._timers.schedule((SESSION, group.id, member_id), now.coordinator_ms)
-
-    def renew_sessions(self, now: Now) -> None:
-        """All members were just heard of."""
-        for group in self._state.streams_groups.values():
-            settings = self._settings(group.id)
-            for member in group.members.values():
-                self._keep_alive(group, member, now, settings)
 
 
 # -- requests

@@ -14,7 +14,7 @@ from kbroker.coordinator.consumer import reconciliation
 from kbroker.coordinator.consumer import replay as consumer_replay
 from kbroker.coordinator.consumer.conversion import Conversion
 from kbroker.coordinator.consumer.group import ConsumerGroup, ConsumerMember
-from kbroker.coordinator.consumer.groups import ConsumerGroups
+from kbroker.coordinator.consumer.groups import ConsumerSessions
 from kbroker.coordinator.consumer.targets import Sharing, Step
 from kbroker.protocol.errors import ErrorCode
 
@@ -110,7 +110,7 @@ def _revoking_is_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConsumerGroups, "keep_alive", lambda self, group, member, now, settings: None)
+    patch.setattr(ConsumerSessions, "keep_alive", lambda self, group, member, now, settings: None)
 
 
 def _a_conversion_forgets_who_has_what(patch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Literal, TypeAlias, TypeVar, overload
 
 NESTING_MAX = 100
 """Python's own limit depends on who calls, and ends in a RecursionError wherever it is met."""
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+"""A decoded JSON document."""
+Container: TypeAlias = dict[str, object] | list[object]
+T = TypeVar("T")
 
 
-def read_json(text: str | bytes, *, exact: bool = False) -> Any:
+@overload
+def read_json(text: str | bytes) -> Json: ...
+
+
+@overload
+def read_json(text: str | bytes, *, exact: Literal[True]) -> object: ...
+
+
+def read_json(text: str | bytes, *, exact: bool = False) -> object:
     """Read a document; with `exact` numbers that are not whole are Decimals. Raises ValueError."""
-    parse_float: Callable[[str], Any] | None = None
+    parse_float: Callable[[str], object] | None = None
     if exact:
         from decimal import Decimal
 
@@ -23,18 +35,17 @@ def read_json(text: str | bytes, *, exact: bool = False) -> Any:
         raise _too_deep() from None
 
 
-def read_toml(text: str) -> dict[str, Any]:
+def read_toml(text: str) -> dict[str, object]:
     """Read a document. Raises ValueError."""
     import tomllib
 
     try:
-        found: dict[str, Any] = _checked(tomllib.loads(text))
+        return _checked(tomllib.loads(text))
     except RecursionError:
         raise _too_deep() from None
-    return found
 
 
-def _checked(document: Any) -> Any:
+def _checked(document: T) -> T:
     level = _containers([document])
     for _ in range(NESTING_MAX):
         if not level:
@@ -45,7 +56,7 @@ def _checked(document: Any) -> Any:
     return document
 
 
-def _containers(one: dict[str, Any] | list[Any]) -> list[Any]:
+def _containers(one: Container) -> list[Container]:
     inside = one.values() if isinstance(one, dict) else one
     return [each for each in inside if isinstance(each, dict | list)]
 

@@ -8,10 +8,9 @@ with the topic of the subject, or with that of the schemas; what holds for all s
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
-from typing import Any
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from kbroker.broker.local_node import LocalNode
 from kbroker.security.acls import AclOperation, AclResourceType, Client, Resource
@@ -36,7 +35,7 @@ class Access:
         self._local = local
         self._logins = Logins(local, surface)
 
-    async def let_in(self, scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    async def let_in(self, scope: Scope) -> Scope:
         """The scope of a request with who asks in it. Raises RegistryError for somebody unknown."""
         request = Request(scope)
         host = request.client.host if request.client else ""

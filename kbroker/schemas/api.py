@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import unquote
 
 import trio
@@ -48,7 +48,7 @@ SLICE_BYTES = 64 * 1024
 PIECE_CHARACTERS, ROW_CHARACTERS = 64 * 1024, 300
 """Characters of schemas in one piece of a long response, and characters added for each row."""
 
-Call = Callable[[Request], Awaitable[Any]]
+Call = Callable[[Request], Awaitable[object]]
 T = TypeVar("T")
 
 
@@ -79,7 +79,7 @@ class SchemaApi:
         app = Starlette(routes=[*self.routes()], exception_handlers=_REFUSALS)
         app.router.redirect_slashes = False
 
-        async def let_in(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        async def let_in(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 path = scope["raw_path"].decode("latin-1")
                 # As Confluent's registry: a slash at the end makes no other path.
@@ -153,16 +153,16 @@ class SchemaApi:
     def _may(self, operation: AclOperation, call: Call) -> Call:
         """A request of who may do something with the subject that it names, or with all of them."""
 
-        async def allowed(request: Request) -> Any:
+        async def allowed(request: Request) -> object:
             self._access.check(request, operation, _subject(request))
             return await call(request)
 
         return allowed
 
-    def _look(self, call: Callable[[Request], Any]) -> Call:
+    def _look(self, call: Callable[[Request], object]) -> Call:
         """A request that changes nothing: what is not known here may have come elsewhere just now."""
 
-        async def looked(request: Request) -> Any:
+        async def looked(request: Request) -> object:
             return await self._looking(partial(call, request))
 
         return self._may(AclOperation.READ, looked)
@@ -182,7 +182,7 @@ class SchemaApi:
             await self._topic.catch_up()
             self._is_read = True
 
-    async def _write(self, plan: Plan) -> Any:
+    async def _write(self, plan: Plan[T]) -> T:
         """Write, unless there is nothing to be written. Raises RegistryError."""
         await self._first_read()
         try:
@@ -199,7 +199,7 @@ class SchemaApi:
     async def _in_thread(self, deed: Callable[[], T]) -> T:
         return await run_in_thread(deed, limiter=self._threads, abandon_on_cancel=True)
 
-    def _rows(self, found: list[Registered]) -> Any:
+    def _rows(self, found: list[Registered]) -> object:
         size = sum(len(each.content.text) for each in found)
         if len(found) <= ROWS_IN_PLACE and size <= PIECE_CHARACTERS:
             return [each.document() for each in found]
@@ -216,18 +216,18 @@ class SchemaApi:
             before = b","
         yield b"]" if found else b"[]"
 
-    def _formatted(self, request: Request, content: Content, told: dict[str, Any]) -> Any:
+    def _formatted(self, request: Request, content: Content, told: dict[str, object]) -> object:
         """An answer about a schema, with that in another form where that is asked for."""
         if not _is_serialized(request, content):
             return told
         return self._with_descriptor(request, content, told)
 
     async def _with_descriptor(
-        self, request: Request, content: Content, told: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, request: Request, content: Content, told: dict[str, object]
+    ) -> dict[str, object]:
         return told | {"schema": await self._serialized(request, content)}
 
-    def _text_of(self, request: Request, content: Content) -> Any:
+    def _text_of(self, request: Request, content: Content) -> object:
         """The same of the text alone."""
         if not _is_serialized(request, content):
             return _text_answer(content.text)
@@ -246,28 +246,28 @@ class SchemaApi:
 
     # -- the registry itself
 
-    async def _root(self, _: Request) -> Any:
+    async def _root(self, _: Request) -> object:
         return {}
 
-    async def _contexts(self, _: Request) -> Any:
+    async def _contexts(self, _: Request) -> object:
         return ["."]
 
-    async def _types(self, _: Request) -> Any:
+    async def _types(self, _: Request) -> object:
         return [*TYPES]
 
-    async def _metadata_id(self, _: Request) -> Any:
+    async def _metadata_id(self, _: Request) -> object:
         clusters = {
             "kafka-cluster": self._cluster_id(),
             "schema-registry-cluster": "schema-registry",
         }
         return {"scope": {"path": [], "clusters": clusters}, "id": ""}
 
-    async def _metadata_version(self, _: Request) -> Any:
+    async def _metadata_version(self, _: Request) -> object:
         return {"version": __version__, "commitId": ""}
 
     # -- schemas by id
 
-    def _schemas(self, request: Request) -> Any:
+    def _schemas(self, request: Request) -> object:
         prefix = request.query_params.get("subjectPrefix", "")
         found = [
             each
@@ -278,7 +278,7 @@ class SchemaApi:
             found = [*{each.subject: each for each in found}.values()]
         return self._rows(_page(request, found))
 
-    def _by_id(self, request: Request) -> Any:
+    def _by_id(self, request: Request) -> object:
         schema_id = _id(request)
         content = self._content(request, schema_id)
         told = {**content.document(), "guid": content.guid}
@@ -297,36 +297,36 @@ class SchemaApi:
             raise no_such_schema(schema_id)
         return [each for each in found if deleted or not each.is_deleted]
 
-    def _text_by_id(self, request: Request) -> Any:
+    def _text_by_id(self, request: Request) -> object:
         return self._text_of(request, self._content(request, _id(request)))
 
-    def _subjects_of_id(self, request: Request) -> Any:
+    def _subjects_of_id(self, request: Request) -> object:
         found = self._places(request, _id(request), deleted=_flag(request, "deleted"))
         return _page(request, [*dict.fromkeys(each.subject for each in found)])
 
-    def _versions_of_id(self, request: Request) -> Any:
+    def _versions_of_id(self, request: Request) -> object:
         found = self._places(request, _id(request), deleted=_flag(request, "deleted"))
         rows = [{"subject": each.subject, "version": each.version} for each in found]
         return _page(request, rows)
 
-    def _by_guid(self, request: Request) -> Any:
+    def _by_guid(self, request: Request) -> object:
         content = self._store.content_of_guid(_path(request, "guid"))
         return self._formatted(request, content, {**content.document(), "guid": content.guid})
 
-    def _ids_of_guid(self, request: Request) -> Any:
+    def _ids_of_guid(self, request: Request) -> object:
         found = self._store.ids_of_guid(_path(request, "guid"))
         return [{"context": ".", "id": each} for each in found]
 
     # -- subjects and versions
 
-    def _subjects(self, request: Request) -> Any:
+    def _subjects(self, request: Request) -> object:
         prefix = request.query_params.get("subjectPrefix", "")
         found = self._store.subjects(
             deleted=_flag(request, "deleted"), deleted_only=_flag(request, "deletedOnly")
         )
         return _page(request, [each for each in found if each.startswith(prefix)])
 
-    def _versions(self, request: Request) -> Any:
+    def _versions(self, request: Request) -> object:
         subject = _path(request, "subject")
         only = _flag(request, "deletedOnly")
         found = self._store.some_versions(subject, deleted=only or _flag(request, "deleted"))
@@ -337,20 +337,20 @@ class SchemaApi:
         deleted = _flag(request, "deleted")
         return self._store.version(_path(request, "subject"), version, deleted=deleted)
 
-    def _version(self, request: Request) -> Any:
+    def _version(self, request: Request) -> object:
         found = self._one(request)
         return self._formatted(request, found.content, found.document())
 
-    def _text(self, request: Request) -> Any:
+    def _text(self, request: Request) -> object:
         return self._text_of(request, self._one(request).content)
 
-    def _referring(self, request: Request) -> Any:
+    def _referring(self, request: Request) -> object:
         version = registry.version_of(_path(request, "version"))
         found = self._store.version(_path(request, "subject"), version, deleted=True)
         referring = self._store.referring(*found.place, deleted=_flag(request, "deleted"))
         return _page(request, sorted({each.id for each in referring}))
 
-    def _with_metadata(self, request: Request) -> Any:
+    def _with_metadata(self, request: Request) -> object:
         """The latest version whose metadata have these properties."""
         names, values = (request.query_params.getlist(each) for each in ("key", "value"))
         wanted = dict(zip(names, values, strict=False))
@@ -363,7 +363,7 @@ class SchemaApi:
                 return each.document()
         raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
 
-    async def _find(self, request: Request) -> Any:
+    async def _find(self, request: Request) -> object:
         subject, content = _path(request, "subject"), _content_of(await _body(request))
         normalize, deleted = _flag(request, "normalize"), _flag(request, "deleted")
 
@@ -377,7 +377,7 @@ class SchemaApi:
         )
         return self._formatted(request, found.content, found.document())
 
-    async def _register(self, request: Request) -> Any:
+    async def _register(self, request: Request) -> object:
         subject, body = _path(request, "subject"), await _body(request)
         content, normalize = _content_of(body), _flag(request, "normalize")
         schema_id, version = _number(body, "id"), _number(body, "version")
@@ -396,13 +396,13 @@ class SchemaApi:
                 continue
             return {"id": made.id, "version": made.version, "guid": made.content.guid}
 
-    async def _delete_subject(self, request: Request) -> Any:
+    async def _delete_subject(self, request: Request) -> object:
         subject, permanent = _path(request, "subject"), _flag(request, "permanent")
         return await self._write(
             lambda store: registry.plan_subject_deletion(store, subject, permanent=permanent)
         )
 
-    async def _delete_version(self, request: Request) -> Any:
+    async def _delete_version(self, request: Request) -> object:
         subject, permanent = _path(request, "subject"), _flag(request, "permanent")
         version = registry.version_of(_path(request, "version"))
         return await self._write(
@@ -411,7 +411,7 @@ class SchemaApi:
             )
         )
 
-    async def _compatible(self, request: Request) -> Any:
+    async def _compatible(self, request: Request) -> object:
         subject, content = _path(request, "subject"), _content_of(await _body(request))
         named = request.path_params.get("version")
         version = None if named is None else registry.version_of(unquote(named))
@@ -433,12 +433,12 @@ class SchemaApi:
             if not is_verbose or error.code != INVALID_SCHEMA:
                 raise
             reasons = [error.message]
-        told: dict[str, Any] = {"is_compatible": not reasons}
+        told: dict[str, object] = {"is_compatible": not reasons}
         return told | {"messages": [*reasons]} if is_verbose else told
 
     # -- settings
 
-    def _config(self, request: Request) -> Any:
+    def _config(self, request: Request) -> object:
         subject = _subject(request)
         own = self._store.config(subject)
         if subject is not None and own is None:
@@ -450,16 +450,16 @@ class SchemaApi:
             **{key: value for key, value in (own or {}).items() if key != "subject"},
         }
 
-    async def _put_config(self, request: Request) -> Any:
+    async def _put_config(self, request: Request) -> object:
         subject, body = _subject(request), await _body(request)
         return await self._write(lambda store: registry.plan_config(store, subject, body))
 
-    async def _delete_config(self, request: Request) -> Any:
+    async def _delete_config(self, request: Request) -> object:
         subject = _subject(request)
         told = await self._write(lambda store: registry.plan_config_deletion(store, subject))
         return {key: value for key, value in told.items() if key != "subject"}
 
-    def _mode(self, request: Request) -> Any:
+    def _mode(self, request: Request) -> object:
         subject = _subject(request)
         own = self._store.own_mode(subject)
         if subject is not None and own is None:
@@ -468,14 +468,14 @@ class SchemaApi:
             own = self._store.own_mode(None)
         return {"mode": own or Mode.READWRITE}
 
-    async def _put_mode(self, request: Request) -> Any:
+    async def _put_mode(self, request: Request) -> object:
         subject, body, force = _subject(request), await _body(request), _flag(request, "force")
         mode = body.get("mode")
         return await self._write(
             lambda store: registry.plan_mode(store, subject, mode, force=force)
         )
 
-    async def _delete_mode(self, request: Request) -> Any:
+    async def _delete_mode(self, request: Request) -> object:
         subject = _subject(request)
         return await self._write(lambda store: registry.plan_mode_deletion(store, subject))
 
@@ -488,7 +488,7 @@ def _registration(
     schema_id: int,
     version: int,
     store: SchemaStore,
-) -> Planned:
+) -> Planned[Registered]:
     """The plan of a registration whose check still holds. Raises _Stale where it does not."""
     if compare(store) != compared:
         raise _Stale
@@ -563,7 +563,7 @@ def _count(request: Request, name: str) -> int:
     return int(text) if is_number else 0
 
 
-async def _body(request: Request) -> Mapping[str, Any]:
+async def _body(request: Request) -> Mapping[str, object]:
     try:
         body = json.loads(await request.body())
     except (ValueError, RecursionError) as error:
@@ -573,14 +573,14 @@ async def _body(request: Request) -> Mapping[str, Any]:
     return body
 
 
-def _content_of(body: Mapping[str, Any]) -> Content:
+def _content_of(body: Mapping[str, object]) -> Content:
     try:
         return content_of(body)
     except ValueError as error:
         raise invalid_schema(str(error)) from None
 
 
-def _number(body: Mapping[str, Any], name: str) -> int:
+def _number(body: Mapping[str, object], name: str) -> int:
     value = body.get(name)
     if value is None:
         return -1
@@ -597,7 +597,7 @@ def _is_serialized(request: Request, content: Content) -> bool:
     return request.query_params.get("format") == "serialized" and content.type == PROTOBUF
 
 
-def _json(told: Any) -> bytes:
+def _json(told: object) -> bytes:
     return json.dumps(told, separators=(",", ":")).encode()
 
 
@@ -648,7 +648,7 @@ async def _unknown(_: Request, error: Exception) -> Response:
     return _answer(error_body(status, f"HTTP {status} {HTTPStatus(status).phrase}"), status)
 
 
-_REFUSALS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+_REFUSALS: Mapping[object, Callable[[Request, Exception], Awaitable[Response]]] = {
     RegistryError: _refused,
     HTTPException: _unknown,
     FAILED: _unknown,

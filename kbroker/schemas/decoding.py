@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -91,7 +91,7 @@ class SchemaDecoder:
             return Decoded(told, trouble=values)
         return await self._read(values, frame, told)
 
-    async def _read(self, values: Values, frame: Frame, told: dict[str, Any]) -> Decoded:
+    async def _read(self, values: Values, frame: Frame, told: dict[str, object]) -> Decoded:
         if len(frame.body) <= IN_PLACE_BYTES:
             try:
                 return _decoded(values, frame, told, IN_PLACE_STEPS)
@@ -158,7 +158,7 @@ def _trouble(error: RegistryError) -> str:
     return f"Its schema cannot be used: {error.message}."
 
 
-def _decoded(values: Values, frame: Frame, told: dict[str, Any], steps: int) -> Decoded:
+def _decoded(values: Values, frame: Frame, told: dict[str, object], steps: int) -> Decoded:
     """Raises TooMuch."""
     try:
         found = values.read(frame, steps)
@@ -169,7 +169,7 @@ def _decoded(values: Values, frame: Frame, told: dict[str, Any], steps: int) -> 
     return Decoded(told, found.document, found.text)
 
 
-def _told(place: Registered) -> dict[str, Any]:
+def _told(place: Registered) -> dict[str, object]:
     return {
         "subject": place.subject,
         "version": place.version,

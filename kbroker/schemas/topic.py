@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -49,7 +49,8 @@ TRIES_MAX = 20
 _FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 _AWAY = (OSError, ClientError, KafkaError)
 
-Plan = Callable[[SchemaStore], Planned]
+T = TypeVar("T")
+Plan: TypeAlias = Callable[[SchemaStore], Planned[T]]
 
 
 class SchemaTopic:
@@ -129,7 +130,7 @@ class SchemaTopic:
             self._exists.set()
         return True
 
-    async def write(self, plan: Plan) -> Any:
+    async def write(self, plan: Plan[T]) -> T:
         """Write what `plan` makes of the newest state; returns its answer. Raises RegistryError."""
         async with self._writing:
             try:
@@ -145,7 +146,7 @@ class SchemaTopic:
                 raise _failed(error) from error
             raise RegistryError(STORE_FAILED, "other nodes write all the time; try again")
 
-    async def _try_to_write(self, plan: Plan) -> Any:
+    async def _try_to_write(self, plan: Plan[T]) -> T:
         identity = await self._only_writer()
         planned = plan(self.store)
         if planned.entries:

@@ -113,7 +113,7 @@ class Topic:
         self.records.append((key, data, header))
         self.store.replay(read_entry(*self.records[-1]))
 
-    def plan(self, planned: Planned) -> Any:
+    def plan(self, planned: Planned[Any]) -> Any:
         """Write as `SchemaTopic` does."""
         if planned.entries:
             for each in (*self.store.repairs(), *planned.entries):
@@ -172,7 +172,7 @@ class History:
 
     # -- this registry
 
-    def refused(self, plan: Callable[[], Planned]) -> int:
+    def refused(self, plan: Callable[[], Planned[Any]]) -> int:
         """Carry out a plan; returns the error code, 0 for none."""
         try:
             self.topic.plan(plan())

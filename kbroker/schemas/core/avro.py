@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from .avro_reading import Reading
 from .avro_types import ABSENT, Field, Type
@@ -56,7 +55,7 @@ class _Reader:
         self.names: dict[str, Type] = {}
         self._budget = Budget()
 
-    def read(self, node: Any, space: str, depth: int) -> Type:
+    def read(self, node: object, space: str, depth: int) -> Type:
         if depth > DEPTH_MAX:
             raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
         if isinstance(node, str):
@@ -90,7 +89,7 @@ class _Reader:
             raise invalid_schema(f'"{name}" is not a defined name')
         return found
 
-    def _union(self, node: list[Any], space: str, depth: int) -> Type:
+    def _union(self, node: list[object], space: str, depth: int) -> Type:
         branches = [self.read(each, space, depth + 1) for each in node]
         seen = set()
         for each in branches:
@@ -102,7 +101,7 @@ class _Reader:
             seen.add(known_as)
         return Type("union", items=branches)
 
-    def _definition(self, kind: str, node: dict[str, Any], space: str, depth: int) -> Type:
+    def _definition(self, kind: str, node: dict[str, object], space: str, depth: int) -> Type:
         name = _name_of(node, space)
         self._budget.spend()
         if name in self.names:
@@ -126,7 +125,7 @@ class _Reader:
             made.fields = self._fields(node, made, depth)
         return made
 
-    def _fields(self, node: dict[str, Any], record: Type, depth: int) -> list[Field]:
+    def _fields(self, node: dict[str, object], record: Type, depth: int) -> list[Field]:
         listed = node.get("fields")
         if not isinstance(listed, list):
             raise invalid_schema(f"{record.name} has no fields")
@@ -152,7 +151,7 @@ class _Reader:
             _check_default(record, fields[name], self._budget)
         return [*fields.values()]
 
-    def _aliases(self, node: dict[str, Any], space: str) -> Iterator[str]:
+    def _aliases(self, node: dict[str, object], space: str) -> Iterator[str]:
         for each in _texts(node, "aliases"):
             full = _full(each, space)
             check_name(full)
@@ -160,10 +159,11 @@ class _Reader:
             yield full
 
 
-def _take_symbols(enum: Type, node: dict[str, Any]) -> None:
-    if not isinstance(node.get("symbols"), list):
+def _take_symbols(enum: Type, node: dict[str, object]) -> None:
+    symbols = node.get("symbols")
+    if not isinstance(symbols, list):
         raise invalid_schema(f"{enum.name} has no symbols")
-    enum.symbols = tuple(map(_simple, node["symbols"]))
+    enum.symbols = tuple(map(_simple, symbols))
     if len(set(enum.symbols)) < len(enum.symbols):
         raise invalid_schema(f"{enum.name} has a symbol twice")
     enum.default = node.get("default", ABSENT)
@@ -189,7 +189,7 @@ class _Defaults:
         self._budget = budget
         self._known: dict[tuple[int, int], bool] = {}
 
-    def is_value(self, kind: Type, value: Any) -> bool:
+    def is_value(self, kind: Type, value: object) -> bool:
         """Return True if JSON can be the default of a type; of a union any branch may have it."""
         pair = id(kind), id(value)
         known = self._known.get(pair)
@@ -198,7 +198,7 @@ class _Defaults:
             known = self._known[pair] = self._checked(kind, value)
         return known
 
-    def _checked(self, kind: Type, value: Any) -> bool:
+    def _checked(self, kind: Type, value: object) -> bool:
         match kind.kind:
             case "array":
                 return isinstance(value, list) and self._all(kind.items[0], value)
@@ -216,11 +216,11 @@ class _Defaults:
                 )
         return _is_simple(kind.kind, value)
 
-    def _all(self, kind: Type, values: Iterable[Any]) -> bool:
+    def _all(self, kind: Type, values: Iterable[object]) -> bool:
         return all(self.is_value(kind, each) for each in values)
 
 
-def _is_simple(kind: str, value: Any) -> bool:
+def _is_simple(kind: str, value: object) -> bool:
     match kind:
         case "null":
             return value is None
@@ -241,7 +241,7 @@ class _Writer:
         self._defined = set(known)
         self._is_sorted = is_sorted
 
-    def written(self, kind: Type, space: str | None) -> Any:
+    def written(self, kind: Type, space: str | None) -> object:
         """Parameters: `space` is the namespace around it, None outside of all."""
         if kind.kind == "union":
             return [self.written(each, space) for each in kind.items]
@@ -257,8 +257,8 @@ class _Writer:
         self._defined.add(kind.name)
         return self._definition(kind, space)
 
-    def _definition(self, kind: Type, space: str | None) -> dict[str, Any]:
-        made: dict[str, Any] = {"type": kind.kind, "name": kind.simple_name}
+    def _definition(self, kind: Type, space: str | None) -> dict[str, object]:
+        made: dict[str, object] = {"type": kind.kind, "name": kind.simple_name}
         if kind.space != (space or ""):
             made["namespace"] = kind.space
         if kind.doc is not None:
@@ -276,7 +276,7 @@ class _Writer:
             made["aliases"] = [_within(each, kind.space) for each in kind.aliases]
         return made
 
-    def _field(self, each: Field, space: str) -> dict[str, Any]:
+    def _field(self, each: Field, space: str) -> dict[str, object]:
         made = {"name": each.name, "type": self.written(each.type, space)}
         if each.doc is not None:
             made["doc"] = each.doc
@@ -288,11 +288,11 @@ class _Writer:
             made["aliases"] = [*each.aliases]
         return made | self._ordered(each.more)
 
-    def _ordered(self, more: Mapping[str, Any]) -> dict[str, Any]:
+    def _ordered(self, more: Mapping[str, object]) -> dict[str, object]:
         return dict(sorted(more.items())) if self._is_sorted else dict(more)
 
 
-def _name_of(node: dict[str, Any], space: str) -> str:
+def _name_of(node: dict[str, object], space: str) -> str:
     name = node.get("name")
     if not isinstance(name, str):
         raise invalid_schema(f"{_shown(node)} has no name")
@@ -317,31 +317,31 @@ def _within(name: str, space: str) -> str:
     return name.rpartition(".")[2] if name.rpartition(".")[0] == space else name
 
 
-def _simple(name: Any) -> str:
+def _simple(name: object) -> str:
     if not isinstance(name, str) or not NAME.match(name):
         raise invalid_schema(f"{_shown(name)} is no name")
     return name
 
 
-def _text(node: dict[str, Any], key: str) -> str | None:
+def _text(node: dict[str, object], key: str) -> str | None:
     value = node.get(key)
     return value if isinstance(value, str) else None
 
 
-def _texts(node: dict[str, Any], key: str) -> list[str]:
+def _texts(node: dict[str, object], key: str) -> list[str]:
     value = node.get(key) or []
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise invalid_schema(f"{key} are a list of texts")
     return value
 
 
-def _more(node: dict[str, Any], own: set[str]) -> dict[str, Any]:
+def _more(node: dict[str, object], own: set[str]) -> dict[str, object]:
     return {key: value for key, value in node.items() if key not in own}
 
 
-def _dumped(made: Any) -> str:
+def _dumped(made: object) -> str:
     return json.dumps(made, separators=(",", ":"), ensure_ascii=False)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return json.dumps(value)[:SHOWN_MAX]

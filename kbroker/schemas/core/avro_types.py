@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 ABSENT = object()
 """In place of a default where there is none: null is one."""
@@ -15,11 +14,11 @@ class Field:
 
     name: str
     type: Type
-    default: Any
+    default: object
     aliases: tuple[str, ...]
     doc: str | None
     order: str | None
-    more: dict[str, Any]
+    more: dict[str, object]
 
     @property
     def has_default(self) -> bool:
@@ -38,11 +37,11 @@ class Type:
     items: list[Type] = field(default_factory=list)
     """The branches of a union; the one type of an array or of the values of a map."""
     symbols: tuple[str, ...] = ()
-    default: Any = ABSENT
+    default: object = ABSENT
     size: int = 0
     doc: str | None = None
     aliases: tuple[str, ...] = ()
-    more: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, object] = field(default_factory=dict)
 
     @property
     def simple_name(self) -> str:

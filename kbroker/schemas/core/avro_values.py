@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from .avro_types import Type
 from .bytes_read import Source, Unfit, base64_text, check_depth, cost_of, number
@@ -17,10 +17,10 @@ from .bytes_read import Source, Unfit, base64_text, check_depth, cost_of, number
 DECIMAL_BYTES_MAX = 64
 SCALE_MAX = 1000
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
-_Read: TypeAlias = Callable[[Source, Type, int], Any]
+_Read: TypeAlias = Callable[[Source, Type, int], object]
 
 
-def avro_value(root: Type, source: Source) -> Any:
+def avro_value(root: Type, source: Source) -> object:
     """What all of the bytes say. Raises Unfit, TooMuch."""
     value = _value(source, root, 0)
     if source.at < source.end:
@@ -28,7 +28,7 @@ def avro_value(root: Type, source: Source) -> Any:
     return value
 
 
-def _value(source: Source, kind: Type, depth: int) -> Any:
+def _value(source: Source, kind: Type, depth: int) -> object:
     source.spend()
     return _READ[kind.kind](source, kind, depth)
 
@@ -44,11 +44,11 @@ def _whole(source: Source, _kind: Type, _depth: int) -> int:
     return source.zigzag()
 
 
-def _float(source: Source, _kind: Type, _depth: int) -> Any:
+def _float(source: Source, _kind: Type, _depth: int) -> object:
     return number(_FLOAT.unpack(source.take(4))[0])
 
 
-def _double(source: Source, _kind: Type, _depth: int) -> Any:
+def _double(source: Source, _kind: Type, _depth: int) -> object:
     return number(_DOUBLE.unpack(source.take(8))[0])
 
 
@@ -90,14 +90,14 @@ def _enum(source: Source, kind: Type, _depth: int) -> str:
     return symbol
 
 
-def _union(source: Source, kind: Type, depth: int) -> Any:
+def _union(source: Source, kind: Type, depth: int) -> object:
     index = source.zigzag()
     if not 0 <= index < len(kind.items):
         raise Unfit(f"at byte {source.at} a union of {len(kind.items)} has no branch {index}")
     return _value(source, kind.items[index], depth)
 
 
-def _record(source: Source, kind: Type, depth: int) -> dict[str, Any]:
+def _record(source: Source, kind: Type, depth: int) -> dict[str, object]:
     check_depth(depth)
     found = {}
     for each in kind.fields:
@@ -106,12 +106,12 @@ def _record(source: Source, kind: Type, depth: int) -> dict[str, Any]:
     return found
 
 
-def _array(source: Source, kind: Type, depth: int) -> list[Any]:
+def _array(source: Source, kind: Type, depth: int) -> list[object]:
     check_depth(depth)
     return [_value(source, kind.items[0], depth + 1) for _ in _counted(source)]
 
 
-def _map(source: Source, kind: Type, depth: int) -> dict[str, Any]:
+def _map(source: Source, kind: Type, depth: int) -> dict[str, object]:
     check_depth(depth)
     return {
         source.text(source.zigzag()): _value(source, kind.items[0], depth + 1)

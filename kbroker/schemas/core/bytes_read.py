@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-from typing import Any
 
 from .limits import DEPTH_MAX
 
@@ -84,7 +83,7 @@ def check_depth(depth: int) -> None:
         raise Unfit(f"it is nested deeper than {DEPTH_MAX} levels")
 
 
-def number(value: float) -> Any:
+def number(value: float) -> object:
     """A number, or a text for one that JSON does not have."""
     if math.isfinite(value):
         return value

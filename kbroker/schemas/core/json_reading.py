@@ -10,7 +10,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from kbroker.text.documents import Json
 
 from .limits import DIFFERENCES_MAX, Budget, below
 from .parsed import Difference
@@ -22,17 +24,17 @@ TOLD = frozenset({"$id", "$schema", "$comment", "title", "description", "default
 TOLD_TOO = frozenset({"definitions", "$defs", "$anchor", "readOnly", "writeOnly", "deprecated"})
 STEP_CHARACTERS = 100
 """Characters of a value or of a pattern that cost one step."""
-Schema = Mapping[str, Any]
+Schema = dict[str, Json]
 
 
 class Document(Protocol):
     """A schema whose parts may refer to others."""
 
     @property
-    def root(self) -> Any:
+    def root(self) -> Json:
         """All of it."""
 
-    def resolved(self, node: Any) -> Any:
+    def resolved(self, node: Json) -> Schema | bool:
         """What a part stands for."""
 
 
@@ -43,7 +45,7 @@ class Reading:
         self._reader, self._writer, self._budget = reader, writer, budget
         self._seen: dict[tuple[int, int], bool] = {}
         self._sets: dict[int, frozenset[str]] = {}
-        self._products_of: dict[int, list[Any]] = {}
+        self._products_of: dict[int, list[Json]] = {}
         self._values_of: dict[int, frozenset[str]] = {}
         self._patterns: dict[str, _Pattern] = {}
 
@@ -52,7 +54,7 @@ class Reading:
         found = self._compared(self._reader.root, self._writer.root, "")
         return [*islice(found, DIFFERENCES_MAX)]
 
-    def _fits(self, new: Any, old: Any, path: str) -> bool:
+    def _fits(self, new: Json, old: Json, path: str) -> bool:
         """Whether all that `old` allows is allowed by `new`."""
         pair = id(new), id(old)
         if pair not in self._seen:
@@ -61,7 +63,7 @@ class Reading:
         return self._seen[pair]
 
     def _compared(
-        self, new: Any, old: Any, path: str, *, seen: bool = True
+        self, new: Json, old: Json, path: str, *, seen: bool = True
     ) -> Iterator[Difference]:
         """Parameters: `seen` says whether to leave out what is being compared already."""
         self._budget.spend()
@@ -77,7 +79,7 @@ class Reading:
             self._seen[pair] = True
         if _takes_all(new) or old is False:
             return
-        if new is False or _takes_all(old):
+        if not isinstance(new, dict) or not isinstance(old, dict) or _takes_all(old):
             yield Difference("TYPE_NARROWED", path, "the reader takes less than anything")
             return
         if _has_sum(new) or _has_sum(old):
@@ -99,7 +101,7 @@ class Reading:
                 self._sets[id(listed)] = known
         return known
 
-    def _are_among(self, few: list[Any], many: list[Any]) -> bool:
+    def _are_among(self, few: list[Json], many: list[Json]) -> bool:
         """Return True if all names of one list are in another one."""
         self._budget.spend(len(few) + len(many))
         names = {each for each in many if isinstance(each, str)}
@@ -130,14 +132,15 @@ class Reading:
                 )
                 return
 
-    def _parts(self, schema: Schema) -> list[Any]:
+    def _parts(self, schema: Schema) -> list[Json]:
         """Return the parts of `allOf`. They are cached, because `_seen` contains the `id()` of each part."""
-        if not _has_product(schema):
+        parts = schema.get("allOf")
+        if not isinstance(parts, list):
             return [schema]
         known = self._products_of.get(id(schema))
         if known is None:
             beside = {key: each for key, each in schema.items() if key != "allOf"}
-            known = [*schema["allOf"], *([] if _takes_all(beside) else [beside])]
+            known = [*parts, *([] if _takes_all(beside) else [beside])]
             self._products_of[id(schema)] = known
         return known
 
@@ -191,7 +194,7 @@ class Reading:
         yield from self._rest(new, old, "additionalProperties", "PROPERTIES", path)
         yield from self._dependencies(new, old, path)
 
-    def _removed(self, new: Schema, name: str, each: Any, path: str) -> Iterator[Difference]:
+    def _removed(self, new: Schema, name: str, each: Json, path: str) -> Iterator[Difference]:
         cover = self._cover(new, name)
         if cover is False and each is not False:
             yield Difference(
@@ -207,7 +210,10 @@ class Reading:
             )
 
     def _added(self, new: Schema, old: Schema, name: str, path: str) -> Iterator[Difference]:
-        each, cover = self._reader.resolved(new["properties"][name]), self._cover(old, name)
+        each, cover = (
+            self._reader.resolved(_mapping(new, "properties")[name]),
+            self._cover(old, name),
+        )
         if cover is False:
             is_needed = name in self._names(new, "required")
             if is_needed and not (isinstance(each, dict) and "default" in each):
@@ -229,7 +235,7 @@ class Reading:
                 "what the writer allows for other properties is not taken",
             )
 
-    def _cover(self, schema: Schema, name: str) -> Any:
+    def _cover(self, schema: Schema, name: str) -> Json:
         """What holds for a property that has no entry of its own."""
         for pattern, each in _mapping(schema, "patternProperties").items():
             self._budget.spend()
@@ -306,7 +312,7 @@ class Reading:
         if rest_old is not False:
             yield from self._item(rest_new, rest_old, f"{path}/items")
 
-    def _item(self, new: Any, old: Any, path: str) -> Iterator[Difference]:
+    def _item(self, new: Json, old: Json, path: str) -> Iterator[Difference]:
         if new is False and old is not False:
             yield Difference(
                 "ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", path, "the reader allows no such item"
@@ -324,7 +330,7 @@ class Reading:
 # -- parts of schemas
 
 
-def _takes_all(schema: Any) -> bool:
+def _takes_all(schema: Json) -> bool:
     return schema is True or (
         isinstance(schema, dict) and schema.keys() <= TOLD | TOLD_TOO and "$ref" not in schema
     )
@@ -338,16 +344,16 @@ def _has_product(schema: Schema) -> bool:
     return isinstance(schema.get("allOf"), list)
 
 
-def _options(schema: Schema) -> list[Any]:
+def _options(schema: Schema) -> list[Json]:
     """The choices of a schema, which is the only one where it gives none."""
     for key in ("oneOf", "anyOf"):
-        if isinstance(schema.get(key), list):
-            found: list[Any] = schema[key]
+        found = schema.get(key)
+        if isinstance(found, list):
             return found
     return [schema]
 
 
-def _mapping(schema: Schema, key: str) -> Mapping[str, Any]:
+def _mapping(schema: Schema, key: str) -> Mapping[str, Json]:
     value = schema.get(key)
     return value if isinstance(value, dict) else {}
 
@@ -358,13 +364,13 @@ def _texts(schema: Schema, key: str) -> list[str]:
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
-def _tuple(schema: Schema) -> list[Any]:
+def _tuple(schema: Schema) -> list[Json]:
     """The schemas of the first items, one each."""
     value = schema.get("prefixItems", schema.get("items"))
     return value if isinstance(value, list) else []
 
 
-def _rest_of_items(schema: Schema) -> Any:
+def _rest_of_items(schema: Schema) -> Json:
     """That of the items behind those."""
     items = schema.get("items", True)
     return schema.get("additionalItems", True) if isinstance(items, list) else items
@@ -404,9 +410,10 @@ def _types_of(schema: Schema) -> frozenset[str] | None:
     value = schema.get("type")
     if isinstance(value, str):
         return frozenset([value])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list):
         return None
-    return frozenset(value)
+    names = frozenset(each for each in value if isinstance(each, str))
+    return names if all(isinstance(each, str) for each in value) else None
 
 
 def _types(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
@@ -422,11 +429,11 @@ def _types(new: Schema, old: Schema, path: str) -> Iterator[Difference]:
         yield Difference(kind, path, f"the reader takes {_listed(ours)}, not {_listed(theirs)}")
 
 
-def _are_of(values: list[Any], types: frozenset[str]) -> bool:
+def _are_of(values: list[Json], types: frozenset[str]) -> bool:
     return all(not _names_of(each).isdisjoint(types) for each in values)
 
 
-def _names_of(value: Any) -> set[str]:
+def _names_of(value: Json) -> set[str]:
     match value:
         case None:
             return {"null"}
@@ -447,7 +454,7 @@ def _listed(types: frozenset[str]) -> str:
     return " or ".join(sorted(types))
 
 
-def _values(schema: Schema) -> list[Any]:
+def _values(schema: Schema) -> list[Json]:
     """The only values that are allowed; none where there is no such list."""
     if "const" in schema:
         return [schema["const"]]

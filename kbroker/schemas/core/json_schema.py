@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import unquote, urljoin
 
 from jsonschema import Draft7Validator, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
 
+from kbroker.text.documents import Json
+
 from .errors import invalid_schema
-from .json_reading import Reading
+from .json_reading import Reading, Schema
 from .limits import DEPTH_MAX, SHOWN_MAX, Budget, parse_json
 from .parsed import Difference
 
@@ -27,12 +28,13 @@ class JsonSchema:
     """A JSON Schema that is well-formed. `texts` are those it refers to, by their names."""
 
     def __init__(self, text: str, texts: Mapping[str, str] | None = None) -> None:
-        self.root = parse_json(text)
-        if not isinstance(self.root, bool | dict):
+        root = parse_json(text)
+        if not isinstance(root, bool | dict):
             raise invalid_schema("a schema is an object, true or false")
+        self.root = root
         self._places = _placed({name: parse_json(each) for name, each in (texts or {}).items()})
-        self._targets: dict[str, Any] = {}
-        self._known_anchors: dict[int, Mapping[str, Any]] = {}
+        self._targets: dict[str, Json] = {}
+        self._known_anchors: dict[int, Mapping[str, Json]] = {}
         _check(self.root)
         self.canonical = _dumped(self.root)
 
@@ -45,24 +47,25 @@ class JsonSchema:
         """As `parsed.Parsed`."""
         return iter(Reading(self, writer, budget).all())
 
-    def resolved(self, node: Any) -> Any:
+    def resolved(self, node: Json) -> Schema | bool:
         """Return the schema of a part, with `$ref` resolved. Anything else allows all values.
 
         Raises RegistryError.
         """
         found = node
         for _ in range(HOPS_MAX):
-            if not isinstance(found, dict) or not isinstance(found.get("$ref"), str):
+            reference = found.get("$ref") if isinstance(found, dict) else None
+            if not isinstance(reference, str):
                 return found if isinstance(found, dict | bool) else True
-            found = self._target(found["$ref"])
+            found = self._target(reference)
         raise invalid_schema("references lead in a circle")
 
-    def _target(self, reference: str) -> Any:
+    def _target(self, reference: str) -> Json:
         if reference not in self._targets:
             self._targets[reference] = self._found(reference)
         return self._targets[reference]
 
-    def _found(self, reference: str) -> Any:
+    def _found(self, reference: str) -> Json:
         place, _, fragment = reference.partition("#")
         document = self.root if not place else self._document(place)
         pointer = unquote(fragment)
@@ -74,14 +77,14 @@ class JsonSchema:
             raise invalid_schema(f"$ref {reference[:200]} leads nowhere")
         return found
 
-    def _anchors(self, document: Any) -> Mapping[str, Any]:
+    def _anchors(self, document: Json) -> Mapping[str, Json]:
         """The definitions of a document that have names of their own; looked for once."""
         known = self._known_anchors.get(id(document))
         if known is None:
             known = self._known_anchors[id(document)] = dict(_anchored(document))
         return known
 
-    def _document(self, place: str) -> Any:
+    def _document(self, place: str) -> Json:
         own = self.root.get("$id") if isinstance(self.root, dict) else None
         base = own if isinstance(own, str) else ""
         if place == base:
@@ -96,7 +99,7 @@ class JsonSchema:
         raise invalid_schema(f"$ref {place[:200]} is none of its references")
 
 
-def _placed(others: Mapping[str, Any]) -> dict[str, Any]:
+def _placed(others: Mapping[str, Json]) -> dict[str, Json]:
     """Other schemas by the names under which they are referred to, and by those that they have."""
     placed = dict(others)
     for each in others.values():
@@ -106,7 +109,7 @@ def _placed(others: Mapping[str, Any]) -> dict[str, Any]:
     return placed
 
 
-def _check(root: Any) -> None:
+def _check(root: Schema | bool) -> None:
     if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
         raise invalid_schema("$schema is a text")
     kind = _extended(validator_for(root, default=Draft7Validator))
@@ -127,7 +130,9 @@ def _extended(kind: type[Validator]) -> type[Validator]:
     return made
 
 
-def _unique_items(_: Validator, wanted: Any, items: Any, __: Any) -> Iterator[ValidationError]:
+def _unique_items(
+    _: Validator, wanted: object, items: object, __: object
+) -> Iterator[ValidationError]:
     if not wanted or not isinstance(items, list):
         return
     texts = {json.dumps(each, sort_keys=True) for each in items}
@@ -135,7 +140,7 @@ def _unique_items(_: Validator, wanted: Any, items: Any, __: Any) -> Iterator[Va
         yield ValidationError("the list has equal items")
 
 
-def _at(document: Any, pointer: str) -> Any:
+def _at(document: Json, pointer: str) -> Json:
     """The part at a JSON pointer; None where there is none."""
     for part in pointer.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
@@ -148,7 +153,7 @@ def _at(document: Any, pointer: str) -> Any:
     return document
 
 
-def _anchored(document: Any) -> Iterator[tuple[str, Any]]:
+def _anchored(document: Json) -> Iterator[tuple[str, Json]]:
     """Definitions by the names of their own; the first one of a name comes last."""
     if not isinstance(document, dict):
         return
@@ -161,5 +166,5 @@ def _anchored(document: Any) -> Iterator[tuple[str, Any]]:
                 yield name.removeprefix("#"), each
 
 
-def _dumped(root: Any, *, is_sorted: bool = False) -> str:
+def _dumped(root: Json, *, is_sorted: bool = False) -> str:
     return json.dumps(root, separators=(",", ":"), ensure_ascii=False, sort_keys=is_sorted)

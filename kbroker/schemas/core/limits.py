@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+
+from kbroker.text.documents import Json
 
 from .errors import invalid_schema
 
@@ -48,13 +49,14 @@ class Budget:
             )
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str) -> Json:
     """Read JSON that is not nested too deep. Raises RegistryError."""
     check_nesting(text)
     try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        document: Json = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise invalid_schema(f"it is no JSON: {error}") from None
+    return document
 
 
 def _refuse(name: str) -> None:

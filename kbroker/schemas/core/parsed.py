@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, Self
 
 from .limits import Budget
 
@@ -32,5 +32,5 @@ class Parsed(Protocol):
     def normalized(self) -> str:
         """The text of all schemas that mean the same."""
 
-    def differences(self, writer: Any, budget: Budget) -> Iterator[Difference]:
+    def differences(self, writer: Self, budget: Budget) -> Iterator[Difference]:
         """Why this one cannot read what was written with `writer`, which is of the same type."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pb2 import (
@@ -16,7 +16,10 @@ from google.protobuf.descriptor_pb2 import (
     EnumDescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
+    MethodDescriptorProto,
+    ServiceDescriptorProto,
 )
+from google.protobuf.message import Message
 
 from .errors import invalid_schema
 from .protobuf import ProtobufSchema
@@ -42,6 +45,17 @@ from .protobuf_syntax import (
 )
 from .protobuf_types import Declared
 from .protobuf_words import Words, inside
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    _Fields: TypeAlias = RepeatedCompositeFieldContainer[FieldDescriptorProto]
+    _Messages: TypeAlias = RepeatedCompositeFieldContainer[DescriptorProto]
+    _Ranges: TypeAlias = (
+        RepeatedCompositeFieldContainer[DescriptorProto.ReservedRange]
+        | RepeatedCompositeFieldContainer[DescriptorProto.ExtensionRange]
+        | RepeatedCompositeFieldContainer[EnumDescriptorProto.EnumReservedRange]
+    )
 
 NAME = "default"
 """Of a file: who refers to it knows it by one of his own."""
@@ -157,14 +171,16 @@ class _Builder:
                 field = message.field.add(oneof_index=index)
                 self._field(field, message.nested_type, each, scope)
 
-    def _extend(self, node: ExtendNode, extensions: Any, nested: Any, scope: str) -> None:
+    def _extend(self, node: ExtendNode, extensions: _Fields, nested: _Messages, scope: str) -> None:
         for each in extension_fields(node):
             field = extensions.add(extendee=self._full(node.extended, scope))
             self._field(field, nested, each, scope)
 
     # -- fields
 
-    def _field(self, field: FieldDescriptorProto, nested: Any, node: FieldNode, scope: str) -> None:
+    def _field(
+        self, field: FieldDescriptorProto, nested: _Messages, node: FieldNode, scope: str
+    ) -> None:
         field.label = _LABELS[node.label]
         if node.group is not None:
             self._group(field, nested, node, node.group, scope)
@@ -178,7 +194,9 @@ class _Builder:
         if node.label == "optional" and self.file.syntax == "proto3":
             field.proto3_optional = True
 
-    def _map(self, field: FieldDescriptorProto, nested: Any, node: FieldNode, scope: str) -> None:
+    def _map(
+        self, field: FieldDescriptorProto, nested: _Messages, node: FieldNode, scope: str
+    ) -> None:
         entry = nested.add(name=_camel(field.name) + "Entry")
         entry.options.map_entry = True
         label = FieldDescriptorProto.LABEL_OPTIONAL
@@ -193,7 +211,7 @@ class _Builder:
     def _group(
         self,
         field: FieldDescriptorProto,
-        nested: Any,
+        nested: _Messages,
         node: FieldNode,
         message: MessageNode,
         scope: str,
@@ -225,7 +243,7 @@ class _Builder:
 
     # -- services
 
-    def _service(self, service: Any, words: _Words) -> None:
+    def _service(self, service: ServiceDescriptorProto, words: _Words) -> None:
         words.expect("{")
         while (word := words.next()) != "}":
             if word == "option":
@@ -233,7 +251,7 @@ class _Builder:
             elif word == "rpc":
                 self._method(service.method.add(name=words.name()), words)
 
-    def _method(self, method: Any, words: _Words) -> None:
+    def _method(self, method: MethodDescriptorProto, words: _Words) -> None:
         name, is_stream = words.method_type()
         method.input_type = self._full(name, self.file.package)
         if is_stream:
@@ -273,7 +291,7 @@ def _end_field(field: FieldDescriptorProto, node: FieldNode) -> None:
         _Words(node.options).field_options(field)
 
 
-def _set_option(options: Any, node: OptionNode) -> None:
+def _set_option(options: Message, node: OptionNode) -> None:
     _Words(node.words).option(options)
 
 
@@ -294,7 +312,9 @@ class _Words(Words):
 
     # -- numbers that are not used
 
-    def reserved(self, declared: Any, *, last: int, beyond: int) -> None:
+    def reserved(
+        self, declared: DescriptorProto | EnumDescriptorProto, *, last: int, beyond: int
+    ) -> None:
         """Add reserved names or numbers to a message or an enum; `last` and `beyond` as in `ranges`."""
         if re.match(r"[\"'A-Za-z_]", self.peek()) is None:
             self.ranges(declared.reserved_range, last=last, beyond=beyond)
@@ -303,7 +323,7 @@ class _Words(Words):
             if word != ",":
                 declared.reserved_name.append(_text_of(word) if word[0] in "\"'" else word)
 
-    def ranges(self, ranges: Any, *, last: int, beyond: int) -> None:
+    def ranges(self, ranges: _Ranges, *, last: int, beyond: int) -> None:
         """Add numbers and ranges of them.
 
         Args:
@@ -326,12 +346,12 @@ class _Words(Words):
 
     # -- options
 
-    def option(self, options: Any) -> None:
+    def option(self, options: Message) -> None:
         """Set an option, from its name up to the semicolon."""
         self._assign(options, self._option_name())
         self.expect(";")
 
-    def bracketed(self, options: Any) -> None:
+    def bracketed(self, options: Message) -> None:
         """Set the options in brackets."""
         self.expect("[")
         while True:
@@ -378,7 +398,7 @@ class _Words(Words):
             words.append(word)
         return words
 
-    def _assign(self, options: Any, name: str) -> None:
+    def _assign(self, options: Message, name: str) -> None:
         """Set an option of Protobuf's own, of a simple type."""
         words = self._value()
         known = options.DESCRIPTOR.fields_by_name.get(name)
@@ -390,7 +410,7 @@ class _Words(Words):
             setattr(options, name, word == "true")
         elif known.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             setattr(options, name, "".join(map(_text_of, words)))
-        elif known.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        elif known.enum_type is not None:
             value = known.enum_type.values_by_name.get(word)
             if value is not None:
                 setattr(options, name, value.number)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Final
 
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    ServiceDescriptorProto,
+)
 from google.protobuf.message import DecodeError
 
 from .errors import invalid_schema
 from .limits import DEPTH_MAX
 
 _LABELS = {1: "optional", 2: "required", 3: "repeated"}
-_OPTIONS_OF_FILE = (
+_OPTIONS_OF_FILE: Final = (
     "java_package",
     "java_outer_classname",
     "java_multiple_files",
@@ -32,7 +38,7 @@ def text_of_descriptor(data: bytes) -> str:
 
 
 class _Writer:
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: FileDescriptorProto) -> None:
         self._file = file
         self._is_proto3 = file.syntax == "proto3"
 
@@ -48,14 +54,14 @@ class _Writer:
         for name in _OPTIONS_OF_FILE:
             if file.options.HasField(name):
                 yield f"option {name} = {_literal(getattr(file.options, name))};"
-        for each in file.message_type:
-            yield from self._message(each, 0)
-        for each in file.enum_type:
-            yield from self._enum(each)
-        for each in file.service:
-            yield from self._service(each)
+        for message in file.message_type:
+            yield from self._message(message, 0)
+        for enum in file.enum_type:
+            yield from self._enum(enum)
+        for service in file.service:
+            yield from self._service(service)
 
-    def _message(self, message: Any, depth: int) -> Iterator[str]:
+    def _message(self, message: DescriptorProto, depth: int) -> Iterator[str]:
         if depth > DEPTH_MAX:
             raise invalid_schema(f"it is nested deeper than {DEPTH_MAX} levels")
         maps = {each.name: each for each in message.nested_type if each.options.map_entry}
@@ -73,18 +79,20 @@ class _Writer:
                 yield self._field(each, maps)
         for _ in message.nested_type:
             yield from self._until_entry(nested, depth + 1)
-        for each in message.enum_type:
-            yield from self._enum(each)
+        for enum in message.enum_type:
+            yield from self._enum(enum)
         yield "}"
 
-    def _until_entry(self, nested: Iterator[Any], depth: int) -> Iterator[str]:
+    def _until_entry(self, nested: Iterator[DescriptorProto], depth: int) -> Iterator[str]:
         """Messages up to the next one that stands for a map: the compiler counts that as well."""
         for each in nested:
             if each.options.map_entry:
                 return
             yield from self._message(each, depth)
 
-    def _oneof(self, message: Any, index: int, fields: list[Any]) -> Iterator[str]:
+    def _oneof(
+        self, message: DescriptorProto, index: int, fields: list[FieldDescriptorProto]
+    ) -> Iterator[str]:
         if not 0 <= index < len(message.oneof_decl):
             raise invalid_schema(f"{message.name} has no choice {index}")
         yield f"oneof {message.oneof_decl[index].name} {{"
@@ -92,7 +100,7 @@ class _Writer:
             yield f"{_type_of(each)} {each.name} = {each.number}{_options(each)};"
         yield "}"
 
-    def _field(self, each: Any, maps: dict[str, Any]) -> str:
+    def _field(self, each: FieldDescriptorProto, maps: dict[str, DescriptorProto]) -> str:
         entry = maps.get(_name_of_type(each))
         if entry is not None and len(entry.field) == 2:
             key, value = map(_type_of, entry.field)
@@ -102,7 +110,7 @@ class _Writer:
             label = ""
         return f"{label}{_type_of(each)} {each.name} = {each.number}{_options(each)};"
 
-    def _enum(self, enum: Any) -> Iterator[str]:
+    def _enum(self, enum: EnumDescriptorProto) -> Iterator[str]:
         yield f"enum {enum.name} {{"
         if enum.options.allow_alias:
             yield "option allow_alias = true;"
@@ -110,7 +118,7 @@ class _Writer:
             yield f"{each.name} = {each.number};"
         yield "}"
 
-    def _service(self, service: Any) -> Iterator[str]:
+    def _service(self, service: ServiceDescriptorProto) -> Iterator[str]:
         yield f"service {service.name} {{"
         for each in service.method:
             asked = "stream " if each.client_streaming else ""
@@ -119,16 +127,16 @@ class _Writer:
         yield "}"
 
 
-def _fields_of_oneofs(message: Any) -> dict[int, list[Any]]:
+def _fields_of_oneofs(message: DescriptorProto) -> dict[int, list[FieldDescriptorProto]]:
     """The fields of each choice of a message, by its index."""
-    found: dict[int, list[Any]] = {}
+    found: dict[int, list[FieldDescriptorProto]] = {}
     for each in message.field:
         if each.HasField("oneof_index"):
             found.setdefault(each.oneof_index, []).append(each)
     return found
 
 
-def _reserved(message: Any) -> Iterator[str]:
+def _reserved(message: DescriptorProto) -> Iterator[str]:
     for each in message.reserved_range:
         last = each.end - 1
         yield (
@@ -138,18 +146,18 @@ def _reserved(message: Any) -> Iterator[str]:
         yield f"reserved {', '.join(map(_quoted, message.reserved_name))};"
 
 
-def _name_of_type(each: Any) -> str:
+def _name_of_type(each: FieldDescriptorProto) -> str:
     """The name of a field's message without what that is declared in."""
     return str(each.type_name.rpartition(".")[2])
 
 
-def _type_of(each: Any) -> str:
+def _type_of(each: FieldDescriptorProto) -> str:
     if each.type_name:
         return str(each.type_name)
     return str(FieldDescriptorProto.Type.Name(each.type)).removeprefix("TYPE_").lower()
 
 
-def _options(each: Any) -> str:
+def _options(each: FieldDescriptorProto) -> str:
     told = []
     if each.HasField("default_value"):
         told.append(f"default = {_default(each)}")
@@ -160,7 +168,7 @@ def _options(each: Any) -> str:
     return f" [{', '.join(told)}]" if told else ""
 
 
-def _default(each: Any) -> str:
+def _default(each: FieldDescriptorProto) -> str:
     if each.type == FieldDescriptorProto.TYPE_STRING:
         return _quoted(each.default_value)
     if each.type == FieldDescriptorProto.TYPE_BYTES:
@@ -168,7 +176,7 @@ def _default(each: Any) -> str:
     return str(each.default_value)
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else _quoted(str(value))
 
 

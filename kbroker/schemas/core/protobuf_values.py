@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from .bytes_read import Source, Unfit, base64_text, check_depth, cost_of, number
 from .protobuf import ProtobufSchema
@@ -35,7 +35,16 @@ _WIRES = {name: FIXED64 if each.size == 8 else FIXED32 for name, each in _FIXED.
     _MESSAGE: LENGTH,
 }
 """How types are written; all others are whole numbers."""
-_ZEROS: Mapping[str, Any] = {"bool": False, "string": "", "bytes": "", "float": 0.0, "double": 0.0}
+_ZEROS: Mapping[str, object] = {
+    "bool": False,
+    "string": "",
+    "bytes": "",
+    "float": 0.0,
+    "double": 0.0,
+}
+
+# A message whose fields have the types that its schema says: scalars, lists and other messages.
+_Values: TypeAlias = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -54,7 +63,7 @@ class _Known:
     """The key and the value of a map."""
 
     @property
-    def zero(self) -> Any:
+    def zero(self) -> object:
         """Its value where nothing was written."""
         if self.entry is not None or (self.kind == _MESSAGE and not self.is_repeated):
             return {}
@@ -105,7 +114,7 @@ class ProtobufValues:
             scope = inside[index]
         return scope
 
-    def read(self, message: str, source: Source) -> dict[str, Any]:
+    def read(self, message: str, source: Source) -> _Values:
         """What all of the bytes say. Raises Unfit, TooMuch."""
         return self._read(self._fields[message], source, {}, 0)
 
@@ -140,8 +149,8 @@ class ProtobufValues:
     # -- bytes
 
     def _read(
-        self, fields: _Fields, source: Source, into: dict[str, Any], depth: int, group: int = 0
-    ) -> dict[str, Any]:
+        self, fields: _Fields, source: Source, into: _Values, depth: int, group: int = 0
+    ) -> _Values:
         """Fill `into` up to the end of the source, or of the group that has that number."""
         check_depth(depth)
         source.spend()
@@ -169,7 +178,7 @@ class ProtobufValues:
         wire: int,
         field_number: int,
         source: Source,
-        into: dict[str, Any],
+        into: _Values,
         depth: int,
     ) -> bool:
         """Read a field; nothing, and False, where it is not written as its type is."""
@@ -192,7 +201,7 @@ class ProtobufValues:
         return True
 
     def _take_message(
-        self, known: _Known, group: int, source: Source, into: dict[str, Any], depth: int
+        self, known: _Known, group: int, source: Source, into: _Values, depth: int
     ) -> None:
         part = None if group else _Part(source)
         if known.entry is not None:
@@ -209,7 +218,7 @@ class ProtobufValues:
         if part is not None:
             part.close()
 
-    def _unknown(self, field_number: int, wire: int, source: Source, depth: int) -> Any:
+    def _unknown(self, field_number: int, wire: int, source: Source, depth: int) -> object:
         source.spend()
         if not field_number:
             raise Unfit(f"at byte {source.at} there is a field of number 0")
@@ -243,7 +252,7 @@ class _Part:
         self._source.end = self._end
 
 
-def _scalar(known: _Known, source: Source) -> Any:
+def _scalar(known: _Known, source: Source) -> object:
     kind = known.kind
     if kind in _FIXED:
         layout = _FIXED[kind]
@@ -273,7 +282,7 @@ def _unzigzagged(value: int) -> int:
     return (value >> 1) ^ -(value & 1)
 
 
-_WHOLE: Mapping[str, Callable[[int], Any]] = {
+_WHOLE: Mapping[str, Callable[[int], object]] = {
     "int32": lambda value: _signed(value, 32),
     "int64": lambda value: _signed(value, 64),
     "uint32": lambda value: value & 0xFFFF_FFFF,

@@ -34,12 +34,12 @@ class Entry(NamedTuple):
         return None if self.value is None else _bytes(self.value)
 
 
-def schema_key(subject: str, version: int) -> dict[str, Any]:
+def schema_key(subject: str, version: int) -> dict[str, object]:
     """Of one version."""
     return {"keytype": SCHEMA, "subject": subject, "version": version, "magic": 1}
 
 
-def subject_key(kind: str, subject: str | None) -> dict[str, Any]:
+def subject_key(kind: str, subject: str | None) -> dict[str, object]:
     """Of a setting or a deletion; None for what holds for all subjects."""
     return {"keytype": kind, "subject": subject, "magic": 0}
 
@@ -67,7 +67,7 @@ def read_entry(key: bytes | None, value: bytes | None, last_id: bytes | None = N
     return Entry(read, _read(value), known, key)
 
 
-def _read(data: bytes | None) -> dict[str, Any] | None:
+def _read(data: bytes | None) -> dict[str, object] | None:
     if data is None:
         return None
     try:
@@ -79,7 +79,7 @@ def _read(data: bytes | None) -> dict[str, Any] | None:
     return read
 
 
-def _bytes(value: Mapping[str, Any]) -> bytes:
+def _bytes(value: Mapping[str, object]) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(
         "utf-8", "surrogatepass"
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 from unicodedata import category
 
 from .errors import (
@@ -67,11 +67,14 @@ CONFIG_KEYS = frozenset(
 )
 
 
-class Planned(NamedTuple):
+T = TypeVar("T")
+
+
+class Planned(NamedTuple, Generic[T]):
     """What is to be written, and what is answered when it is."""
 
     entries: Sequence[Entry]
-    answer: Any
+    answer: T
 
 
 class Compared(NamedTuple):
@@ -248,7 +251,7 @@ def _without_style(content: Content) -> str:
 
 def plan_registration(
     store: SchemaStore, subject: str, checked: Checked, *, schema_id: int = -1, version: int = -1
-) -> Planned:
+) -> Planned[Registered]:
     """Register a schema, which may be there already. Raises RegistryError."""
     check_subject(subject)
     content, mode = checked.content, store.mode(subject)
@@ -334,7 +337,7 @@ def _check_may_write(store: SchemaStore, subject: str | None) -> None:
 
 def plan_version_deletion(
     store: SchemaStore, subject: str, version: int, *, permanent: bool
-) -> Planned:
+) -> Planned[int]:
     """Delete one version; for good only what is deleted already. Raises RegistryError."""
     found = store.version(subject, version, deleted=True)
     whose = f"Subject '{subject}' Version {found.version}"
@@ -365,7 +368,9 @@ def _settings_deletion(store: SchemaStore, subject: str) -> Iterator[Entry]:
             yield from _deletion(store, kind, subject)
 
 
-def plan_subject_deletion(store: SchemaStore, subject: str, *, permanent: bool) -> Planned:
+def plan_subject_deletion(
+    store: SchemaStore, subject: str, *, permanent: bool
+) -> Planned[list[int]]:
     """Delete all versions of a subject; for good also its settings. Raises RegistryError."""
     there = store.some_versions(subject, deleted=True)
     left = [each for each in there if not each.is_deleted]
@@ -411,7 +416,9 @@ def _check_not_referred(
 # -- settings
 
 
-def plan_config(store: SchemaStore, subject: str | None, asked: Mapping[str, Any]) -> Planned:
+def plan_config(
+    store: SchemaStore, subject: str | None, asked: Mapping[str, object]
+) -> Planned[dict[str, object]]:
     """Change what is named of a subject's settings, or of those of all. Raises RegistryError."""
     if subject is not None:
         check_subject(subject)
@@ -430,7 +437,7 @@ def plan_config(store: SchemaStore, subject: str | None, asked: Mapping[str, Any
     return Planned([Entry(subject_key(CONFIG, subject), value)], answer)
 
 
-def level_of(text: Any) -> Level:
+def level_of(text: object) -> Level:
     """Raises RegistryError."""
     try:
         return Level(str(text).upper())
@@ -441,7 +448,7 @@ def level_of(text: Any) -> Level:
         ) from None
 
 
-def plan_config_deletion(store: SchemaStore, subject: str | None) -> Planned:
+def plan_config_deletion(store: SchemaStore, subject: str | None) -> Planned[dict[str, object]]:
     """Forget a subject's settings, so that those of all hold for it. Raises RegistryError."""
     known = store.config(subject)
     if subject is not None and known is None:
@@ -458,7 +465,9 @@ def no_own_level(subject: str) -> RegistryError:
     )
 
 
-def plan_mode(store: SchemaStore, subject: str | None, mode: Any, *, force: bool) -> Planned:
+def plan_mode(
+    store: SchemaStore, subject: str | None, mode: object, *, force: bool
+) -> Planned[dict[str, str]]:
     """Change what may be done. Schemas with ids of their own go to empty subjects only, unless `force`.
 
     Raises RegistryError.
@@ -494,7 +503,7 @@ def _cleared(store: SchemaStore, subject: str | None) -> Iterator[Entry]:
         yield noop(store.last_id)
 
 
-def plan_mode_deletion(store: SchemaStore, subject: str | None) -> Planned:
+def plan_mode_deletion(store: SchemaStore, subject: str | None) -> Planned[dict[str, Mode]]:
     """Forget the mode of a subject. Raises RegistryError."""
     known = store.own_mode(subject)
     if subject is not None and known is None:

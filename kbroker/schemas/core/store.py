@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from .errors import no_such_schema, no_such_subject, no_such_version
 from .records import (
@@ -24,6 +24,7 @@ ID_MAX = 2**31 - 1
 LEVEL = "compatibilityLevel"
 NORMALIZE = "normalize"
 PLACES_LOOKED_AT = 100
+T = TypeVar("T")
 Identity: TypeAlias = tuple[str, str | None, int]
 """Key type, subject and version (0 for settings) of a key."""
 
@@ -43,7 +44,7 @@ class Registered:
         """Where others refer to it."""
         return self.subject, self.version
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As clients are told of it, and as it is stored but for its being deleted."""
         return {
             "subject": self.subject,
@@ -293,7 +294,7 @@ class SchemaStore:
         """Whether schemas of a subject are normalized though nobody asks for it."""
         return bool(self._setting(subject, NORMALIZE, False))
 
-    def _setting(self, subject: str, name: str, default: Any) -> Any:
+    def _setting(self, subject: str, name: str, default: object) -> Any:
         for whose in (subject, None):
             value = self._configs.get(whose, {}).get(name)
             if value is not None:
@@ -318,7 +319,7 @@ def _place_of(key: Mapping[str, Any]) -> tuple[str, int]:
     return key["subject"], _number(key["version"], "a version")
 
 
-def _number(value: Any, what: str) -> int:
+def _number(value: object, what: str) -> int:
     if type(value) is not int or not 0 <= value <= ID_MAX:
         raise Malformed(f"{what} is a number up to {ID_MAX}")
     return value
@@ -330,7 +331,7 @@ def _check_level(config: Mapping[str, Any] | None) -> None:
         Level(level)
 
 
-def _set(settings: dict[str | None, Any], subject: str | None, value: Any) -> None:
+def _set(settings: dict[str | None, T], subject: str | None, value: T | None) -> None:
     if value is None:
         settings.pop(subject, None)
     else:

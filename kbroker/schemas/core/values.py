@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 TYPES = (JSON, PROTOBUF, AVRO)
@@ -84,9 +84,9 @@ class Content:
             digest.update((each or "").encode("utf-8", "surrogatepass") + b"\0")
         return str(uuid.UUID(bytes=digest.digest(), version=3))
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As clients are told of it; what is the default is left out."""
-        told: dict[str, Any] = {"schema": self.text}
+        told: dict[str, object] = {"schema": self.text}
         if self.type != AVRO:
             told["schemaType"] = self.type
         if self.references:
@@ -98,7 +98,7 @@ class Content:
         return told
 
 
-def content_of(document: Mapping[str, Any]) -> Content:
+def content_of(document: Mapping[str, object]) -> Content:
     """What a client or a record says. Raises Malformed for what it cannot be."""
     text, kind = document.get("schema"), document.get("schemaType") or AVRO
     if not isinstance(text, str) or not isinstance(kind, str):
@@ -115,7 +115,7 @@ def content_of(document: Mapping[str, Any]) -> Content:
     )
 
 
-def _reference_of(row: Any) -> Reference:
+def _reference_of(row: object) -> Reference:
     if not isinstance(row, Mapping):
         raise Malformed("a reference has a name, a subject and a version")
     name, subject, version = row.get("name"), row.get("subject"), row.get("version")
@@ -124,7 +124,7 @@ def _reference_of(row: Any) -> Reference:
     return Reference(name, subject, version)
 
 
-def _kept(value: Any) -> str | None:
+def _kept(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker.text.documents import read_json
 
@@ -24,7 +24,7 @@ WRITTEN_AT_ONCE = 4096
 class Found(NamedTuple):
     """A value as JSON has it."""
 
-    document: Any
+    document: object
     text: str
     message: str | None = None
     """Which one of a file of Protobuf."""
@@ -89,7 +89,7 @@ def values_of(content: Content, texts: Texts) -> Values:
     return made(content, texts)
 
 
-def _text(document: Any, frame: Frame) -> str:
+def _text(document: object, frame: Frame) -> str:
     if len(frame.body) <= WRITTEN_AT_ONCE:
         return json.dumps(document, ensure_ascii=False)
     # In pieces: at once it is done without a look whether other threads want the interpreter.

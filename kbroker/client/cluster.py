@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import trio
 
@@ -13,7 +13,7 @@ from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.primitives import DecodeError
 
-from .connection import CLIENT_ID, Connection, Dial, dial_tcp, open_connection
+from .connection import CLIENT_ID, Answer, Connection, Dial, dial_tcp, open_connection
 from .credentials import OPEN, Security
 from .endpoint import Endpoint
 from .errors import (
@@ -229,8 +229,8 @@ class ClusterClient:
         )
 
     async def ask_coordinators(
-        self, request: Any, *, oldest: int = 0
-    ) -> AsyncIterator[tuple[int, Any]]:
+        self, request: object, *, oldest: int = 0
+    ) -> AsyncIterator[tuple[int, Answer]]:
         """Ask every broker about all that it coordinates; yields broker ids and answers.
 
         A broker that loads it is asked again and again. Raises KafkaError when that takes long.

@@ -26,7 +26,9 @@ ANSWER_SECONDS = 60
 """How long a broker may take; requests that it may hold back name a time of half of that."""
 CONNECT_SECONDS = 5
 
-Ask: TypeAlias = Callable[..., Awaitable[Any]]
+Answer: TypeAlias = Any
+"""A response. Its class follows from the API key of the request, which type checkers do not know."""
+Ask: TypeAlias = Callable[..., Awaitable[Answer]]
 """As `Connection.ask`."""
 Dial: TypeAlias = Callable[[Endpoint], Awaitable[trio.abc.Stream]]
 """Connects to an address. Raises OSError."""
@@ -61,7 +63,7 @@ class Connection:
             stream = stream.transport_stream
         return isinstance(stream, trio.SocketStream) and _has_closed(stream.socket.fileno())
 
-    async def request(self, key: ApiKey, version: int, message: Any) -> Any:
+    async def request(self, key: ApiKey, version: int, message: object) -> Answer:
         """Send one request and return its response.
 
         Raises OSError when the connection ends before the answer, DecodeError when the answer
@@ -92,11 +94,11 @@ class Connection:
             self.broken = True
             raise
 
-    async def _ask_alone(self, message: Any, *, oldest: int = 0) -> Any:
+    async def _ask_alone(self, message: object, *, oldest: int = 0) -> Answer:
         """As `ask`, for who has the connection's turn already."""
         return await self._exchange(*self._choose(message, oldest, None), message)
 
-    async def _exchange(self, key: ApiKey, version: int, message: Any) -> Any:
+    async def _exchange(self, key: ApiKey, version: int, message: object) -> Answer:
         await self._send(key, version, message)
         frame = await self._receive_frame()
         correlation_id, response = decode_response(messages.response_class(key), frame, version)
@@ -113,7 +115,7 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise _broken(error) from error
 
-    async def _send(self, key: ApiKey, version: int, message: Any) -> None:
+    async def _send(self, key: ApiKey, version: int, message: object) -> None:
         self._correlation_id += 1
         parts: list[Any] = list(
             encode_request(key, version, self._correlation_id, self._client_id, message)
@@ -153,12 +155,12 @@ class Connection:
 
     async def ask(
         self,
-        message: Any,
+        message: object,
         *,
         oldest: int = 0,
         newest: int | None = None,
         seconds: float | None = None,
-    ) -> Any:
+    ) -> Answer:
         """Send a request in the newest version that both sides speak, and return its response.
 
         Parameters: `oldest` and `newest` are the versions that `message` is made for; `seconds` is
@@ -174,7 +176,7 @@ class Connection:
             "`kbroker cluster health` tells which broker does not answer"
         )
 
-    async def tell(self, message: Any, *, newest: int | None = None) -> None:
+    async def tell(self, message: object, *, newest: int | None = None) -> None:
         """Send a request that is not answered: Produce with acks=0."""
         if self._is_renewal_due:
             async with self._turn:

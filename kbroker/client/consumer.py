@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -132,7 +132,8 @@ async def reading_batches(
         yield channel
 
 
-Take = Callable[[Position, FetchResponse.Partition], Iterator[Any]]
+T = TypeVar("T")
+Take: TypeAlias = Callable[[Position, FetchResponse.Partition], Iterator[T | None]]
 """Makes of an answer what goes into the channel, and moves the position; None is a pause."""
 
 
@@ -141,11 +142,11 @@ async def _channel(
     cluster: ClusterClient,
     ranges: Mapping[Partition, tuple[int, int]],
     committed: bool,
-    take: Take,
+    take: Take[T],
     bytes_max: int = PARTITION_BYTES_MAX,
-) -> AsyncIterator[trio.MemoryReceiveChannel[Any]]:
+) -> AsyncIterator[trio.MemoryReceiveChannel[T]]:
     positions = [Position(partition, *bounds) for partition, bounds in ranges.items()]
-    send, receive = trio.open_memory_channel[Any](1)
+    send, receive = trio.open_memory_channel[T](1)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_read_all, cluster, positions, send, committed, take, bytes_max)
@@ -158,9 +159,9 @@ async def _channel(
 async def _read_all(
     cluster: ClusterClient,
     positions: list[Position],
-    send: trio.MemorySendChannel[Any],
+    send: trio.MemorySendChannel[T],
     committed: bool,
-    take: Take,
+    take: Take[T],
     bytes_max: int,
 ) -> None:
     """One task per leader; when leaders change or go away, begin again with what is left."""
@@ -195,16 +196,16 @@ async def _connect(
     ]
 
 
-class _Reader:
+class _Reader(Generic[T]):
     """Reads the partitions of one leader, until `stop`, which it sets when it cannot go on."""
 
     def __init__(
         self,
         positions: list[Position],
-        send: trio.MemorySendChannel[Any],
+        send: trio.MemorySendChannel[T],
         stop: trio.Event,
         committed: bool,
-        take: Take,
+        take: Take[T],
         bytes_max: int = PARTITION_BYTES_MAX,
     ) -> None:
         self._bytes_max = bytes_max

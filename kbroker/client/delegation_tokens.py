@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbroker.protocol.messages.security import (
     CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
     DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
 )
@@ -78,7 +80,9 @@ async def create_delegation_token(
     )
 
 
-def _requester(row: Any, owner: Principal) -> Principal:
+def _requester(
+    row: DescribeDelegationTokenResponse.Token | CreateDelegationTokenResponse, owner: Principal
+) -> Principal:
     """Who made a token; brokers before Kafka 3.3 do not tell, because it is the owner."""
     name = row.token_requester_principal_name
     return Principal(row.token_requester_principal_type, name) if name else owner
@@ -99,7 +103,7 @@ async def describe_delegation_tokens(
     return sorted(tokens, key=lambda token: (token.issued_ms, token.id))
 
 
-def _described(row: Any) -> DelegationToken:
+def _described(row: DescribeDelegationTokenResponse.Token) -> DelegationToken:
     owner = Principal(row.principal_type, row.principal_name)
     return DelegationToken(
         row.token_id,

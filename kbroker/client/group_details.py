@@ -104,7 +104,7 @@ async def _shared_rows(
     return rows + [blank | _member_fields(member) for member in idle]
 
 
-def _member_fields(member: Any) -> Row:
+def _member_fields(member: Member | None) -> Row:
     return {
         "member_id": member.id if member else None,
         "instance_id": member.instance_id if member else None,

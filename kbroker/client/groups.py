@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -24,9 +24,13 @@ from kbroker.protocol.messages.offsets import (
 )
 
 from .cluster import COORDINATOR_SECONDS, RETRY_BACKOFF_SECONDS, ClusterClient, did_you_mean
-from .connection import Connection
+from .connection import Answer, Connection
 from .errors import NoSuchGroup, check, error_code
 from .topics import Partition
+
+if TYPE_CHECKING:
+    from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeResponse
+    from kbroker.protocol.messages.share_groups import ShareGroupDescribeResponse
 
 DEAD = "Dead"
 SHARE = "Share"
@@ -82,12 +86,12 @@ _LATER = frozenset(
 async def ask_coordinator(
     cluster: ClusterClient,
     group: str,
-    request: Any,
-    code_of: Callable[[Any], int],
+    request: object,
+    code_of: Callable[[Answer], int],
     *,
     oldest: int = 0,
     newest: int | None = None,
-) -> Any:
+) -> Answer:
     """Ask the coordinator of a group, again and again while it is not ready.
 
     Parameters: `code_of` finds the error code of an answer that speaks of the coordinator.
@@ -210,7 +214,10 @@ async def _describe_streams_group(
     return Group(name, node_id, row.group_state, "Streams", "sticky", members)
 
 
-def _modern_member(row: Any, instance_id: str | None) -> Member:
+def _modern_member(
+    row: ConsumerGroupDescribeResponse.Member | ShareGroupDescribeResponse.Member,
+    instance_id: str | None,
+) -> Member:
     """A member of a group of which the broker decides who has what."""
     topics = row.assignment.topic_partitions
     owned = [(topic.topic_name, index) for topic in topics for index in topic.partitions]

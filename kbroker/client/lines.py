@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, BinaryIO
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import BinaryIO
 
 import trio
 
@@ -18,7 +18,8 @@ async def lines_of(stream: BinaryIO) -> AsyncGenerator[Sequence[bytes], None]:
 
     Raises ClientError for a line that is longer than `LINE_BYTES_MAX`.
     """
-    read: Any = getattr(stream, "read1", stream.read)  # what is there, where a stream can tell
+    # What is there, where a stream can tell.
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     begun: list[bytes] = []  # pieces of a line whose end has not come
     while data := await trio.to_thread.run_sync(read, READ_BYTES, abandon_on_cancel=True):
         first, *rest = data.split(b"\n")

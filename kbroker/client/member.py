@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
 
 import trio
 
@@ -27,7 +26,7 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest
 
 from .assignors import ASSIGNORS
 from .cluster import RETRY_BACKOFF_SECONDS, ClusterClient
-from .connection import Connection
+from .connection import Answer, Connection
 from .errors import CannotConnect, ClientError, NotReachable, check, error_code, first_error
 from .groups import OFFSETS_BY_NAME
 from .topics import Partition
@@ -267,12 +266,12 @@ class Member:
 
     async def _ask(
         self,
-        request: Any,
+        request: object,
         *,
         oldest: int = 0,
         newest: int | None = None,
         seconds: float | None = None,
-    ) -> Any:
+    ) -> Answer:
         if self._coordinator is None or self._coordinator.broken:
             node_id = await self._cluster.coordinator_id(self._group)
             self._coordinator = await self._cluster.dial(node_id)

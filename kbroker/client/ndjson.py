@@ -16,11 +16,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.protocol.records import TIMESTAMP_MIN, BatchHeader, Record
-from kbroker.text.documents import read_json
+from kbroker.text.documents import Json, read_json
 
 FIELDS = frozenset(
     {
@@ -52,9 +53,9 @@ class Line(NamedTuple):
 
 def record_fields(
     topic: str, partition: int, record: Record, batch: BatchHeader, *, meta_only: bool = False
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A record with where it stands; `meta_only` has the size of the value in its place."""
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "topic": topic,
         "partition": partition,
         "offset": record.offset,
@@ -118,15 +119,17 @@ def parse_line(text: bytes | str, now_ms: int) -> Line:
     return Line(topic, partition if partition >= 0 else None, record)
 
 
-def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
+def _bytes(fields: Mapping[str, Json], name: str) -> bytes | None:
     encoded, value = fields.get(f"{name}_base64"), fields.get(name)
     if encoded is not None:
         if value is not None:
             raise BadLine(f"{name} and {name}_base64 exclude each other")
         try:
-            return base64.b64decode(encoded, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            raise BadLine(f"{name}_base64 is not base64") from None
+            if isinstance(encoded, str):
+                return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            pass
+        raise BadLine(f"{name}_base64 is not base64")
     if value is None:
         return None
     if isinstance(value, str):
@@ -135,7 +138,7 @@ def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _number(fields: dict[str, Any], name: str, default: int, *, least: int = -1) -> int:
+def _number(fields: Mapping[str, Json], name: str, default: int, *, least: int = -1) -> int:
     value = fields.get(name)
     if value is None:
         return default
@@ -144,11 +147,12 @@ def _number(fields: dict[str, Any], name: str, default: int, *, least: int = -1)
     return value
 
 
-def _headers(rows: Any) -> list[tuple[str, bytes | None]]:
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+def _headers(rows: Json) -> list[tuple[str, bytes | None]]:
+    objects = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    if not isinstance(rows, list) or len(objects) < len(rows):
         raise BadLine('headers must be a list of {"key": ..., "value": ...}')
     headers = []
-    for row in rows:
+    for row in objects:
         key = _bytes(row, "key")
         if key is None:
             raise BadLine("a header needs a key")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kbroker.protocol.records import Record
 from kbroker.text.documents import read_json
@@ -84,7 +83,7 @@ def _by_field(path: str, pattern: re.Pattern[bytes]) -> Wanted:
     return test
 
 
-def _field(value: bytes | None, names: list[str]) -> Any:
+def _field(value: bytes | None, names: list[str]) -> object:
     """What a path leads to in a value, `_MISSING` where it leads nowhere or there is no JSON."""
     try:
         found = read_json(value or b"")

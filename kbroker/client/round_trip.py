@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import trio
 
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
-from .connection import connect
+from .connection import Answer, connect
 from .credentials import OPEN, Security
 
 CHECK_SECONDS = 10
@@ -21,7 +19,7 @@ async def check_round_trip(
     port: int,
     patience_seconds: float = CHECK_SECONDS,
     security: Security = OPEN,
-) -> Any:
+) -> Answer:
     """Ask a broker for its API versions and its metadata; return the latter.
 
     Raises OSError or DecodeError when either does not work within `patience_seconds`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -12,6 +12,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
 )
 from kbroker.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, salted_password
 
@@ -38,7 +39,7 @@ async def describe_scram_users(
     return [_user(row) for row in sorted(answer.results, key=lambda row: str(row.user))]
 
 
-def _user(row: Any) -> ScramUser:
+def _user(row: DescribeUserScramCredentialsResponse.User) -> ScramUser:
     if row.error_code == ErrorCode.RESOURCE_NOT_FOUND:
         raise NoSuchUser(row.user)
     check(row.error_code, row.error_message)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.security import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
 from kbroker.security.errors import BadSettings, LoginFailed
 from kbroker.security.jaas import BadJaas, LoginModule, parse_jaas
 from kbroker.security.oauth import SEEN, first_message
@@ -133,8 +137,8 @@ async def _log_in(ask: Ask, credentials: Credentials) -> int:
     return int(answer.session_lifetime_ms)
 
 
-async def _tell(ask: Ask, message: bytes) -> Any:
-    answer: Any = await ask(SaslAuthenticateRequest(auth_bytes=message))
+async def _tell(ask: Ask, message: bytes) -> SaslAuthenticateResponse:
+    answer: SaslAuthenticateResponse = await ask(SaslAuthenticateRequest(auth_bytes=message))
     if answer.error_code:
         raise LoginFailed(answer.error_message or f"error {answer.error_code}")
     return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from .cluster import ClusterClient
 from .errors import ClientError
@@ -13,6 +13,16 @@ from .places import END, START, Place, find
 from .share_groups import alter_share_offsets, share_offsets
 from .topic_details import choose_partitions
 from .topics import Partition
+
+
+class SeekRow(TypedDict):
+    """The move of one partition; `error` names what became of it when it was refused."""
+
+    topic: str
+    partition: int
+    prior_offset: int | None
+    new_offset: int
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +38,7 @@ class Seek:
     offsets: Mapping[Partition, int] | None
     topics: Mapping[str, set[int] | None]
 
-    async def plan(self, cluster: ClusterClient) -> list[dict[str, Any]]:
+    async def plan(self, cluster: ClusterClient) -> list[SeekRow]:
         """What would change. Raises NoSuchTopic, and NoSuchGroup when nothing says which."""
         committed = await self._known_offsets(cluster)
         partitions = await self._partitions(cluster, committed)
@@ -48,7 +58,7 @@ class Seek:
             for one, offset in sorted(new.items())
         ]
 
-    async def run(self, cluster: ClusterClient) -> list[dict[str, Any]]:
+    async def run(self, cluster: ClusterClient) -> list[SeekRow]:
         """Plan, and commit what is planned."""
         rows = await self.plan(cluster)
         new = {(row["topic"], row["partition"]): row["new_offset"] for row in rows}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_groups import (
@@ -58,9 +58,7 @@ async def alter_share_offsets(
         rows.setdefault(topic, []).append(row)
     topics = [cls.Topic(topic_name=name, partitions=some) for name, some in rows.items()]
     request = cls(group_id=name, topics=topics)
-    answer: Any = await ask_coordinator(
-        cluster, name, request, lambda answer: int(answer.error_code)
-    )
+    answer = await ask_coordinator(cluster, name, request, lambda answer: int(answer.error_code))
     code = error_code(answer.error_code)
     if code:
         return dict.fromkeys(offsets, code)
@@ -80,9 +78,7 @@ async def delete_share_offsets(
     if not rows:
         return {}
     request = cls(group_id=name, topics=rows)
-    answer: Any = await ask_coordinator(
-        cluster, name, request, lambda answer: int(answer.error_code)
-    )
+    answer = await ask_coordinator(cluster, name, request, lambda answer: int(answer.error_code))
     code = error_code(answer.error_code)
     if code:
         return dict.fromkeys((row.topic_name for row in rows), code)

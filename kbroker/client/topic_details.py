@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kbroker.protocol.messages.metadata import MetadataResponse
 
@@ -13,6 +13,9 @@ from .configs import Resource, describe_configs
 from .errors import NoSuchTopic
 from .list_offsets import EARLIEST, LATEST, list_offsets
 from .topics import Partition
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 Row: TypeAlias = dict[str, Any]
 
@@ -28,7 +31,7 @@ def topic_row(row: MetadataResponse.Topic) -> Row:
     }
 
 
-def id_text(topic_id: Any) -> str | None:
+def id_text(topic_id: UUID) -> str | None:
     """An id as Kafka's tools print it; None from brokers that have none."""
     if not topic_id.int:
         return None
@@ -43,7 +46,7 @@ async def topic_details(cluster: ClusterClient, names: Sequence[str]) -> list[Ro
     starts = await list_offsets(cluster, dict.fromkeys(parts, EARLIEST))
     ends = await list_offsets(cluster, dict.fromkeys(parts, LATEST))
 
-    def partition(name: str, part: Any) -> Row:
+    def partition(name: str, part: MetadataResponse.Partition) -> Row:
         start, end = starts[name, part.partition_index], ends[name, part.partition_index]
         return {
             "partition": part.partition_index,

@@ -7,7 +7,7 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kbroker.cli.output import say
@@ -16,6 +16,7 @@ from .base import Parser, run
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
+    from kbroker.protocol.messages.quorum import DescribeQuorumResponse
 
 METADATA_TOPIC = "__cluster_metadata"
 HEADS = (
@@ -57,7 +58,11 @@ async def _work(cluster: ClusterClient, options: Namespace) -> None:
         say(*_status(row, answer.nodes, cluster_id or ""))
 
 
-def _status(row: Any, nodes: Sequence[Any], cluster_id: str) -> list[str]:
+def _status(
+    row: DescribeQuorumResponse.Partition,
+    nodes: Sequence[DescribeQuorumResponse.Node],
+    cluster_id: str,
+) -> list[str]:
     leader = next(each for each in row.current_voters if each.replica_id == row.leader_id)
     followers = [each for each in row.current_voters if each is not leader]
     endpoints = {
@@ -86,7 +91,9 @@ def _status(row: Any, nodes: Sequence[Any], cluster_id: str) -> list[str]:
     ]
 
 
-def _replicas(replicas: Sequence[Any], endpoints: dict[int, list[str]]) -> str:
+def _replicas(
+    replicas: Sequence[DescribeQuorumResponse.Replica], endpoints: dict[int, list[str]]
+) -> str:
     shown = []
     for each in replicas:
         parts: dict[str, object] = {"id": each.replica_id}
@@ -103,7 +110,7 @@ def _directory(directory_id: UUID) -> str:
     return base64.urlsafe_b64encode(directory_id.bytes).rstrip(b"=").decode()
 
 
-def _replication(row: Any, *, is_for_people: bool) -> list[str]:
+def _replication(row: DescribeQuorumResponse.Partition, *, is_for_people: bool) -> list[str]:
     """A table of all replicas, the leader first."""
     leader = next(each for each in row.current_voters if each.replica_id == row.leader_id)
     now_ms = time.time_ns() // 1_000_000

@@ -14,7 +14,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from kbroker.text.printable import printable
 
@@ -31,7 +31,8 @@ CLIENTS_MAX: Final = 100
 NAME_CHARACTERS_MAX: Final = 256
 """Of a name that a client chose."""
 
-Fields = dict[str, Any]
+Fields = dict[str, object]
+K = TypeVar("K", bound=Hashable)
 
 
 class _Told(NamedTuple):
@@ -111,7 +112,7 @@ class Audit:
             _login("kept out", f"User:{who}" if who else "", host, listener, how) | {"rule": why},
         )
 
-    def changed(self, client: Client, what: str, **fields: Any) -> None:
+    def changed(self, client: Client, what: str, **fields: object) -> None:
         """Somebody has changed who may do what, or who can log in. Each change is told."""
         shown = {"outcome": "changed", "principal": str(client.principal), "host": client.host}
         self._log(
@@ -148,7 +149,7 @@ class Audit:
             return False
         return self._of_client[client] < OF_CLIENT_MAX
 
-    def _count(self, counts: Counter[Any], key: Hashable) -> None:
+    def _count(self, counts: Counter[K], key: K) -> None:
         if not self._again and not self._beyond:
             self._when_counting()
         counts[key] += 1

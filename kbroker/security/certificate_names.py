@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import re2
 
@@ -114,7 +114,7 @@ def _encoded(tag: int, value: bytes) -> bytes:
 class _Rule(NamedTuple):
     """`pattern` None takes every name as it is."""
 
-    pattern: Any
+    pattern: re.Pattern[str] | None
     replacement: str
     case: str
 
@@ -124,10 +124,10 @@ class _Rule(NamedTuple):
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        made: str = self.pattern.sub(self._expanded, name)
+        made = self.pattern.sub(self._expanded, name)
         return {"L": made.lower(), "U": made.upper()}.get(self.case, made)
 
-    def _expanded(self, match: Any) -> str:
+    def _expanded(self, match: re.Match[str]) -> str:
         """The replacement with the groups in it: ``$1`` or ``${name}``, `\\` before what means itself."""
         return _REFERENCE.sub(lambda one: _referred(match, one), self.replacement)
 
@@ -139,7 +139,7 @@ _RULE = re.compile(
 _REFERENCE = re.compile(r"\\(?P<plain>.)|\$(?P<number>\d+)|\$\{(?P<name>\w+)\}", re.DOTALL)
 
 
-def _referred(match: Any, reference: re.Match[str]) -> str:
+def _referred(match: re.Match[str], reference: re.Match[str]) -> str:
     if reference["plain"] is not None:
         return reference["plain"]
     if reference["name"] is not None:
@@ -190,12 +190,14 @@ def _rules(text: str) -> Iterator[_Rule]:
             return
 
 
-def _compiled(pattern: str) -> Any:
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern with RE2, whose patterns have the methods of those of `re`."""
     options = re2.Options()
     options.log_errors = False
     try:
-        return re2.compile(pattern, options)
+        compiled: re.Pattern[str] = re2.compile(pattern, options)
     except re2.error as error:
         reason = error.args[0]
         told = reason.decode() if isinstance(reason, bytes) else reason
         raise BadSettings(f"{RULES}: {pattern!r} is no pattern of RE2: {told}") from None
+    return compiled

@@ -211,7 +211,7 @@ class Tokens:
             raise BadToken(f"the name in the token is longer than {NAME_LENGTH_MAX} characters")
         return Verified(name, lifetime_seconds)
 
-    def _signed(self, token: str) -> dict[str, Any]:
+    def _signed(self, token: str) -> dict[str, object]:
         """What a key of the set has signed."""
         header = _header_of(token)
         algorithm = header.get("alg")
@@ -233,7 +233,7 @@ class Tokens:
             raise BadToken("the token has no claims")
         return claims
 
-    def _lifetime_seconds(self, claims: dict[str, Any]) -> float:
+    def _lifetime_seconds(self, claims: dict[str, object]) -> float:
         """How long it is still good. Raises BadToken when it is not good now."""
         now, skew = self._now(), self._skew_seconds
         expires_at, issued_at = _time_in(claims, "exp"), _time_in(claims, "iat")
@@ -267,7 +267,7 @@ def asked(setting: Lookup) -> tuple[str, ...]:
     return tuple(setting(name, OAUTHBEARER) for name in _SETTINGS)
 
 
-def _header_of(token: str) -> dict[str, Any]:
+def _header_of(token: str) -> dict[str, object]:
     text, _, rest = token.partition(".")
     if not rest:
         raise BadToken("the token is no JWT")
@@ -281,7 +281,7 @@ def _header_of(token: str) -> dict[str, Any]:
     return header
 
 
-def _time_in(claims: dict[str, Any], name: str) -> float | None:
+def _time_in(claims: dict[str, object], name: str) -> float | None:
     """Seconds of Unix time; None when they are not there. Raises BadToken for what is no time."""
     value = claims.get(name)
     if value is None:

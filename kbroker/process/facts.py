@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kbroker import __version__
 from kbroker.broker import Broker
@@ -93,7 +93,7 @@ def dialled(node: NodeFacts) -> Endpoint:
     return endpoint._replace(host="localhost") if is_here else endpoint
 
 
-def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[str, Any]:
+def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[str, object]:
     """What a program is told of a server that is ready."""
     rows = [
         {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .options import ServeOptions
 
@@ -47,7 +47,7 @@ class Refused(NamedTuple):
     message: str
 
 
-def tell(news: Any) -> None:
+def tell(news: object) -> None:
     """Tell the supervisor something; one that is gone hears nothing."""
     try:
         sys.stdout.write(pickle.dumps(news).hex() + "\n")
@@ -57,6 +57,6 @@ def tell(news: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def news_of(line: bytes) -> Any:
+def news_of(line: bytes) -> object:
     """What a line of a node's stdout tells."""
     return pickle.loads(bytes.fromhex(line.decode()))

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import trio
 
@@ -53,6 +53,7 @@ from .options import ServeOptions
 from .own_files import write_own
 
 if TYPE_CHECKING:
+    from kbroker.broker.service import Service
     from kbroker.cluster import MetadataStore
     from kbroker.testing.control import ControlPort
 
@@ -61,6 +62,20 @@ if TYPE_CHECKING:
     from .tls_dev import DevSecurity
 
 logger = logging.getLogger(__name__)
+
+
+class _Settings(TypedDict):
+    """How a broker is opened: parameters of `open_broker`."""
+
+    data_dir: Sequence[str] | None
+    listeners: list[Listener]
+    nodes: int | None
+    racks: Sequence[str]
+    grace_seconds: float
+    cluster_id: str | None
+    service: Service | None
+    apart: NotRequired[Apart]
+
 
 CONTROL_FILE = "control.json"
 """In the first data folder, where orders are taken: the command line looks for it."""
@@ -221,7 +236,7 @@ class _Serving:
         options = self.options
         listeners = configured_listeners(config)
         self._check_listeners(config, listeners)
-        settings: dict[str, Any] = {
+        settings: _Settings = {
             "data_dir": self.data_dirs or None,
             "listeners": listeners,
             "nodes": options.nodes,
@@ -260,7 +275,7 @@ class _Serving:
             yield store
 
     @contextlib.asynccontextmanager
-    async def _plain(self, config: BrokerConfig, settings: dict[str, Any]) -> AsyncIterator[Broker]:
+    async def _plain(self, config: BrokerConfig, settings: _Settings) -> AsyncIterator[Broker]:
         async with open_broker(config, **settings) as broker:
             self.connections = broker.connections
             await self._prepare(broker)
@@ -268,7 +283,7 @@ class _Serving:
 
     @contextlib.asynccontextmanager
     async def _controlled(
-        self, port: int, config: BrokerConfig, http: Served | None, settings: dict[str, Any]
+        self, port: int, config: BrokerConfig, http: Served | None, settings: _Settings
     ) -> AsyncIterator[Broker]:
         """A broker that takes orders of tests."""
         from kbroker.testing.control import controlled
@@ -421,18 +436,18 @@ class _Serving:
 
             yield "Login", f"{ADMIN}, {MECHANISM}; password and certificates in {self.dev_folder}"
 
-    def _signal_ready(self, ready: dict[str, Any]) -> None:
+    def _signal_ready(self, ready: dict[str, object]) -> None:
         options = self.options
         line = json.dumps({"event": "ready", **ready}) + "\n"
         if options.port_file:
             is_json = options.port_file.endswith(".json")
-            _write_atomic(options.port_file, line if is_json else ready["bootstrap_servers"] + "\n")
+            _write_atomic(options.port_file, line if is_json else f"{ready['bootstrap_servers']}\n")
         if options.ready_fd is not None:
             with os.fdopen(options.ready_fd, "w", encoding="utf-8") as stream:
                 stream.write(line)
         _notify_systemd("READY=1")
 
-    def event(self, name: str, **values: Any) -> None:
+    def event(self, name: str, **values: object) -> None:
         """Print an event, with `--json` only."""
         if self.options.as_json:
             print(json.dumps({"event": name, **values}), flush=True)

@@ -113,7 +113,7 @@ class Activity:
         return _explained(explain_partition(node, name, index, viewer.may_describe))
 
 
-def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, Any]:
+def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, object]:
     apis: dict[int, dict[str, Any]] = {
         key: {"api": ApiKey(key).api_name, "requests": count, "errors": {}}
         for key, count in client.requests.items()

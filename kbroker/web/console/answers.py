@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,19 +39,19 @@ class Refusal(Exception):
         self.headers = headers
 
 
-def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """JSON in ASCII: names that clients choose may have halves of characters."""
     body = json.dumps(value, separators=(",", ":")).encode() + b"\n"
     return Response(body, status, headers, media_type="application/json")
 
 
-async def answer_rows(value: dict[str, Any], name: str, rows: Iterable[Any]) -> Response:
+async def answer_rows(value: Mapping[str, object], name: str, rows: Iterable[object]) -> Response:
     """As `answer`, with rows of which there may be many."""
     body = await json_of_rows(value, name, rows) + b"\n"
     return Response(body, media_type="application/json")
 
 
-async def json_of_rows(value: dict[str, Any], name: str, rows: Iterable[Any]) -> bytes:
+async def json_of_rows(value: Mapping[str, object], name: str, rows: Iterable[object]) -> bytes:
     """A line of JSON: `value` with rows by a name. They are made and written in turns with others."""
     slices, parts = Slices(rest=REST), []
     for row in rows:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar, overload
 from weakref import WeakSet
 
 import trio
@@ -18,7 +18,7 @@ from kbroker.broker.local_node import LocalNode
 from kbroker.net.server import Listener
 from kbroker.node.node import Node
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
-from kbroker.text.documents import read_json
+from kbroker.text.documents import Json, read_json
 from kbroker.web.logins import FORBIDDEN
 
 from .answers import Refusal, answer, guarded
@@ -30,6 +30,7 @@ ROOT = "/api/v1"
 TOKEN_HEADER = "x-kbroker-token"
 SCANS_AT_ONCE = 2
 LIVE_MAX = 20
+T = TypeVar("T")
 
 View: TypeAlias = Callable[[Request, Viewer], Awaitable[Response]]
 
@@ -201,7 +202,7 @@ def _check_origin(request: Request) -> None:
         raise Refusal(FORBIDDEN, "pages from elsewhere may not ask here")
 
 
-async def document(request: Request) -> dict[str, Any]:
+async def document(request: Request) -> dict[str, Json]:
     """The body of a request, which is a JSON object. Raises Refusal."""
     try:
         found = read_json(await request.body())
@@ -212,12 +213,29 @@ async def document(request: Request) -> dict[str, Any]:
     return found
 
 
-def field(found: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
+@overload
+def field(
+    found: Mapping[str, object], name: str, kind: type[str], default: str | None = None
+) -> str: ...
+
+
+@overload
+def field(found: Mapping[str, object], name: str, kind: type[T], default: T) -> T: ...
+
+
+@overload
+def field(found: Mapping[str, object], name: str, kind: type[T]) -> T | None: ...
+
+
+def field(
+    found: Mapping[str, object], name: str, kind: type[T], default: T | None = None
+) -> T | None:
     """A field of a body. Raises Refusal."""
     value = found.get(name, default)
-    is_wrong = not isinstance(value, kind) or (kind is int and isinstance(value, bool))
-    if value is not default and is_wrong:
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    if value is not default:
         raise Refusal(400, f"{name} is {kind.__name__}")
-    if value is None and default is None and kind is str:
+    if value is None and kind is str:
         raise Refusal(400, f"{name} is missing")
-    return value
+    return default

@@ -23,6 +23,7 @@ from kbroker.cluster import NO_LEADER
 from kbroker.runtime.slices import Slices
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 from kbroker.storage.errors import StorageError
+from kbroker.storage.log import Log
 
 from .answers import CONFLICT, REST, Refusal, answer, answer_rows, number
 from .api import DESCRIBE_CLUSTER, Api, document, field
@@ -56,7 +57,7 @@ class ClusterViews:
         api, node = self._api, self._api.node
         may_see = viewer.may(AclOperation.DESCRIBE, CLUSTER)
         partitions = sum(len(topic.partitions) for topic in node.cluster.topics.values())
-        problems: list[dict[str, Any]] | None = None
+        problems: list[dict[str, object]] | None = None
         if may_see and partitions <= PARTITIONS_CHECKED_MAX:
             problems = (await cluster_problems(viewer.cluster))[:50]
         software: Counter[str] = Counter()
@@ -105,8 +106,8 @@ class ClusterViews:
         cluster, slices = self._api.node.cluster, Slices(rest=REST)
         leads: Counter[int] = Counter()
         hosts: Counter[int] = Counter()
-        behind: list[dict[str, Any]] = []
-        moving: list[dict[str, Any]] = []
+        behind: list[dict[str, object]] = []
+        moving: list[dict[str, object]] = []
         partitions = offline = behind_count = 0
         for topic in tuple(cluster.topics.values()):
             for each in topic.partitions:
@@ -170,7 +171,7 @@ class ClusterViews:
         rows = []
         found = await list_transactions(viewer.cluster)
         for number_, one in enumerate(found):
-            row: dict[str, Any] = one.row()
+            row: dict[str, object] = one.row()
             if one.state == ONGOING and number_ < DESCRIBED_MAX:
                 row |= (await describe_transaction(viewer.cluster, one.id)).row()
             rows.append(row)
@@ -207,7 +208,7 @@ async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collectio
     return count
 
 
-def _stored(topic: str, index: int, log: Any) -> dict[str, Any]:
+def _stored(topic: str, index: int, log: Log) -> dict[str, Any]:
     return {
         "topic": topic,
         "partition": index,
@@ -221,7 +222,7 @@ def _stored(topic: str, index: int, log: Any) -> dict[str, Any]:
     }
 
 
-def _disks(api: Api) -> list[dict[str, Any]]:
+def _disks(api: Api) -> list[dict[str, object]]:
     rows = []
     for manager in api.node.partitions.logs.managers:
         try:

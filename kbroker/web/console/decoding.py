@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbroker.client.ndjson import timestamp_type
 from kbroker.coordination.log_records import coordinator_record
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
     batch: BatchHeader
     key_size: int | None
     value_size: int | None
-    meaning: dict[str, Any] | None
+    meaning: dict[str, object] | None
     """What a record of a coordinator says."""
     key_decoded: Decoded | None
     value_decoded: Decoded | None
@@ -89,11 +89,11 @@ def _kept(decoded: Decoded | None) -> Decoded | None:
     return decoded._replace(document=None, text=decoded.text[: TEXT_MAX + 1])
 
 
-def row(topic: str, one: Seen) -> dict[str, Any]:
+def row(topic: str, one: Seen) -> dict[str, object]:
     """A record as JSON: as commands print it, cut, with what its bytes mean."""
     record = one.record
     is_internal = is_internal_topic(topic)
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "topic": topic,
         "partition": one.partition,
         "offset": record.offset,
@@ -113,7 +113,7 @@ def row(topic: str, one: Seen) -> dict[str, Any]:
     return fields
 
 
-def _header(name: str, value: bytes | None) -> dict[str, Any]:
+def _header(name: str, value: bytes | None) -> dict[str, object]:
     size = None if value is None else len(value)
     shown = None if value is None else value[:HEADER_BYTES]
     encoded = name.encode(errors="surrogateescape")
@@ -132,7 +132,7 @@ def _shown(
     decoded: Decoded | None = None,
     *,
     is_internal: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Describe a key or a value in fields.
 
     Args:
@@ -149,7 +149,7 @@ def _shown(
     if data is None:
         return {name: None}
     is_cut = size is not None and size > len(data)
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     text = _text(data, is_cut)
     if text is None:
         fields[f"{name}_base64"] = base64.b64encode(data).decode()
@@ -166,14 +166,14 @@ def _shown(
     return fields | _by_schema(name, decoded)
 
 
-def _by_schema(name: str, decoded: Decoded) -> dict[str, Any]:
+def _by_schema(name: str, decoded: Decoded) -> dict[str, object]:
     if decoded.schema is None:
         return {f"{name}_trouble": decoded.trouble}
-    fields: dict[str, Any] = {f"{name}_schema": decoded.schema}
+    fields: dict[str, object] = {f"{name}_schema": decoded.schema}
     if decoded.text is None:
         return fields | {f"{name}_trouble": decoded.trouble}
     fields |= {
-        f"{name}_format": decoded.schema["type"].lower(),
+        f"{name}_format": str(decoded.schema["type"]).lower(),
         f"{name}_text": decoded.text[:TEXT_MAX],
     }
     if len(decoded.text) > TEXT_MAX:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 class RecordFields(Protocol):
     """The fields of a record, by path."""
 
-    def __call__(self, path: list[str], /) -> Any:
+    def __call__(self, path: list[str], /) -> object:
         """Return the value at a path, None if there is none."""
         ...
 
@@ -120,7 +120,7 @@ class _Parser:
             return lambda fields: fields(path) not in (None, False)
         return _test(path, sign, self._literal())
 
-    def _literal(self) -> Any:
+    def _literal(self) -> object:
         kind, word = self.left.pop(0) if self.left else ("", "the end")
         if kind == "text":
             try:
@@ -134,7 +134,7 @@ class _Parser:
         raise BadExpression(f"{word!r} is no text in double quotes, and no number")
 
 
-def _test(path: list[str], sign: str, literal: Any) -> Test:
+def _test(path: list[str], sign: str, literal: object) -> Test:
     if sign == "~":
         wanted = literal if isinstance(literal, str) else json.dumps(literal)
         return lambda fields: wanted in fields.text(path)
@@ -155,7 +155,7 @@ def _test(path: list[str], sign: str, literal: Any) -> Test:
     return ordered
 
 
-def _same(found: Any, literal: Any) -> bool:
+def _same(found: object, literal: object) -> bool:
     """Whether they are the same; keys and headers are texts, and so are the numbers in them."""
     if type(literal) in (int, float) and isinstance(found, str):
         return bool(_number(found) == literal)
@@ -169,7 +169,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def text_of(found: Any) -> str:
+def text_of(found: object) -> str:
     """Return a value as a text; what is none as JSON."""
     if isinstance(found, str):
         return found

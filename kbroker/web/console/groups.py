@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -48,7 +46,7 @@ class Groups:
         search = request.query_params.get("search", "").lower()
         trends = self._api.trends.groups
 
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, object]] = []
         for each in await list_groups(viewer.cluster):
             if search not in each.name.lower():
                 continue
@@ -82,7 +80,7 @@ class Groups:
         asked = await document(request)
         place = _place(field(asked, "to", str), field(asked, "value", int, 0))
         topic = asked.get("topic")
-        numbers = asked.get("partitions")
+        numbers: object = asked.get("partitions")
         if topic is not None and not isinstance(topic, str):
             raise Refusal(400, "topic is str")
         if numbers is not None and not (

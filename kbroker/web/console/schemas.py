@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from kbroker.protocol.records import Record
 from kbroker.security.acls import Resource
@@ -15,9 +15,9 @@ HEADERS_LOOKED_AT = 1_000
 class Decoded(NamedTuple):
     """A key or a value that says which schema it was written with."""
 
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, object] | None = None
     """Its subject, version, id and type; None where it is not known."""
-    document: Any = None
+    document: object = None
     text: str | None = None
     """All of the document as JSON; None where there is none."""
     trouble: str = ""

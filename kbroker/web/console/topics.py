@@ -6,7 +6,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import Any
+from typing import TypedDict
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -59,6 +59,14 @@ READ_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.READ)
 WRITE_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.WRITE)
 
 
+class GroupLag(TypedDict):
+    """How far behind a group is in one topic; None where that is not known."""
+
+    group: str
+    lag: int | None
+    members: int | None
+
+
 class Topics:
     """What the console tells of topics."""
 
@@ -106,7 +114,7 @@ class Topics:
         more = {"matching": matching, "next": found[-1].name if len(found) == limit else None}
         return await answer_rows(more, "topics", rows)
 
-    async def _rows(self, topics: list[Topic], viewer: Viewer) -> list[dict[str, Any]]:
+    async def _rows(self, topics: list[Topic], viewer: Viewer) -> list[dict[str, object]]:
         sizes, counts = await _sizes_and_counts(viewer.cluster, topics)
         trends = self._api.trends
         groups_of = await self._groups_of({each.name for each in topics}, viewer)
@@ -132,15 +140,19 @@ class Topics:
             )
         return rows
 
-    async def _groups_of(self, names: set[str], viewer: Viewer) -> dict[str, list[dict[str, Any]]]:
+    async def _groups_of(self, names: set[str], viewer: Viewer) -> dict[str, list[GroupLag]]:
         """The groups that read topics, with how far they are behind there."""
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        found: dict[str, list[GroupLag]] = {name: [] for name in names}
         slices = Slices(rest=REST)
         for group, trend in tuple(self._api.trends.groups.items()):
             read = names & trend.topics.keys()
             if read and _may_see_group(viewer, group):
                 for name in read:
-                    row = {"group": group, "lag": trend.topics[name], "members": trend.members}
+                    row: GroupLag = {
+                        "group": group,
+                        "lag": trend.topics[name],
+                        "members": trend.members,
+                    }
                     found[name].append(row)
             await slices.pause()
         return found

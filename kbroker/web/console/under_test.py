@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,10 +22,10 @@ FAULTS_MAX = 200
 class UnderTest(Protocol):
     """A broker that takes orders of tests."""
 
-    def faults(self) -> list[dict[str, Any]]:
+    def faults(self) -> list[dict[str, object]]:
         """Those that are armed, oldest first: their `number`, `text`, `hits`."""
 
-    def clocks(self) -> dict[str, Any]:
+    def clocks(self) -> dict[str, object]:
         """How they stand: `log_ms`, how much was added to each in ms, whether the log's stands still."""
 
     async def disarm(self, number: int | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
 from starlette.requests import Request
 
@@ -92,7 +91,7 @@ class _DecodedFields:
         self._partition = partition
         self._record = record
         self._decoded = decoded
-        self._documents: dict[str, Any] = {}
+        self._documents: dict[str, object] = {}
         self._whole: dict[str, str] = {}
         self._texts: dict[str, str] = {}
         self._text_work_left = TEXT_WORK_MAX
@@ -119,7 +118,7 @@ class _DecodedFields:
             return ""
         return text
 
-    def __call__(self, path: list[str]) -> Any:
+    def __call__(self, path: list[str]) -> object:
         record, (first, *rest) = self._record, path
         if first in ("key", "value"):
             is_key = first == "key"
@@ -142,7 +141,7 @@ class _DecodedFields:
             "size": len(record.value or b""),
         }[first]
 
-    def _inside(self, name: str, data: bytes | None, path: list[str]) -> Any:
+    def _inside(self, name: str, data: bytes | None, path: list[str]) -> object:
         if data is None:
             return None
         if not path:
@@ -158,14 +157,14 @@ class _DecodedFields:
         return _followed(self._documents[name], path)
 
 
-def _in_decoded(decoded: Decoded, path: list[str]) -> Any:
+def _in_decoded(decoded: Decoded, path: list[str]) -> object:
     """What a path leads to; what has parts is a text as a whole, as JSON is."""
     if not path and isinstance(decoded.document, dict | list):
         return decoded.text
     return _followed(decoded.document, path)
 
 
-def _followed(found: Any, path: list[str]) -> Any:
+def _followed(found: object, path: list[str]) -> object:
     for step in path:
         if isinstance(found, dict):
             found = found.get(step)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -71,7 +69,7 @@ class Writing:
         placed: dict[Partition, list[Record]] = {}
         for record, at in records:
             placed.setdefault(await producer.place(topic, record, at), []).append(record)
-        rows: list[dict[str, Any]] = [
+        rows: list[dict[str, object]] = [
             {"topic": topic, "partition": each.partition[1], "offset": record.offset}
             for each in await producer.write(placed)
             for record in each.placed

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client import exposition
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 SAMPLES_AT_ONCE = 200
 """Of the library's encoders, which take some milliseconds for so many."""
@@ -26,7 +28,7 @@ class Format(NamedTuple):
     """One way to write metrics."""
 
     content_type: str
-    encode: Callable[[Any], bytes]
+    encode: Callable[[Collector], bytes]
     end: bytes
 
 
@@ -91,7 +93,7 @@ def _head(metric: Metric, wanted: Format) -> bytes:
     return _without_end(wanted.encode(_Only(_like(metric, []))))
 
 
-def _like(metric: Metric, samples: list[Any]) -> Metric:
+def _like(metric: Metric, samples: list[Sample]) -> Metric:
     part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
     part.samples = samples
     return part
@@ -101,7 +103,7 @@ def _without_end(text: bytes) -> bytes:
     return text.removesuffix(END)
 
 
-class _Only:
+class _Only(Collector):
     """A registry of one metric, for an encoder."""
 
     def __init__(self, metric: Metric) -> None:

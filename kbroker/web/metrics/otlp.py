@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import trio
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -31,7 +30,9 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from kbroker import __version__
 from kbroker.broker.local_node import LocalNode
@@ -151,7 +152,7 @@ def metrics_of(text: str, began: int, now: int) -> Iterator[Metric]:
             yield _metric(name, family, _numbers(family.type, points))
 
 
-def _metric(name: str, family: Any, data: Sum | Gauge | Histogram) -> Metric:
+def _metric(name: str, family: Family, data: Sum | Gauge | Histogram) -> Metric:
     return Metric(name, family.documentation, family.unit, data)
 
 
@@ -161,7 +162,7 @@ def _numbers(kind: str, points: Sequence[NumberDataPoint]) -> Sum | Gauge:
     return Gauge(points)
 
 
-def _histogram(samples: Iterable[Any], began: int, now: int) -> Histogram:
+def _histogram(samples: Iterable[Sample], began: int, now: int) -> Histogram:
     by_labels: dict[Labels, _Buckets] = {}
     for sample in samples:
         labels = tuple((key, it) for key, it in sample.labels.items() if key != UPPER_BOUND)

@@ -214,10 +214,10 @@ async def _against_lake(source: Source, lake: Path, choices: Choices) -> PairRep
 # -- what is printed
 
 
-def _as_json(report: TopicReport | PairReport) -> dict[str, Any]:
+def _as_json(report: TopicReport | PairReport) -> dict[str, object]:
     from kbroker.pipelines.audit import TopicReport
 
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "topic": report.topic,
         "clean": not report.findings,
         "counts": {str(kind): count for kind, count in report.findings.counts.items()},
@@ -271,7 +271,7 @@ def _text(report: TopicReport | PairReport, *, wide: bool) -> list[str]:
     return paragraphs(parts)
 
 
-def _facts(facts: PartitionFacts) -> dict[str, Any]:
+def _facts(facts: PartitionFacts) -> dict[str, object]:
     return {
         "partition": facts.partition,
         "records": facts.records,
@@ -294,7 +294,7 @@ def _facts(facts: PartitionFacts) -> dict[str, Any]:
     }
 
 
-def _compared(one: Compared) -> dict[str, Any]:
+def _compared(one: Compared) -> dict[str, object]:
     return {
         "partition": one.partition,
         "equal": one.equal,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,7 +30,7 @@ def node() -> None:
 @format_options
 def list_nodes(control: Control, output: str) -> None:
     """Show the nodes, and how many partitions they lead and are behind in."""
-    nodes: list[dict[str, Any]] = ask(control, do="nodes")["nodes"]
+    nodes: list[dict[str, object]] = ask(control, do="nodes")["nodes"]
     columns = [Column("id"), Column("state"), Column("address"), Column("controller")]
     columns += [Column("leads"), Column("behind")]
     show(output, nodes, lambda wide: table(columns, nodes, wide=wide))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.quotas import ClientQuota
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 DEFAULT = "<default>"
 KEYS = [each.value for each in QuotaKey]
@@ -76,7 +76,7 @@ def list_(
     show(output, rows, lambda wide: table(columns, [*map(_line, rows)], wide=wide))
 
 
-def _row(quota: ClientQuota) -> dict[str, Any]:
+def _row(quota: ClientQuota) -> dict[str, object]:
     names = {
         kind.replace("-", "_"): DEFAULT if name is None else name
         for kind, name in quota.entity.items()
@@ -84,7 +84,7 @@ def _row(quota: ClientQuota) -> dict[str, Any]:
     return {**names, "quotas": {key: _number(value) for key, value in quota.values.items()}}
 
 
-def _line(row: Mapping[str, Any]) -> dict[str, Any]:
+def _line(row: Mapping[str, object]) -> dict[str, object]:
     return {USER: None, "client_id": None, IP: None, **row}
 
 
@@ -98,7 +98,7 @@ class Quota(ParamType[tuple[str, float]]):
     name = "key=number"
 
     def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, float]:
         key, _, number = str(value).partition("=")
         if key not in KEYS:

@@ -46,7 +46,7 @@ def explain(names: tuple[str, ...], output: str) -> None:
     show(output, facts, lambda _: paragraphs(map(_paragraph, facts)))
 
 
-def _paragraph(facts: Mapping[str, Any]) -> list[str]:
+def _paragraph(facts: Mapping[str, object]) -> list[str]:
     """One setting as text: its name and meaning, then a line for each other fact."""
     lines = [f"{facts['name']} ({facts['of']} setting)", f"  {facts['meaning']}"]
     for key, value in facts.items():
@@ -95,7 +95,7 @@ def _show_what_would_be(diff: bool, output: str, flags: dict[str, Any]) -> None:
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
 
 
-def _rows(loaded: BrokerConfig, *, diff: bool) -> list[dict[str, Any]]:
+def _rows(loaded: BrokerConfig, *, diff: bool) -> list[dict[str, object]]:
     from kbroker.config import BROKER_PROPERTIES
 
     return [

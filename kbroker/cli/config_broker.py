@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.configs import Operation, Setting
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 ALL = ""
 """How Kafka names what all brokers have unless one has its own."""
@@ -76,7 +76,7 @@ def unset(
 
 
 def _change(
-    target: Target, broker: str, asked: dict[str, tuple[Operation, Any]], *, dry_run: bool
+    target: Target, broker: str, asked: Mapping[str, tuple[Operation, str | None]], *, dry_run: bool
 ) -> None:
     from kbroker.client.configs import Resource, alter_configs
 

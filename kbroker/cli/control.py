@@ -15,7 +15,7 @@ import click
 
 from .output import say
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 HINT = (
     "start the broker with --control-port, and name what its Control line says with --control and "
     "--control-token-file"
@@ -52,7 +52,9 @@ def control_options(command: Command) -> Command:
         "  [env: KBROKER_CONTROL_TOKEN_FILE]",
     )
     @functools.wraps(command)
-    def with_control(*args: Any, where: str | None, token_file: str | None, **kw: Any) -> Any:
+    def with_control(
+        *args: object, where: str | None, token_file: str | None, **kw: object
+    ) -> object:
         return command(*args, control=_found(where, token_file), **kw)
 
     return with_control  # type: ignore[return-value]
@@ -88,7 +90,7 @@ def _check_is_mine(path: Path) -> None:
         raise ValueError("others than you could have written it")
 
 
-def ask(control: Control, /, **order: Any) -> dict[str, Any]:
+def ask(control: Control, /, **order: object) -> dict[str, Any]:
     """Send one order; returns the answer, or ends the command with what went wrong."""
     from kbroker.client.endpoint import Endpoint
 
@@ -128,7 +130,7 @@ def control(control: Control, order: str, words: tuple[str, ...]) -> None:
     say(json.dumps(answer))
 
 
-def _word(text: str) -> tuple[str, Any]:
+def _word(text: str) -> tuple[str, object]:
     from kbroker.text.documents import read_json
 
     name, equals, value = text.partition("=")

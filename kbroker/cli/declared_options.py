@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from kbroker.cluster.topics import NewTopic
+
     from .topic_files import DeclaredTopic
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def declared_options(command: Command) -> Command:
@@ -46,12 +48,12 @@ def declared_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def with_topics(
-        *args: Any,
+        *args: object,
         names: tuple[str, ...],
         files: tuple[str, ...],
         seeds: tuple[str, ...],
-        **kw: Any,
-    ) -> Any:
+        **kw: object,
+    ) -> object:
         from kbroker.cluster.topics import NewTopic
 
         from .topic_files import BadTopic, parse_topic, read_topics
@@ -67,7 +69,7 @@ def declared_options(command: Command) -> Command:
     return with_topics  # type: ignore[return-value]
 
 
-def _new_topic(cls: Any, declared: DeclaredTopic) -> Any:
+def _new_topic(cls: type[NewTopic], declared: DeclaredTopic) -> NewTopic:
     return cls(
         declared.name,
         declared.partitions,

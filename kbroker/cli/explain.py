@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from .control import Control, ask, control_options
 from .output import say
 
 
-def _explain(control: Control, **what: Any) -> None:
+def _explain(control: Control, **what: object) -> None:
     say(*ask(control, do="explain", **what)["text"].split("\n"))
 
 

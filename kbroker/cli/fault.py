@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from .control import Control, ask, control_options
@@ -46,7 +44,7 @@ def fault() -> None:
 @click.option("--ms", type=float, help="How long a delay or throttling is.")
 @click.option("--bit", type=int, help="Which bit of a batch to flip, behind its header.")
 @click.option("--maybe", is_flag=True, help="`fault check` does not mind if it never fires.")
-def arm(control: Control, after: bool, versions: str | None, **words: Any) -> None:
+def arm(control: Control, after: bool, versions: str | None, **words: object) -> None:
     """Arm a fault for the requests of API... (Produce, Fetch, ...), or for all; prints its number."""
     given = {name: value for name, value in words.items() if value not in (None, ())}
     if versions is not None:

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from kbroker.client.record_filter import Wanted
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 OPTIONS = {
     "--filter-key": ("REGEX", "Only keys with this in them."),

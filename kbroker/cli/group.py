@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kbroker.client.cluster import ClusterClient
+    from kbroker.client.group_details import Row
     from kbroker.client.topics import Partition
     from kbroker.protocol.errors import ErrorCode
 
@@ -84,7 +85,7 @@ def describe(
 
     from kbroker.client.group_details import group_details
 
-    async def work(cluster: ClusterClient) -> list[dict[str, Any]]:
+    async def work(cluster: ClusterClient) -> list[Row]:
         return [await group_details(cluster, name) for name in names]
 
     rows = run(target, work)
@@ -106,7 +107,7 @@ def describe(
 TOPIC_COLUMNS = [Column("topic"), Column("partitions"), Column("lag")]
 
 
-def _summary(row: Mapping[str, Any]) -> list[str]:
+def _summary(row: Mapping[str, object]) -> list[str]:
     lines = {
         "GROUP": row["group"],
         "COORDINATOR": row["coordinator"],

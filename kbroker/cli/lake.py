@@ -29,6 +29,7 @@ from .target import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kbroker.pipelines.lake.archiver import Conf
     from kbroker.pipelines.lake.commits import Counts
 
 
@@ -117,7 +118,7 @@ def archive(
         _archive(conf, topics, memory, _Told(as_json))
 
 
-def _archive(conf: Any, topics: tuple[str, ...], memory: str, told: _Told) -> None:
+def _archive(conf: Conf, topics: tuple[str, ...], memory: str, told: _Told) -> None:
     from kbroker.pipelines.lake.running import Runner
 
     def make_session() -> tuple[SparkSession, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -55,7 +55,7 @@ def verify(folders: tuple[Path, ...], output: str) -> None:
     finally:
         progress.clear()
     found = [each for report in reports for each in report.problems] + problems
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "partition": Path(report.folder).name,
             "segments": report.segments,

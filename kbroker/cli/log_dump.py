@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -39,6 +39,7 @@ from .output import say, to_json
 if TYPE_CHECKING:
     from kbroker.storage.files import File
 
+T = TypeVar("T")
 SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 
 
@@ -139,7 +140,7 @@ def rows_of(path: Path, *, records: bool = False, form: str | None = None) -> It
     }[path.suffix](data, base)
 
 
-def _sound(parsed: Any) -> Any:
+def _sound(parsed: T | None) -> T:
     if parsed is None:
         raise ValueError("the file is damaged")
     return parsed

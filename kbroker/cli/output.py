@@ -11,13 +11,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import click
 
 from kbroker.text.printable import printable
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 class Format(StrEnum):
@@ -71,7 +71,7 @@ def say(*lines: object, err: bool = False, keep: str = "") -> None:
         click.echo(printable(str(line), keep=keep), err=err)
 
 
-def show(output: str, value: Any, text: Callable[[bool], list[str]]) -> None:
+def show(output: str, value: object, text: Callable[[bool], list[str]]) -> None:
     """Print a result.
 
     Parameters: `output` is a `Format`; `value` is what JSON and YAML say; `text` makes the lines for
@@ -97,7 +97,9 @@ def paragraphs(parts: Iterable[list[str]]) -> list[str]:
     return lines
 
 
-def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, wide: bool) -> list[str]:
+def table(
+    columns: Sequence[Column], rows: Iterable[Mapping[str, object]], *, wide: bool
+) -> list[str]:
     """The lines of a table: a heading, then one for each row. Numbers are on the right."""
     listed = [{key: printable(_cell(value)) for key, value in row.items()} for row in rows]
     shown = [
@@ -126,7 +128,7 @@ def _heading(key: str) -> str:
     return key.upper().replace("_", "-")
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -138,7 +140,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def to_json(value: Any, *, indent: int | None = None) -> str:
+def to_json(value: object, *, indent: int | None = None) -> str:
     """JSON whose texts are readable, but for what cannot be seen: that is escaped, as in \\u009b."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isprintable():
@@ -146,7 +148,7 @@ def to_json(value: Any, *, indent: int | None = None) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def to_yaml(value: Any, indent: int = 0) -> str:
+def to_yaml(value: object, indent: int = 0) -> str:
     """YAML of what JSON can say: blocks, with every text in double quotes as in JSON."""
     pad = "  " * indent
     if isinstance(value, dict) and value:
@@ -162,14 +164,14 @@ def _yaml_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z_][\w.-]*", key) else _yaml_scalar(key)
 
 
-def _yaml_scalar(value: Any) -> str:
+def _yaml_scalar(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
-def _yaml_child(value: Any, indent: int) -> str:
+def _yaml_child(value: object, indent: int) -> str:
     if isinstance(value, dict | list) and value:
         return "\n" + to_yaml(value, indent + 1)
     return " " + _yaml_scalar(value)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import click
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.ndjson import Line
     from kbroker.client.producer import Written
+    from kbroker.client.topics import Partition
+    from kbroker.protocol.records import Record
 
     from .record_format import Printer
 
@@ -62,7 +64,9 @@ OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
 )
 @click.option("--file", "file", type=click.File("rb", lazy=False), help="Read this, not the input.")
 @target_options
-def produce(target: Target, name: str | None, file: Any, acks: str, **asked: Any) -> None:
+def produce(
+    target: Target, name: str | None, file: BinaryIO | None, acks: str, **asked: Any
+) -> None:
     """Write records to topic NAME: VALUES if there are any, else one for each line of the input.
 
     Keys go to the partition that Java's producer gives them. With --json the topic may come from
@@ -144,7 +148,7 @@ Chunks: TypeAlias = AsyncIterator[Sequence[bytes]]
 """Lines, in chunks of what is there at once."""
 
 
-def _source(file: Any, choices: Choices) -> Chunks:
+def _source(file: BinaryIO | None, choices: Choices) -> Chunks:
     """Where the lines come from."""
     if choices.tombstone:
         return _given([b""])
@@ -180,7 +184,7 @@ class _Job:
         identity = await new_identity(cluster) if self._acks == ALL_IN_SYNC else None
         producer = Producer(cluster, acks=self._acks, codec=codec, identity=identity)
         async for lines in self._chunks:
-            placed: dict[Any, list[Any]] = {}
+            placed: dict[Partition, list[Record]] = {}
             now_ms = time.time_ns() // 1_000_000
             for text in lines:
                 line = self._parse(text, now_ms)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker.client.ndjson import record_fields, timestamp_type
 from kbroker.protocol.compression import Codec
@@ -43,7 +43,7 @@ def json_printer(*, meta_only: bool) -> Printer:
     return line
 
 
-def _fields(read: Read, *, meta_only: bool) -> dict[str, Any]:
+def _fields(read: Read, *, meta_only: bool) -> dict[str, object]:
     topic, index = read.partition
     return record_fields(topic, index, read.record, read.batch, meta_only=meta_only)
 

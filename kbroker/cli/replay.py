@@ -193,7 +193,7 @@ def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> Order:
     )
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     if isinstance(value, tuple):
         return list(value)
     return value if isinstance(value, str | bool | None) else str(getattr(value, "name", value))
@@ -383,7 +383,7 @@ def _note(text: str) -> None:
     say(text, err=True)
 
 
-def _rows(replay: Replay) -> list[dict[str, Any]]:
+def _rows(replay: Replay) -> list[dict[str, object]]:
     return [
         {
             "partition": index,
@@ -396,7 +396,7 @@ def _rows(replay: Replay) -> list[dict[str, Any]]:
     ]
 
 
-def _text(rows: list[dict[str, Any]], wide: bool) -> list[str]:
+def _text(rows: list[dict[str, object]], wide: bool) -> list[str]:
     return table(COLUMNS, rows, wide=wide) if rows else []
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kbroker.client.acls import ToldRules
     from kbroker.client.cluster import ClusterClient
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 OPERATIONS = {option_of(each): each for each in AclOperation if each >= AclOperation.ALL}
@@ -89,12 +89,12 @@ def what_options(command: Command) -> Command:
     @click.option("--user", "users", multiple=True, help="User:NAME, for whom tokens are made.")
     @functools.wraps(command)
     def with_options(
-        *args: Any,
+        *args: object,
         operations: tuple[str, ...],
         cluster: bool,
         principals: tuple[str, ...],
         **named: Any,
-    ) -> Any:
+    ) -> object:
         resources = [
             Resource(kind, name)
             for kind, option in (
@@ -434,7 +434,7 @@ def _notes(acls: Acls, told: ToldRules, answers: list[Answer], host: str | None)
         yield f"Other ACLs rule for --host {', '.join(sorted(hosts))}."
 
 
-def _row(each: Answer) -> dict[str, Any]:
+def _row(each: Answer) -> dict[str, object]:
     operation, resource = each.right
     return {
         "principal": str(each.client.principal),

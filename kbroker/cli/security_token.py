@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -157,8 +157,8 @@ def _show(output: str, tokens: list[DelegationToken], *, hmac: bool) -> None:
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
 
 
-def _row(token: DelegationToken, *, hmac: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"token": token.id}
+def _row(token: DelegationToken, *, hmac: bool) -> dict[str, object]:
+    row: dict[str, object] = {"token": token.id}
     if hmac:
         row["hmac"] = token.password
     return row | {

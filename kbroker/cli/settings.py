@@ -9,7 +9,7 @@ import click
 
 from .units import ParamType
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
@@ -33,7 +33,7 @@ class _HttpPort(ParamType[int]):
         return int(click.IntRange(0, 65535).convert(value, param, ctx))
 
 
-_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     option("--host", help="Address to listen on.  [default: localhost]"),
     option(
         "--port",

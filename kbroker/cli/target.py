@@ -10,7 +10,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kbroker.client.endpoint import Endpoint
     from kbroker.protocol.errors import ErrorCode
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 Result = TypeVar("Result")
 
 FAILED, TIMED_OUT = 1, 4
@@ -118,7 +118,9 @@ def target_options(command: Command) -> Command:
         "clients have them; can be given several times.",
     )
     @functools.wraps(command)
-    def with_target(*args: Any, bootstrap: str | None, settings: tuple[str, ...], **kw: Any) -> Any:
+    def with_target(
+        *args: object, bootstrap: str | None, settings: tuple[str, ...], **kw: object
+    ) -> object:
         given = click.get_current_context().find_root().obj or {}
         given = given | parse_settings(settings)
         if bootstrap is not None:

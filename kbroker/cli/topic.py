@@ -17,7 +17,10 @@ from .target import Target, fail, refusal, run, target_options
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.places import Place
+    from kbroker.client.topic_details import Row
     from kbroker.protocol.errors import ErrorCode
+
+    from .topic_files import DeclaredTopic
 
 
 COMMANDS = {
@@ -88,7 +91,7 @@ def _asked_topics(
     replication_factor: int | None,
     configs: tuple[str, ...],
     file: IO[str] | None,
-) -> list[Any]:
+) -> list[DeclaredTopic]:
     """The topics that names, flags and a file ask for; flags are stronger than the file."""
     from .topic_files import DEFAULT, BadTopic, DeclaredTopic, parse_configs, parse_topics
 
@@ -162,7 +165,7 @@ def describe(target: Target, names: tuple[str, ...], output: str) -> None:
     show(output, rows, text)
 
 
-def _description(row: dict[str, Any], *, wide: bool) -> list[str]:
+def _description(row: Row, *, wide: bool) -> list[str]:
     columns = [
         Column("partition"),
         Column("leader"),
@@ -293,7 +296,7 @@ def trim(
 
 async def _trim(
     cluster: ClusterClient, name: str, partitions: tuple[int, ...], place: Place, dry_run: bool
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     from kbroker.client.places import START, find
     from kbroker.client.topic_details import choose_partitions
     from kbroker.client.topics import delete_records
@@ -301,7 +304,7 @@ async def _trim(
     chosen = await choose_partitions(cluster, name, partitions)
     starts = await find(cluster, chosen, START)
     wanted = await find(cluster, chosen, place)
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "partition": one[1],
             "start_offset": starts[one],

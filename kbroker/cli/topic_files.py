@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbroker.text.documents import read_json, read_toml
 from kbroker.text.pairs import parse_pairs
@@ -63,22 +63,23 @@ def parse_topics(text: str, *, toml: bool) -> list[DeclaredTopic]:
         raise BadTopic(str(error)) from None
 
 
-def _toml_rows(text: str) -> list[dict[str, Any]]:
+def _toml_rows(text: str) -> list[dict[str, object]]:
     topics = read_toml(text).get("topics")
     if not isinstance(topics, dict) or not all(isinstance(each, dict) for each in topics.values()):
         raise BadTopic("there is no table [topics.NAME]")
     return [{"name": name, **settings} for name, settings in topics.items()]
 
 
-def _json_rows(text: str) -> list[dict[str, Any]]:
+def _json_rows(text: str) -> list[dict[str, object]]:
     try:
         data = read_json(text)
     except ValueError:
         data = [read_json(line) for line in text.splitlines() if line.strip()]
     rows = data if isinstance(data, list) else [data]
-    if not all(isinstance(row, dict) for row in rows):
+    objects: list[dict[str, object]] = [{**row} for row in rows if isinstance(row, dict)]
+    if len(objects) < len(rows):
         raise BadTopic('a topic is an object such as {"name": "orders", "partitions": 3}')
-    return rows
+    return objects
 
 
 # What `topic describe` prints beside what creates a topic.
@@ -86,7 +87,7 @@ _DESCRIBED = frozenset({"topic_id", "internal"})
 _FIELDS = frozenset({"name", "partitions", "replication_factor", "configs"})
 
 
-def _topic(row: dict[str, Any]) -> DeclaredTopic:
+def _topic(row: dict[str, object]) -> DeclaredTopic:
     name = row.get("name")
     if not isinstance(name, str):
         raise BadTopic("a topic needs a name")
@@ -102,5 +103,5 @@ def _topic(row: dict[str, Any]) -> DeclaredTopic:
     return DeclaredTopic(name, count, factor, {k: _config_text(v) for k, v in configs.items()})
 
 
-def _config_text(value: Any) -> str:
+def _config_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ from .units import DURATION
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.topics import Partition
-    from kbroker.client.transactions import OpenTransaction, Transaction
+    from kbroker.client.transactions import OpenTransaction, Row, Transaction
 
 OLDER_THAN = "15m"
 """The longest transaction that brokers allow, unless transaction.max.timeout.ms says otherwise."""
@@ -63,7 +63,7 @@ def describe(target: Target, names: tuple[str, ...], output: str) -> None:
     show(output, rows, lambda _: paragraphs(map(_summary, rows)))
 
 
-def _summary(row: dict[str, Any]) -> list[str]:
+def _summary(row: Row) -> list[str]:
     lines = {key.upper().replace("_", "-"): value for key, value in row.items()}
     lines["PARTITIONS"] = ", ".join(row["partitions"]) or None
     return [f"{key:<18}{'-' if value is None else value}" for key, value in lines.items()]

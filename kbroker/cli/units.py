@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +14,7 @@ else:
     class ParamType(click.ParamType):
         """A type of parameters that says what it converts to, also before click 8.4."""
 
-        def __class_getitem__(cls, _converted: Any) -> type:
+        def __class_getitem__(cls, _converted: object) -> type:
             return cls
 
 

@@ -17,7 +17,7 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .schema_registry import (
     SchemaError,
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-Schema = Mapping[str, Any] | list[Any] | str
+Schema = Mapping[str, object] | list[object] | str
 """An Avro schema as JSON says it: an object, a union, or a name."""
+Parsed: TypeAlias = Any
+"""An Avro schema as fastavro has parsed it, at any depth: an object, a union, or a name."""
 Source = Mapping[int, Schema] | Path | str
 """Where schemas come from: by number, a folder of ``<number>.avsc``, or a registry's address."""
 
@@ -54,7 +56,7 @@ class Decoder:
     def __init__(self, source: Source, read_as: Schema | None = None) -> None:
         self._source = source
         self._read_as = _with_defaults(read_as, {}) if read_as is not None else None
-        self._writers: dict[int, Any] = {}
+        self._writers: dict[int, Parsed] = {}
 
     def decode(self, value: bytes) -> dict[str, Any]:
         """The fields of a value.
@@ -78,7 +80,7 @@ class Decoder:
             raise UndecodableError(f"schema {schema_id} is no record")
         return fields
 
-    def schema(self, schema_id: int) -> Any:
+    def schema(self, schema_id: int) -> Parsed:
         """The parsed schema of a number.
 
         Raises:
@@ -116,7 +118,7 @@ class Encoder:
     """
 
     def __init__(
-        self, schema_id: int, schema: Schema, named: Mapping[str, Any] | None = None
+        self, schema_id: int, schema: Schema, named: Mapping[str, Parsed] | None = None
     ) -> None:
         self.named = dict(named or {})
         """All types that have names, the record itself too."""
@@ -150,7 +152,7 @@ class Encoder:
         answer = registry.latest(subject, "AVRO")
         return cls(answer["id"], answer["schema"], _types_referred(registry, answer))
 
-    def encode(self, fields: Mapping[str, Any], *, branches_named: bool = False) -> bytes:
+    def encode(self, fields: Mapping[str, object], *, branches_named: bool = False) -> bytes:
         """The value of these fields; those that are not there have their defaults.
 
         With `branches_named` what stands in a union may be a pair: the type's name, and the value.
@@ -219,7 +221,7 @@ class _SparkTypes:
             "local-timestamp-micros": types.TimestampNTZType(),
         }  # fmt: skip
 
-    def of(self, schema: Any) -> DataType:
+    def of(self, schema: Parsed) -> DataType:
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
@@ -237,7 +239,7 @@ class _SparkTypes:
             return self._types.DecimalType(schema["precision"], schema.get("scale", 0))
         return self._simple.get(schema.get("logicalType", ""), None) or self.of(kind)
 
-    def _record(self, schema: Any) -> DataType:
+    def _record(self, schema: Parsed) -> DataType:
         fields = [
             self._types.StructField(field["name"], self.of(field["type"]))
             for field in schema["fields"]
@@ -251,7 +253,7 @@ class _SparkTypes:
             raise SchemaError(f"{name} is in itself, or no Avro type: Spark has no type for it")
         return found
 
-    def _union(self, branches: list[Any]) -> DataType:
+    def _union(self, branches: list[Parsed]) -> DataType:
         some = [branch for branch in branches if branch != "null"]
         if len(some) != 1:
             raise SchemaError(
@@ -260,7 +262,7 @@ class _SparkTypes:
         return self.of(some[0])
 
 
-def _load(source: Source, schema_id: int) -> Any:
+def _load(source: Source, schema_id: int) -> Parsed:
     """The parsed schema of a number.
 
     Raises:
@@ -284,21 +286,21 @@ def _load(source: Source, schema_id: int) -> Any:
         raise SchemaError(f"{path} cannot be read: {error}") from error
 
 
-def _registered(registry: SchemaRegistry, schema_id: int) -> Any:
+def _registered(registry: SchemaRegistry, schema_id: int) -> Parsed:
     """The parsed schema of a number, with what it refers to. Raises as `_load` does."""
     answer = registry.schema(schema_id, "AVRO")
     return _parsed(answer.get("schema"), _types_referred(registry, answer))
 
 
-def _types_referred(registry: SchemaRegistry, answer: Mapping[str, Any]) -> dict[str, Any]:
+def _types_referred(registry: SchemaRegistry, answer: Mapping[str, object]) -> dict[str, Parsed]:
     """The parsed types that a schema refers to, by name. Raises SchemaError."""
-    named: dict[str, Any] = {}
+    named: dict[str, Parsed] = {}
     for _, referred in registry.referred(answer):
         _parsed(referred.get("schema"), named)
     return named
 
 
-def _parsed(schema: Any, named: dict[str, Any] | None = None) -> Any:
+def _parsed(schema: object, named: dict[str, Parsed] | None = None) -> Parsed:
     """A schema as fastavro wants it, from JSON or its text; `named` gets the types in it."""
     import fastavro
 
@@ -313,7 +315,7 @@ def _parsed(schema: Any, named: dict[str, Any] | None = None) -> Any:
         raise SchemaError(f"not an Avro schema: {error!r}") from error
 
 
-def _with_defaults(schema: Schema, named: dict[str, Any]) -> Any:
+def _with_defaults(schema: Schema, named: dict[str, Parsed]) -> Parsed:
     """A parsed schema to read or write as; `named` gets the types in it.
 
     fastavro puts defaults in as JSON has them: they are decoded.
@@ -334,7 +336,7 @@ def _with_defaults(schema: Schema, named: dict[str, Any]) -> Any:
     return parsed
 
 
-def _with_plain_values(schema: Any) -> Any:
+def _with_plain_values(schema: object) -> object:
     """The schema without the logical types that neither JSON nor Spark know."""
     if isinstance(schema, list):
         return [_with_plain_values(each) for each in schema]

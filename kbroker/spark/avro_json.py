@@ -25,11 +25,11 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 from kbroker.text.documents import read_json
 
-from .avro import Encoder
+from .avro import Encoder, Parsed
 from .schema_registry import UnencodableError
 
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
@@ -39,13 +39,16 @@ _EPOCH = datetime(1970, 1, 1)
 _SHOWN_MAX = 60
 """How many characters of a wrong value are shown."""
 
+Kind: TypeAlias = Mapping[str, Any]
+"""A type as fastavro has parsed it: `type`, and what else that needs."""
+
 
 class JsonEncoder:
     """Encodes objects of JSON by a schema that has a number. It can be used by several threads."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._takers: dict[str, Callable[[Any, Any], Any]] = {
+        self._takers: dict[str, Callable[[Kind, object], object]] = {
             "null": _null, "boolean": _boolean, "int": _whole, "long": _whole,
             "float": _floating, "double": _floating, "string": _string, "enum": _enum,
             "bytes": _bytes, "fixed": _bytes,
@@ -73,12 +76,12 @@ class JsonEncoder:
         if not isinstance(document, dict):
             raise UnencodableError(f"it is no JSON object, but {_shown(document)}")
         try:
-            fields = self._value(self._encoder.schema, document)
+            fields = self._record(self._encoder.schema, document)
         except _Misfit as error:
             raise UnencodableError(str(error)) from None
         return self._encoder.encode(fields, branches_named=True)
 
-    def _value(self, kind: Any, value: Any) -> Any:
+    def _value(self, kind: Parsed, value: object) -> object:
         """A value as fastavro takes it for a type. Raises _Misfit."""
         if isinstance(kind, list):
             return self._branch(kind, value)
@@ -90,7 +93,7 @@ class JsonEncoder:
         take = self._takers.get(f"{name}-{kind.get('logicalType')}") or self._takers[name]
         return take(kind, value)
 
-    def _branch(self, kinds: list[Any], value: Any) -> Any:
+    def _branch(self, kinds: list[Parsed], value: object) -> object:
         """A value in a union, with the name of its type there."""
         if value is None and "null" in kinds:
             return None
@@ -107,7 +110,7 @@ class JsonEncoder:
             return name, self._value(named[name], inner)
         raise _Misfit(value, f"in the union of {', '.join(map(_name, kinds))}")
 
-    def _record(self, kind: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    def _record(self, kind: Kind, value: object) -> dict[str, object]:
         if not isinstance(value, dict):
             raise _Misfit(value, f"a record {kind['name']}")
         names = [field["name"] for field in kind["fields"]]
@@ -126,19 +129,19 @@ class JsonEncoder:
                 raise error.at(name) from None
         return found
 
-    def _array(self, kind: Mapping[str, Any], value: Any) -> list[Any]:
+    def _array(self, kind: Kind, value: object) -> list[object]:
         if not isinstance(value, list):
             raise _Misfit(value, "an array")
         return [
             self._inside(kind["items"], each, f"[{number}]") for number, each in enumerate(value)
         ]
 
-    def _map(self, kind: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    def _map(self, kind: Kind, value: object) -> dict[str, object]:
         if not isinstance(value, dict):
             raise _Misfit(value, "a map")
         return {key: self._inside(kind["values"], each, key) for key, each in value.items()}
 
-    def _inside(self, kind: Any, value: Any, where: str) -> Any:
+    def _inside(self, kind: Parsed, value: object, where: str) -> object:
         try:
             return self._value(kind, value)
         except _Misfit as error:
@@ -148,7 +151,7 @@ class JsonEncoder:
 class _Misfit(Exception):
     """A value is not what the schema wants in its place."""
 
-    def __init__(self, value: Any, wanted: str) -> None:
+    def __init__(self, value: object, wanted: str) -> None:
         super().__init__()
         self._why = f"{_shown(value)} is not {wanted}"
         self._path = ""
@@ -171,45 +174,45 @@ class _Missing(_Misfit):
         self._why = "it is missing and has no default"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
 
 
-def _name(kind: Any) -> str:
+def _name(kind: Parsed) -> str:
     """What fastavro, and Avro's JSON, call a type in a union."""
     if isinstance(kind, str):
         return kind
     return str(kind["name"] if kind["type"] in _NAMED else kind["type"])
 
 
-def _has_null(kind: Any) -> bool:
+def _has_null(kind: Parsed) -> bool:
     return kind == "null" or (isinstance(kind, list) and "null" in kind)
 
 
-def _is_wrapped(value: Any, named: Mapping[str, Any]) -> bool:
+def _is_wrapped(value: object, named: Mapping[str, object]) -> TypeGuard[dict[str, object]]:
     return isinstance(value, dict) and len(value) == 1 and next(iter(value)) in named
 
 
-def _null(kind: Mapping[str, Any], value: Any) -> None:
+def _null(kind: Kind, value: object) -> None:
     if value is not None:
         raise _Misfit(value, "null")
 
 
-def _boolean(kind: Mapping[str, Any], value: Any) -> bool:
+def _boolean(kind: Kind, value: object) -> bool:
     if not isinstance(value, bool):
         raise _Misfit(value, "true or false")
     return value
 
 
-def _whole(kind: Mapping[str, Any], value: Any) -> int:
+def _whole(kind: Kind, value: object) -> int:
     limit = 1 << _BITS[kind["type"]] - 1
     if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
         raise _Misfit(value, f"a whole number of {_BITS[kind['type']]} bits")
     return value
 
 
-def _floating(kind: Mapping[str, Any], value: Any) -> float:
+def _floating(kind: Kind, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise _Misfit(value, "a number")
     try:
@@ -222,19 +225,19 @@ def _floating(kind: Mapping[str, Any], value: Any) -> float:
     return found
 
 
-def _string(kind: Mapping[str, Any], value: Any) -> str:
+def _string(kind: Kind, value: object) -> str:
     if not isinstance(value, str):
         raise _Misfit(value, "text")
     return value
 
 
-def _enum(kind: Mapping[str, Any], value: Any) -> str:
+def _enum(kind: Kind, value: object) -> str:
     if value not in kind["symbols"]:
         raise _Misfit(value, f"one of {', '.join(kind['symbols'])}")
     return str(value)
 
 
-def _bytes(kind: Mapping[str, Any], value: Any) -> bytes:
+def _bytes(kind: Kind, value: object) -> bytes:
     try:
         found = _string(kind, value).encode("latin-1")
     except UnicodeEncodeError:
@@ -244,7 +247,7 @@ def _bytes(kind: Mapping[str, Any], value: Any) -> bytes:
     return found
 
 
-def _decimal(kind: Mapping[str, Any], value: Any) -> Decimal:
+def _decimal(kind: Kind, value: object) -> Decimal:
     precision, scale = kind["precision"], kind.get("scale", 0)
     wanted = f"a decimal of {precision} digits, {scale} of them after the point"
     if isinstance(value, bool | float) or not isinstance(value, int | str | Decimal):
@@ -261,7 +264,7 @@ def _decimal(kind: Mapping[str, Any], value: Any) -> Decimal:
     return found
 
 
-def _date(kind: Mapping[str, Any], value: Any) -> date | int:
+def _date(kind: Kind, value: object) -> date | int:
     if not isinstance(value, str):
         return _whole(kind, value)
     try:
@@ -270,7 +273,7 @@ def _date(kind: Mapping[str, Any], value: Any) -> date | int:
         raise _Misfit(value, "a date") from None
 
 
-def _timestamp(kind: Mapping[str, Any], value: Any) -> int:
+def _timestamp(kind: Kind, value: object) -> int:
     """What Avro counts: milliseconds or microseconds since the epoch."""
     if not isinstance(value, str):
         return _whole(kind, value)

@@ -47,7 +47,7 @@ class ProgressCommits:
         """Why the last commit failed; None when it did not."""
         return self._commits.last_error
 
-    def take(self, query_id: str, sources: list[Any]) -> None:
+    def take(self, query_id: str, sources: list[object]) -> None:
         """Commit the end offsets of a batch, given as Spark's progress has them."""
         from .source.offsets import from_json
 
@@ -126,7 +126,7 @@ def _listener(commits: ProgressCommits) -> StreamingQueryListener:
     class Listener(StreamingQueryListener):  # type: ignore[misc]
         """Spark calls it; what goes wrong in it Spark only logs."""
 
-        def onQueryStarted(self, event: Any) -> None:
+        def onQueryStarted(self, event: object) -> None:
             """Nothing is read yet."""
 
         def onQueryProgress(self, event: Any) -> None:
@@ -134,16 +134,16 @@ def _listener(commits: ProgressCommits) -> StreamingQueryListener:
             ends = [source.endOffset for source in event.progress.sources]
             commits.take(str(event.progress.id), ends)
 
-        def onQueryIdle(self, event: Any) -> None:
+        def onQueryIdle(self, event: object) -> None:
             """Nothing has changed."""
 
-        def onQueryTerminated(self, event: Any) -> None:
+        def onQueryTerminated(self, event: object) -> None:
             """All batches have been told of."""
 
     return Listener()
 
 
-def _offsets(value: Any) -> dict[str, dict[str, int]]:
+def _offsets(value: object) -> dict[str, dict[str, int]]:
     """Offsets of Kafka, as text or as objects; of another kind of source nothing."""
     read = _json(value) if isinstance(value, str) else value
     if not isinstance(read, dict) or not all(
@@ -156,7 +156,7 @@ def _offsets(value: Any) -> dict[str, dict[str, int]]:
     return read
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:

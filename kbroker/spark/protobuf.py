@@ -19,7 +19,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .schema_registry import (
     SchemaError,
@@ -31,8 +31,16 @@ from .schema_registry import (
 )
 
 if TYPE_CHECKING:
+    from google._upb import _message as upb
+    from google.protobuf import descriptor
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+    from google.protobuf.message import Message
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
+
+    # Protobuf implements its descriptors twice: in Python and in C.
+    Descriptor: TypeAlias = descriptor.Descriptor | upb.Descriptor
+    FieldDescriptor: TypeAlias = descriptor.FieldDescriptor | upb.FieldDescriptor
 
 PROTOBUF = "PROTOBUF"
 _KNOWN = "google/protobuf/"
@@ -55,9 +63,9 @@ class MessageType:
         self._files = tuple(files)
         self.indexes = tuple(indexes)
         self.name = _name_at(self._files[-1], self.indexes)
-        self._made: Any = None
+        self._made: type[Message] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_made": None}
 
     @classmethod
@@ -72,7 +80,7 @@ class MessageType:
 
     @classmethod
     def _of(
-        cls, registry: SchemaRegistry, answer: Mapping[str, Any], name: str | None
+        cls, registry: SchemaRegistry, answer: Mapping[str, object], name: str | None
     ) -> MessageType:
         files = _files_of(registry, answer)
         for indexes, found in _messages_of(files[-1]):
@@ -80,14 +88,14 @@ class MessageType:
                 return cls(files, indexes)
         raise SchemaError(f"the schema declares no message {name or 'at all'}")
 
-    def new(self) -> Any:
+    def new(self) -> Message:
         """An empty message. Raises SchemaError when its files are none."""
         if self._made is None:
             self._made = _class_of(self._files, self.name)
         return self._made()
 
     @property
-    def descriptor(self) -> Any:
+    def descriptor(self) -> Descriptor:
         """What is declared in the message. Raises SchemaError when its files are none."""
         return self.new().DESCRIPTOR
 
@@ -182,7 +190,7 @@ class Encoder:
         subject: str,
         schema: str,
         name: str | None = None,
-        references: Sequence[Mapping[str, Any]] = (),
+        references: Sequence[Mapping[str, object]] = (),
     ) -> Encoder:
         """With the number that a registry gives a file, or has given it before.
 
@@ -199,7 +207,7 @@ class Encoder:
         answer = registry.schema(schema_id, PROTOBUF)
         return cls(schema_id, MessageType._of(registry, answer, name))
 
-    def encode(self, fields: Mapping[str, Any]) -> bytes:
+    def encode(self, fields: Mapping[str, object]) -> bytes:
         """The message of these fields; those that are null or not there are not written.
 
         Raises:
@@ -238,7 +246,7 @@ def to_confluent_protobuf(
     subject: str,
     schema: str,
     name: str | None = None,
-    references: Sequence[Mapping[str, Any]] = (),
+    references: Sequence[Mapping[str, object]] = (),
 ) -> Column:
     """A column of values for a topic, of structs that have the fields of a message; null where `column`
     is null. For `schema`, `name` and `references` see `Encoder.registered`.
@@ -270,7 +278,7 @@ def spark_type(message: MessageType) -> DataType:
 # -- files
 
 
-def _files_of(registry: SchemaRegistry, answer: Mapping[str, Any]) -> list[bytes]:
+def _files_of(registry: SchemaRegistry, answer: Mapping[str, object]) -> list[bytes]:
     """The descriptors of a schema and of what it imports, each after those that it imports itself."""
     files: dict[str, bytes] = {}
     named = [*registry.referred(answer), ("the schema", answer)]
@@ -282,7 +290,7 @@ def _files_of(registry: SchemaRegistry, answer: Mapping[str, Any]) -> list[bytes
     return [*files.values()]
 
 
-def _file_in(answer: Mapping[str, Any]) -> Any:
+def _file_in(answer: Mapping[str, object]) -> FileDescriptorProto:
     """A file as a registry hands it out with `format=serialized`. Raises SchemaError."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
@@ -295,7 +303,7 @@ def _file_in(answer: Mapping[str, Any]) -> Any:
         raise SchemaError("the schema registry hands out no descriptors of Protobuf") from None
 
 
-def _add_known(files: dict[str, bytes], file: Any) -> None:
+def _add_known(files: dict[str, bytes], file: FileDescriptorProto) -> None:
     """Add what a file imports of Protobuf itself, and what that imports."""
     for path in file.dependency:
         if path.startswith(_KNOWN) and path not in files:
@@ -319,7 +327,9 @@ def _messages_of(file: bytes) -> Iterator[tuple[tuple[int, ...], str]]:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     found = FileDescriptorProto.FromString(file)
-    scope: list[tuple[tuple[int, ...], str, Any]] = [((), found.package, found.message_type)]
+    scope: list[tuple[tuple[int, ...], str, Sequence[DescriptorProto]]] = [
+        ((), found.package, found.message_type)
+    ]
     for place, outer, messages in scope:
         declared = [each for each in messages if not each.options.map_entry]
         for index, each in enumerate(declared):
@@ -336,7 +346,7 @@ def _name_at(file: bytes, indexes: tuple[int, ...]) -> str:
     raise SchemaError(f"its file declares no message at {'/'.join(map(str, indexes))}")
 
 
-def _class_of(files: Sequence[bytes], name: str) -> Any:
+def _class_of(files: Sequence[bytes], name: str) -> type[Message]:
     """The class of a message. Raises SchemaError."""
     from google.protobuf.descriptor_pool import DescriptorPool
     from google.protobuf.message_factory import GetMessageClass
@@ -398,7 +408,7 @@ def _is_repeated(field: Any) -> bool:
     return bool(field.label == field.LABEL_REPEATED)  # of Protobuf 5, later ones have no labels
 
 
-def _entry_of(field: Any) -> tuple[Any, Any] | None:
+def _entry_of(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor] | None:
     """The key and the value of a field that is a map."""
     entry = field.message_type
     if entry is None or not entry.GetOptions().map_entry:
@@ -406,12 +416,12 @@ def _entry_of(field: Any) -> tuple[Any, Any] | None:
     return entry.fields_by_name["key"], entry.fields_by_name["value"]
 
 
-def _fields_of(message: Any) -> dict[str, Any]:
+def _fields_of(message: Message) -> dict[str, object]:
     """What Spark takes for a message."""
     return {field.name: _value_of(message, field) for field in message.DESCRIPTOR.fields}
 
 
-def _value_of(message: Any, field: Any) -> Any:
+def _value_of(message: Message, field: FieldDescriptor) -> object:
     if field.has_presence and not message.HasField(field.name):
         return None
     value = getattr(message, field.name)
@@ -423,7 +433,7 @@ def _value_of(message: Any, field: Any) -> Any:
     return _one(field, value)
 
 
-def _one(field: Any, value: Any) -> Any:
+def _one(field: FieldDescriptor, value: Any) -> object:
     if field.message_type is not None:
         return _message_value(value)
     if field.enum_type is not None:
@@ -432,14 +442,14 @@ def _one(field: Any, value: Any) -> Any:
     return Decimal(value) if field.cpp_type == field.CPPTYPE_UINT64 else value
 
 
-def _message_value(message: Any) -> Any:
+def _message_value(message: Any) -> object:
     name = message.DESCRIPTOR.full_name
     if name == _TIMESTAMP:
         return message.ToDatetime(UTC)
     return message.ToTimedelta() if name == _DURATION else _fields_of(message)
 
 
-def _fill(message: Any, fields: Mapping[str, Any]) -> None:
+def _fill(message: Message, fields: Mapping[str, Any]) -> None:
     """Give a message its fields. Raises what Protobuf raises, and KeyError for a field that it has not."""
     for name, value in fields.items():
         field = message.DESCRIPTOR.fields_by_name[name]
@@ -455,7 +465,12 @@ def _fill(message: Any, fields: Mapping[str, Any]) -> None:
             setattr(message, name, _scalar(field, value))
 
 
-def _fill_map(target: Any, key_field: Any, value_field: Any, values: Mapping[Any, Any]) -> None:
+def _fill_map(
+    target: Any,
+    key_field: FieldDescriptor,
+    value_field: FieldDescriptor,
+    values: Mapping[object, object],
+) -> None:
     for key, value in values.items():
         made = _scalar(key_field, key)
         if value_field.message_type is None:
@@ -464,7 +479,7 @@ def _fill_map(target: Any, key_field: Any, value_field: Any, values: Mapping[Any
             _fill_message(target[made], value)
 
 
-def _fill_list(target: Any, field: Any, values: Sequence[Any]) -> None:
+def _fill_list(target: Any, field: FieldDescriptor, values: Sequence[object]) -> None:
     for value in values:
         if field.message_type is None:
             target.append(_scalar(field, value))
@@ -482,7 +497,7 @@ def _fill_message(message: Any, value: Any) -> None:
         _fill(message, value)
 
 
-def _scalar(field: Any, value: Any) -> Any:
+def _scalar(field: FieldDescriptor, value: object) -> object:
     if field.enum_type is not None and isinstance(value, str):
         known = field.enum_type.values_by_name.get(value)
         return int(value) if known is None else known.number
@@ -492,7 +507,7 @@ def _scalar(field: Any, value: Any) -> Any:
 # -- types
 
 
-def _struct(message: Any, outer: tuple[str, ...]) -> DataType:
+def _struct(message: Descriptor, outer: tuple[str, ...]) -> DataType:
     from pyspark.sql.types import StructField, StructType
 
     if message.full_name in outer:
@@ -501,7 +516,7 @@ def _struct(message: Any, outer: tuple[str, ...]) -> DataType:
     return StructType([StructField(each.name, _type_of(each, inside)) for each in message.fields])
 
 
-def _type_of(field: Any, outer: tuple[str, ...]) -> DataType:
+def _type_of(field: FieldDescriptor, outer: tuple[str, ...]) -> DataType:
     from pyspark.sql.types import ArrayType, MapType
 
     if entry := _entry_of(field):
@@ -510,7 +525,7 @@ def _type_of(field: Any, outer: tuple[str, ...]) -> DataType:
     return ArrayType(one) if _is_repeated(field) else one
 
 
-def _type_of_one(field: Any, outer: tuple[str, ...]) -> DataType:
+def _type_of_one(field: FieldDescriptor, outer: tuple[str, ...]) -> DataType:
     from pyspark.sql import types
 
     if field.message_type is None:

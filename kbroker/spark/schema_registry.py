@@ -13,8 +13,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
+Answer: TypeAlias = dict[str, Any]
+"""An object that a registry has answered with."""
 _HEADER = struct.Struct(">BI")
 _MAGIC = 0
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
@@ -78,7 +80,7 @@ class SchemaRegistry:
             user += urllib.parse.unquote(parts.password or "")
             self._headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
 
-    def schema(self, schema_id: int, kind: str) -> dict[str, Any]:
+    def schema(self, schema_id: int, kind: str) -> Answer:
         """What the registry says of a number: `schema`, `references` and more.
 
         Raises:
@@ -93,7 +95,7 @@ class SchemaRegistry:
             raise UndecodableError(f"schema {schema_id} is {found}, not {kind}")
         return answer
 
-    def version(self, subject: str, version: int | str) -> dict[str, Any]:
+    def version(self, subject: str, version: int | str) -> Answer:
         """What the registry says of a version of a subject, which may be `latest`. Raises SchemaError."""
         path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}{self._query}"
         answer = self._ask(path)
@@ -102,7 +104,7 @@ class SchemaRegistry:
             raise SchemaError(f"{self._base} has no {what} {subject}")
         return answer
 
-    def latest(self, subject: str, kind: str) -> dict[str, Any]:
+    def latest(self, subject: str, kind: str) -> Answer:
         """What the registry says of a subject's newest version, its `id` and `schema` among it.
 
         Raises:
@@ -116,7 +118,7 @@ class SchemaRegistry:
             raise SchemaError(f"{self._base} is no schema registry")
         return answer
 
-    def register(self, subject: str, document: Mapping[str, Any]) -> int:
+    def register(self, subject: str, document: Mapping[str, object]) -> int:
         """The number of a schema, which is registered if it is not yet. Raises SchemaError."""
         path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions"
         answer = self._ask(path, document)
@@ -125,7 +127,7 @@ class SchemaRegistry:
             raise SchemaError(f"{self._base} gives the schema of {subject} no number")
         return schema_id
 
-    def referred(self, answer: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def referred(self, answer: Mapping[str, Any]) -> Iterator[tuple[str, Answer]]:
         """All that a schema refers to, each after what it refers to itself, with its name there.
 
         Raises:
@@ -135,7 +137,7 @@ class SchemaRegistry:
 
     def _referred(
         self, answer: Mapping[str, Any], seen: set[tuple[str, int]]
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    ) -> Iterator[tuple[str, Answer]]:
         for reference in answer.get("references") or ():
             key = (str(reference["subject"]), int(reference["version"]))
             if key in seen:
@@ -147,7 +149,7 @@ class SchemaRegistry:
             yield from self._referred(found, seen)
             yield str(reference["name"]), found
 
-    def _ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    def _ask(self, path: str, body: Mapping[str, object] | None = None) -> Answer | None:
         """The registry's answer; None when it does not know the thing."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._base}/{path}", data, self._headers)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def decoded_column(
-    column: Column | str, decode: Callable[[bytes], dict[str, Any]], type_: DataType, mode: str
+    column: Column | str, decode: Callable[[bytes], dict[str, object]], type_: DataType, mode: str
 ) -> Column:
     """A column of what `decode` makes of values, in Python workers; null where `column` is null.
 
@@ -28,7 +28,7 @@ def decoded_column(
         raise ValueError(f"mode={mode}: it is FAILFAST or PERMISSIVE")
     permissive = mode == "PERMISSIVE"
 
-    def decoded(value: bytes | None) -> dict[str, Any] | None:
+    def decoded(value: bytes | None) -> dict[str, object] | None:
         if value is None:
             return None
         try:
@@ -41,12 +41,12 @@ def decoded_column(
     return udf(decoded, type_, useArrow=False)(column)
 
 
-def encoded_column(column: Column | str, encode: Callable[[Mapping[str, Any]], bytes]) -> Column:
+def encoded_column(column: Column | str, encode: Callable[[Mapping[str, object]], bytes]) -> Column:
     """A column of what `encode` makes of structs, in Python workers; null where `column` is null."""
     from pyspark.sql.functions import udf
     from pyspark.sql.types import BinaryType
 
-    def encoded(value: Any) -> bytes | None:
+    def encoded(value: object) -> bytes | None:
         return None if value is None else encode(_without_rows(value))
 
     return udf(encoded, BinaryType(), useArrow=False)(column)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from kbroker.security.jaas import BadJaas, parse_jaas
 
 from .options import OptionError
 
-Settings = dict[str, Any]
+Settings = dict[str, object]
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +265,7 @@ def _store(name: str, value: str, kafka: Mapping[str, str]) -> Settings:
     return dict.fromkeys(ours, value)
 
 
-def made(kind: Callable[[Settings], Any], chosen: Settings) -> Any:
+def made(kind: Callable[[Settings], T], chosen: Settings) -> T:
     """Make a client of confluent-kafka: quiet, so that failures speak through Spark.
 
     Parameters: `kind` is its class. Settings that only another kind understands do no harm.

@@ -62,7 +62,7 @@ def parse(text: str) -> Offsets:
     Raises:
         ValueError: it is something else.
     """
-    value = read_json(text)
+    value: object = read_json(text)
     if not isinstance(value, dict) or not all(
         isinstance(partitions, dict)
         and all(isinstance(number, int) for number in partitions.values())

@@ -330,7 +330,7 @@ def _topics(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _assigned(value: str) -> frozenset[TopicPartition]:
     try:
-        read = read_json(value)
+        read: Any = read_json(value)
         found = frozenset((topic, int(each)) for topic, all_ in read.items() for each in all_)
     except (ValueError, AttributeError, TypeError):
         found = frozenset()

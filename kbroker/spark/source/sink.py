@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql import datasource
@@ -41,7 +41,8 @@ _TYPES: dict[str, tuple[DataType, ...]] = {
 }
 
 Header = tuple[str, bytes | None]
-_NO_MORE: dict[str, Any] = {}
+T = TypeVar("T")
+_NO_MORE: dict[str, object] = {}
 
 
 class DeliveryError(Exception):
@@ -161,17 +162,17 @@ class Sending:
         self._producer.poll(0)
         self._raise_failure()
 
-    def _produce_patiently(self, *arguments: Any, **more: Any) -> None:
+    def _produce_patiently(self, topic: str, *arguments: object, **more: object) -> None:
         """The producer's queue is full: wait for room."""
         while True:
             self._producer.poll(FULL_SECONDS)
             self._raise_failure()
             try:
-                self._producer.produce(*arguments, **more)
+                self._producer.produce(topic, *arguments, **more)
             except BufferError:
                 continue
             except KafkaException as error:
-                raise _refused(arguments[0], error) from None
+                raise _refused(topic, error) from None
             return
 
     def finish(self) -> Written:
@@ -231,7 +232,7 @@ def of_row(row: Any) -> OutgoingRecord:
     )
 
 
-def _bytes(value: Any) -> Any:
+def _bytes(value: T | bytearray) -> T | bytes:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
@@ -260,7 +261,7 @@ class RowStreamWriter(DataSourceStreamWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[object]) -> Written:
         """One task of a batch."""
         sending = Sending(self.options)
         sending.send(map(of_row, iterator))

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Checkpointed = dict[str, Any]
+Checkpointed = dict[str, dict[str, int]]
 """Offsets as Spark keeps them: `offsets.to_json`."""
 
 
@@ -119,7 +119,7 @@ class _StreamReader(DataSourceStreamReader):
         if self._commits is not None:
             self._commits.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # Tasks get the options; clients stay where they are.
         return self.__dict__ | {"_cluster": None, "_commits": None}
 

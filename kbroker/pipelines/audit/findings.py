@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from kbroker.client.ndjson import bytes_field
 
@@ -61,7 +60,7 @@ class Finding:
         key = "" if self.key is None else f" (key {shown(self.key)})"
         return f"{self.kind}: {place}: {self.what}{key}"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The finding as JSON says it."""
         return {
             "kind": str(self.kind),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kbroker.spark.avro import Decoder, spark_type
+from kbroker.spark.avro import Decoder, Parsed, Schema, spark_type
 from kbroker.spark.schema_registry import header_of, split_header
 
 from .commits import LakeError
@@ -39,14 +39,14 @@ class AvroWriters:
         """See `Writers`."""
         return split_header(self._header + value)[0]
 
-    def schema(self, writer: int) -> Any:
+    def schema(self, writer: int) -> Parsed:
         """See `Writers`."""
         return self._decoder.schema(writer)
 
-    def type_of(self, schema: Any) -> DataType:
+    def type_of(self, schema: Schema) -> DataType:
         """See `Writers`."""
         return spark_type(schema)
 
-    def decode(self, value: bytes) -> dict[str, Any]:
+    def decode(self, value: bytes) -> dict[str, object]:
         """See `Writers`."""
         return self._decoder.decode(self._header + value)

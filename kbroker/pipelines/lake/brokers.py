@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.spark.source.client import settings
 from kbroker.spark.source.options import SECURITY
+
+if TYPE_CHECKING:
+    import logging
 
 _TIMEOUT_S = 5.0
 
@@ -79,12 +82,12 @@ class Brokers:
         return f"{self._bootstrap} does not answer: {error.args[0].str()}"
 
 
-def as_kafka_writes(topic_id: Any) -> str:
+def as_kafka_writes(topic_id: object) -> str:
     """A topic id in Kafka's own form, the alphabet of URLs; librdkafka's has slashes."""
     return str(topic_id).replace("+", "-").replace("/", "_")
 
 
-def client_settings(options: Mapping[str, str]) -> dict[str, Any]:
+def client_settings(options: Mapping[str, str]) -> dict[str, object]:
     """librdkafka's settings for a source's ``kafka.`` options about security. Raises OptionError."""
     kafka = {
         name.removeprefix("kafka."): value
@@ -94,7 +97,7 @@ def client_settings(options: Mapping[str, str]) -> dict[str, Any]:
     return settings({name: value for name, value in kafka.items() if name.startswith(SECURITY)})
 
 
-def _silent() -> Any:
+def _silent() -> logging.Logger:
     import logging
 
     logger = logging.getLogger("kbroker.pipelines.lake.brokers")

@@ -11,7 +11,7 @@ do then. A struct gets fields, ``void`` gets a type, and what does not fit is po
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def struct(fields: Iterable[Struct] = ()) -> Struct:
     return {"type": "struct", "fields": list(fields)}
 
 
-def grown(schema: Struct, values: Iterable[dict[str, Any]]) -> Struct:
+def grown(schema: Struct, values: Iterable[Mapping[str, object]]) -> Struct:
     """The schema of a topic with what is new in values: new fields, types for void ones.
 
     Returns the schema itself, unchanged, when there is nothing new or it would get too large.
@@ -127,7 +127,7 @@ def why_not(value: bytes, schema: Struct, *, may_grow: bool) -> str:
     return next(misfits, "not readable with the fields of this topic")
 
 
-def _misfits(value: Any, kind: Type, path: str, may_grow: bool) -> Iterator[str]:
+def _misfits(value: object, kind: Type, path: str, may_grow: bool) -> Iterator[str]:
     """What in a value does not fit its type."""
     if value is None or kind == VOID:
         return
@@ -152,7 +152,7 @@ def _misfits(value: Any, kind: Type, path: str, may_grow: bool) -> Iterator[str]
         yield f"{path}: {_said(value)} where {_kind_said(kind)} is kept"
 
 
-def _fits(value: Any, kind: str) -> bool:
+def _fits(value: object, kind: str) -> bool:
     if kind in _INTEGERS:
         limit = _INTEGERS[kind]
         return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
@@ -256,7 +256,7 @@ def _count(schema: Struct) -> int:
     return sum(len(each.get("fields", ())) for each in _parts(schema) if isinstance(each, dict))
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     """A value in a message: short, and with its kind."""
     if isinstance(value, dict):
         return "an object"
@@ -274,7 +274,7 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word} is no JSON value")
 
 
-def _pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _pairs(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker.spark.protobuf import Decoder, MessageType, Writer, spark_type, split_writer
 
@@ -33,6 +33,6 @@ class ProtobufWriters:
         """See `Writers`."""
         return spark_type(schema)
 
-    def decode(self, value: bytes) -> dict[str, Any]:
+    def decode(self, value: bytes) -> dict[str, object]:
         """See `Writers`."""
         return self._decoder.decode(value)

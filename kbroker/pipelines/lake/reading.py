@@ -196,7 +196,7 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
-def _with_maps(value: Any, kind: pa.DataType) -> Any:
+def _with_maps(value: Any, kind: pa.DataType) -> object:
     """A value with its maps as objects of JSON have them: pyarrow has pairs there."""
     if value is None:
         return None
@@ -209,23 +209,23 @@ def _with_maps(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     """A key of a map as JSON has it: true and not True."""
     return key if isinstance(key, str) else json.dumps(key, default=str).strip('"')
 
 
-def _as_json(row: dict[str, Any]) -> bytes:
+def _as_json(row: dict[str, object]) -> bytes:
     fields = {name: value for name, value in row.items() if value is not None}
     return json.dumps(_without_nulls(fields), ensure_ascii=False, default=_as_text).encode()
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: object) -> object:
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: object) -> object:
     """What JSON has no word for; bytes as Avro's JSON has them."""
     if isinstance(value, bytes):
         return value.decode("latin-1")

@@ -39,7 +39,7 @@ _PASSING = (
 )
 """What Java and C clients say when a broker is away for a while."""
 
-Tell = Callable[[str, dict[str, Any]], None]
+Tell = Callable[[str, dict[str, object]], None]
 """Gets each event: its name and what belongs to it."""
 
 
@@ -220,7 +220,7 @@ def _matching(pattern: str, names: list[str]) -> list[str]:
     return fnmatch.filter(names, pattern) if _is_pattern(pattern) else [pattern]
 
 
-def _new_progress(one: _Running) -> Iterator[dict[str, Any]]:
+def _new_progress(one: _Running) -> Iterator[dict[str, object]]:
     """What is new in the query's progress."""
     for progress in one.query.recentProgress:
         batch = int(progress["batchId"])

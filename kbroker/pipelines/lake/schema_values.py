@@ -46,7 +46,7 @@ class Writers(Protocol):
         """Spark's type for a schema. Raises SchemaError when it has none."""
         ...
 
-    def decode(self, value: bytes) -> dict[str, Any]:
+    def decode(self, value: bytes) -> dict[str, object]:
         """The fields of a value. Raises as `schema` does."""
         ...
 
@@ -135,7 +135,7 @@ class _Reader:
         """Whether a schema has fields that the lake's has not."""
         return fields.with_fields(self._schema, self.fields_of(writer)) != self._schema
 
-    def row(self, value: bytes) -> dict[str, Any]:
+    def row(self, value: bytes) -> dict[str, object]:
         """A value's fields by column. Raises as `fields_of` does."""
         decoded = self._writers.decode(value)
         columns = self._schema["fields"]
@@ -152,7 +152,7 @@ class _Reader:
         return why or f"schema {writer} has fields that cannot be added"
 
 
-def _decoded(reader: _Reader, may_grow: bool, value: bytes | None) -> dict[str, Any]:
+def _decoded(reader: _Reader, may_grow: bool, value: bytes | None) -> dict[str, object]:
     """A row of the payload's columns with the flags."""
     if value is None:
         return {BAD: False, NEW: False}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from . import fields
 from .fields import Struct, Type
@@ -13,7 +13,7 @@ from .layout import PAYLOAD_OF_RAW, RECORD
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 BAD, NEW = "__kbroker_bad", "__kbroker_new"
 """Columns: whether a value cannot be read, and whether it has what the schema does not know."""
@@ -111,7 +111,7 @@ class JsonValues:
         """See `Values`."""
         return partial(fields.why_not, schema=self.schema, may_grow=may_grow)
 
-    def _parsed_as(self) -> Any:
+    def _parsed_as(self) -> StructType:
         """What from_json reads: void as text, so that what comes there first is seen."""
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -185,7 +185,7 @@ def _without_number(value: Column) -> Column:
     return F.when(is_numbered, F.substring(value, fields.NUMBER_BYTES + 1, _END)).otherwise(value)
 
 
-def _objects(values: list[bytes]) -> list[dict[str, Any]]:
+def _objects(values: list[bytes]) -> list[dict[str, object]]:
     """The JSON objects among values."""
     found = []
     for value in values:
@@ -257,7 +257,7 @@ def _has_new_below(text: Column, kind: Struct) -> Column:
     return F.exists(values, lambda each: _has_new_below(each, kind["valueType"]))
 
 
-def _texts(names: Any) -> Any:
+def _texts(names: Iterable[str]) -> StructType:
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType([StructField(name, StringType()) for name in names])

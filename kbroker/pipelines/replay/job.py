@@ -53,7 +53,7 @@ class Order:
     committed: bool = True
     into_itself: bool = False
     progress: Path | None = None
-    asked: dict[str, Any] = field(default_factory=dict)
+    asked: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -39,8 +39,8 @@ class Journal:
     `offsets` are by partition of the target. Partitions are texts, as keys are in JSON.
     """
 
-    asked: dict[str, Any]
-    source: dict[str, Any]
+    asked: dict[str, object]
+    source: dict[str, object]
     producer_id: int
     epoch: int
     offsets: dict[str, int]
@@ -81,7 +81,7 @@ def locked(path: Path | None) -> Iterator[None]:
         raise ClientError(f"another replay is at work with {path}") from None
 
 
-def load(path: Path, asked: dict[str, Any]) -> Journal | None:
+def load(path: Path, asked: dict[str, object]) -> Journal | None:
     """What an earlier run left; None where there is no file.
 
     Raises ClientError for a file of another replay, or of none.
@@ -91,7 +91,7 @@ def load(path: Path, asked: dict[str, Any]) -> Journal | None:
     except FileNotFoundError:
         return None
     try:
-        fields = read_json(text)
+        fields: Any = read_json(text)
         if fields["version"] != VERSION:
             raise ValueError(f"version {fields['version']}")
         journal = Journal(**fields)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -17,6 +18,9 @@ from kbroker.protocol.records import NO_TIMESTAMP, Record
 from .merging import merge
 from .sources import Chunk, Chunks, by_partition, in_partition, of_partition
 from .window import Window
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 
 class LakeSource:
@@ -100,7 +104,7 @@ class LakeSource:
         return Window(first if position is None else Place(Kind.OFFSET, position), last)
 
 
-def _next_records(batches: Iterator[Any]) -> list[Record]:
+def _next_records(batches: Iterator[RecordBatch]) -> list[Record]:
     """The records of the next batch; empty at the end."""
     batch = next((each for each in batches if each.num_rows), None)
     if batch is None:
@@ -132,7 +136,7 @@ async def _one_after_the_other(streams: Sequence[Chunks]) -> Chunks:
             yield chunk
 
 
-def _lake_reading() -> Any:
+def _lake_reading() -> ModuleType:
     try:
         from kbroker.pipelines.lake import reading
     except ImportError as error:

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from queue import Empty, SimpleQueue
-from typing import Any, TextIO
+from typing import TextIO
 
 
 class Parent:
@@ -25,7 +25,7 @@ class Parent:
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def emit(self, event: str, **fields: Any) -> None:
+    def emit(self, event: str, **fields: object) -> None:
         """Send one event; safe from any thread."""
         with self._lock:
             self._events.write(json.dumps({"event": event, **fields}) + "\n")

@@ -20,7 +20,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,6 +28,10 @@ from pyspark.sql import functions as F
 from kbroker.spark import session
 
 from .child import Parent
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.streaming import StreamingQuery
 
 DEPARTURE_SCHEMA = "carrier string, origin string, time_hour string, hour int, dep_delay int"
 WEATHER_SCHEMA = "origin string, time_hour string, precip double"
@@ -98,7 +102,7 @@ def _joined(departures: DataFrame, weather: DataFrame) -> DataFrame:
     )
 
 
-def _figures(weather: str) -> Any:
+def _figures(weather: str) -> Column:
     """The departure-delay figures of the flights in one kind of weather, as one struct."""
     chosen = F.lit(True) if weather == "all" else F.col("weather") == weather
     delay = F.when(chosen, F.col("dep_delay"))
@@ -141,7 +145,7 @@ def _write_hours(arguments: argparse.Namespace, spark: SparkSession, weather: Da
 class _Batches:
     """Hands each micro-batch's progress on, once."""
 
-    def __init__(self, query: Any, parent: Parent) -> None:
+    def __init__(self, query: StreamingQuery, parent: Parent) -> None:
         self._query = query
         self._parent = parent
         self._reported = 0

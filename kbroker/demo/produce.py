@@ -13,10 +13,14 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 from . import data
 from .child import Parent
+
+if TYPE_CHECKING:
+    from kafka import KafkaProducer
+    from kafka.producer.future import FutureRecordMetadata
 
 _CHUNK_RECORDS = 500
 _CHUNKS_IN_FLIGHT = 40
@@ -47,7 +51,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _produce(arguments: argparse.Namespace, parent: Parent, producer: Any) -> None:
+def _produce(arguments: argparse.Namespace, parent: Parent, producer: KafkaProducer) -> None:
     files = data.locate()
     for count in _acknowledged(producer, arguments.weather, data.weather(files)):
         parent.emit("weather", records=count)
@@ -69,13 +73,15 @@ def _produce(arguments: argparse.Namespace, parent: Parent, producer: Any) -> No
     parent.emit("departures-complete")
 
 
-def _acknowledged(producer: Any, topic: str, messages: Iterator[data.Message]) -> Iterator[int]:
+def _acknowledged(
+    producer: KafkaProducer, topic: str, messages: Iterator[data.Message]
+) -> Iterator[int]:
     """Send all and yield, again and again, how many the broker has acknowledged so far.
 
     Raises:
         kafka.errors.KafkaError: a record could not be delivered.
     """
-    in_flight: deque[list[Any]] = deque()
+    in_flight: deque[list[FutureRecordMetadata]] = deque()
     acknowledged = 0
     while futures := [
         producer.send(topic, key=key, value=value, timestamp_ms=timestamp_ms)
@@ -93,7 +99,7 @@ def _acknowledged(producer: Any, topic: str, messages: Iterator[data.Message]) -
     yield acknowledged
 
 
-def _settle(futures: list[Any]) -> int:
+def _settle(futures: list[FutureRecordMetadata]) -> int:
     for future in futures:
         future.get()
     return len(futures)

@@ -6,9 +6,12 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import DemoError, truth
+
+if TYPE_CHECKING:
+    from kafka import KafkaConsumer, TopicPartition
 
 _PATIENCE_S = 60
 """How long a topic may deliver nothing before reading it back is given up."""
@@ -61,7 +64,7 @@ def _read(bootstrap: str, topic: str) -> Iterator[Record]:
         consumer.close()
 
 
-def _until(consumer: Any, ends: dict[Any, int]) -> Iterator[Record]:
+def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator[Record]:
     deadline = time.monotonic() + _PATIENCE_S
     while behind := [p for p, end in ends.items() if consumer.position(p) < end]:
         for partition, batch in consumer.poll(timeout_ms=500).items():

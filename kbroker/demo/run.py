@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from . import StartError, chart, data, readback, requirements, truth, verify
 from .folder import Folder, Note, Topics
@@ -46,7 +46,7 @@ class Demo:
         self.options = options
         self.console = Console(out)
         self.folder = Folder(options.folder)
-        self.summary: dict[str, Any] = {}
+        self.summary: dict[str, object] = {}
         """The result for machines, once there is one."""
         # The producer has a broker die under it: what kafka-python says to that is not news.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -223,7 +223,7 @@ class Demo:
             admin.close()
 
 
-def _measured(outcome: Outcome, seconds: float) -> dict[str, Any]:
+def _measured(outcome: Outcome, seconds: float) -> dict[str, object]:
     return {
         "rows": outcome.rows,
         "rows_per_second": round(outcome.rows_per_second),
@@ -234,6 +234,6 @@ def _measured(outcome: Outcome, seconds: float) -> dict[str, Any]:
     }
 
 
-def as_json(summary: dict[str, Any]) -> str:
+def as_json(summary: dict[str, object]) -> str:
     """The summary as one line."""
     return json.dumps(summary, ensure_ascii=False)

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-Identity = tuple[Any, ...]
+Identity = tuple[object, ...]
 """What makes a record this one and no other: the values of some of its columns."""
 Group = tuple[str, str, str]
 """UTC day, carrier, airport."""
@@ -126,7 +126,7 @@ def _tally(
     )
 
 
-def digest(key: str | None, timestamp_ms: int, values: dict[str, Any]) -> bytes:
+def digest(key: str | None, timestamp_ms: int, values: dict[str, object]) -> bytes:
     """Eight bytes that stand for a record: its key, its time, its columns in their order."""
     content = repr((key, timestamp_ms, *values.items()))
     return blake2b(content.encode(), digest_size=8).digest()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from . import truth
 from .readback import Record
 
 _EXAMPLES = 3
+G = TypeVar("G", bound=tuple[object, ...])
 
 
 @dataclass
@@ -73,8 +74,8 @@ def check_records(
 
 def check_figures(
     subject: str,
-    expected: Mapping[Any, Mapping[str, Any]],
-    found: Mapping[Any, Mapping[str, Any] | None],
+    expected: Mapping[G, Mapping[str, object]],
+    found: Mapping[G, Mapping[str, object] | None],
 ) -> Check:
     """Are the figures of every group the expected ones, with no group more or less?
 
@@ -92,7 +93,9 @@ def check_figures(
         elif group not in found:
             check.differences.append(f"group {name} is missing")
         elif found[group] != expected[group]:
-            check.differences.append(f"group {name}: {_first_difference(expected, found, group)}")
+            check.differences.append(
+                f"group {name}: {_first_difference(expected[group], found[group])}"
+            )
     return check
 
 
@@ -104,18 +107,17 @@ def check_late(late_rows: int) -> Check:
     return check
 
 
-def _count(figures: Mapping[str, Any]) -> int:
+def _count(figures: Mapping[str, object]) -> int:
     return sum(_count(value) if isinstance(value, Mapping) else 1 for value in figures.values())
 
 
-def _first_difference(expected: Any, found: Any, name: Any) -> str:
+def _first_difference(expected: object, found: object) -> str:
     """Where two nested dicts differ first, as ``rain delayed is 3, should be 4``."""
-    expected, found = expected[name], found[name]
     if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
         return f"is {found}, should be {expected}"
     for inner in sorted(expected.keys() | found.keys()):
         if inner not in expected or inner not in found:
             return f"{inner} is {'missing' if inner in expected else 'too many'}"
         if expected[inner] != found[inner]:
-            return f"{inner} {_first_difference(expected, found, inner)}"
+            return f"{inner} {_first_difference(expected[inner], found[inner])}"
     return "equal"

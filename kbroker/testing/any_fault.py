@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from .given import check_number
 from .rules import Faults
@@ -80,7 +80,7 @@ class AnyFault(Generic[R, Waited]):
         """Never answer, and keep the connection open."""
         return self._does(Effect.BLACKHOLE)
 
-    def _does(self, effect: Effect, **settings: Any) -> Self:
+    def _does(self, effect: Effect, **settings: object) -> Self:
         try:
             if self._rule.effect is not Effect.PASS:
                 raise ValueError(f"this is {self._rule} already; arm one more fault for the rest")

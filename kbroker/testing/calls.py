@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from .schedule import AnyRule, Effect
+
+if TYPE_CHECKING:
+    from kbroker.web.guard import Message
 
 WITH_SUBJECT = re.compile(r"/(?:subjects|config|mode|compatibility/subjects)/([^/]+)")
 """What a path begins with that names a subject."""
@@ -25,7 +27,7 @@ class Call(NamedTuple):
         return f"{self.method} {self.path}"
 
 
-def call_of(scope: Mapping[str, Any]) -> Call:
+def call_of(scope: Message) -> Call:
     """What an ASGI server says of a request."""
     raw = scope["raw_path"].decode("latin-1")
     named = WITH_SUBJECT.match(raw)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from kbroker.security.jaas import jaas_text
 from kbroker.security.protocols import SecurityProtocol
@@ -17,6 +17,9 @@ from kbroker.security.users import OAUTHBEARER, PLAIN
 from .credentials import TOKEN_SECONDS, Certificate
 
 _JAVA = "org.apache.kafka.common.security"
+
+Arguments: TypeAlias = dict[str, Any]
+"""Keyword arguments or settings of the clients of a library, which types them itself or not at all."""
 
 
 class AnyLogin(Protocol):
@@ -27,11 +30,11 @@ class AnyLogin(Protocol):
     @property
     def mechanism(self) -> str: ...
     @property
-    def kafka_python(self) -> dict[str, Any]: ...
+    def kafka_python(self) -> Arguments: ...
     @property
-    def aiokafka(self) -> dict[str, Any]: ...
+    def aiokafka(self) -> Arguments: ...
     @property
-    def confluent_kafka(self) -> dict[str, Any]: ...
+    def confluent_kafka(self) -> Arguments: ...
     @property
     def java(self) -> dict[str, str]: ...
 
@@ -45,15 +48,15 @@ class Login:
     mechanism: str
 
     @property
-    def kafka_python(self) -> dict[str, Any]:
+    def kafka_python(self) -> Arguments:
         return {"sasl_plain_username": self.name, "sasl_plain_password": self.password}
 
     @property
-    def aiokafka(self) -> dict[str, Any]:
+    def aiokafka(self) -> Arguments:
         return self.kafka_python
 
     @property
-    def confluent_kafka(self) -> dict[str, Any]:
+    def confluent_kafka(self) -> Arguments:
         return {"sasl.username": self.name, "sasl.password": self.password}
 
     @property
@@ -76,7 +79,7 @@ class TokenLogin:
         return OAUTHBEARER
 
     @property
-    def kafka_python(self) -> dict[str, Any]:
+    def kafka_python(self) -> Arguments:
         from kafka.net.sasl.oauth import AbstractTokenProvider
 
         class Provider(AbstractTokenProvider):  # type: ignore[misc]
@@ -86,7 +89,7 @@ class TokenLogin:
         return {"sasl_oauth_token_provider": Provider()}
 
     @property
-    def aiokafka(self) -> dict[str, Any]:
+    def aiokafka(self) -> Arguments:
         from aiokafka.abc import AbstractTokenProvider
 
         class Provider(AbstractTokenProvider):  # type: ignore[misc]
@@ -96,7 +99,7 @@ class TokenLogin:
         return {"sasl_oauth_token_provider": Provider()}
 
     @property
-    def confluent_kafka(self) -> dict[str, Any]:
+    def confluent_kafka(self) -> Arguments:
         return {"oauth_cb": lambda _: (self.token(), time.time() + TOKEN_SECONDS)}
 
     @property
@@ -143,17 +146,17 @@ class ClientSettings:
         return context
 
     @property
-    def kafka_python(self) -> dict[str, Any]:
+    def kafka_python(self) -> Arguments:
         """Keyword arguments of kafka-python's clients, from 3.0 on where tokens are shown."""
         return self._in_python() | ({} if self.login is None else self.login.kafka_python)
 
     @property
-    def aiokafka(self) -> dict[str, Any]:
+    def aiokafka(self) -> Arguments:
         """Keyword arguments of aiokafka's clients."""
         return self._in_python() | ({} if self.login is None else self.login.aiokafka)
 
-    def _in_python(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+    def _in_python(self) -> Arguments:
+        found: Arguments = {
             "bootstrap_servers": self.bootstrap_servers,
             "security_protocol": str(self.protocol),
         }
@@ -164,9 +167,9 @@ class ClientSettings:
         return found
 
     @property
-    def confluent_kafka(self) -> dict[str, Any]:
+    def confluent_kafka(self) -> Arguments:
         """The configuration of confluent-kafka, and of everything else on librdkafka."""
-        found: dict[str, Any] = self._in_words()
+        found: Arguments = self._in_words()
         if self.authority is not None:
             found["ssl.ca.pem"] = self.authority
         if self.certificate is not None:

@@ -14,9 +14,12 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .real_time import NS_PER_SECOND, wall_ns
+
+if TYPE_CHECKING:
+    from trustme import LeafCert
 
 OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
 CLIENT_HOST = "client.test"
@@ -66,7 +69,7 @@ class Certificates:
         )
 
 
-def _certificate(issued: Any) -> Certificate:
+def _certificate(issued: LeafCert) -> Certificate:
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
         NoEncryption,

@@ -12,7 +12,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
 
-from .rows import ERROR_FIELDS, error_field, structs
+from .rows import ERROR_FIELDS, S, error_field, structs
 
 ROWS_OF = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
@@ -73,21 +73,21 @@ UNKNOWN = {"base_offset", "offset", "timestamp", "high_watermark", "committed_of
 """What is -1 in a refusal."""
 
 
-def error_answer(key: int, request: Any, code: ErrorCode) -> Any:
+def error_answer(key: int, request: object, code: ErrorCode) -> Any:
     """The response that refuses all of `request` with `code`.
 
     Rows carry the error where the request has rows, the response as a whole where it has none.
     """
-    response = _mirror(messages.response_class(key), request, code)
+    response: Any = _mirror(messages.response_class(key), request, code)
     if hasattr(response, "error_code"):
         in_rows = any(error_field(row) for row in structs(response))
         response.error_code = ErrorCode.NONE if in_rows else code
     return response
 
 
-def _mirror(cls: type[Struct], request: Any, code: ErrorCode) -> Any:
+def _mirror(cls: type[S], request: object, code: ErrorCode) -> S:
     """A struct of class `cls` about the same things as `request`, with the error."""
-    made: Any = cls()
+    made = cls()
     for field in fields(cls):
         if field.name in ERROR_FIELDS:
             setattr(made, field.name, code)
@@ -101,18 +101,18 @@ def _mirror(cls: type[Struct], request: Any, code: ErrorCode) -> Any:
     return made
 
 
-def _row(cls: type[Struct], asked: Any, code: ErrorCode) -> Any:
+def _row(cls: type[S], asked: object, code: ErrorCode) -> S:
     if isinstance(asked, Struct):
         return _mirror(cls, asked, code)
     names = {field.name for field in fields(cls)}
     identity = next(name for name in IDENTITY if name in names)
-    row: Any = cls(**{identity: asked})
+    row = cls(**{identity: asked})
     for name in names.intersection(ERROR_FIELDS):
         setattr(row, name, code)
     return row
 
 
-def _rows(request: Any, field: str) -> list[Any]:
+def _rows(request: object, field: str) -> list[object]:
     for name in ROWS_OF.get(field, ()):
         found = getattr(request, name, None)
         if found and name == "dirs":  # AlterReplicaLogDirs: rows of folders, answered by topic
@@ -122,7 +122,7 @@ def _rows(request: Any, field: str) -> list[Any]:
     return []
 
 
-def _copy(made: Any, field: str, request: Any) -> None:
+def _copy(made: object, field: str, request: object) -> None:
     for name in SAME.get(field, (field,)):
         if hasattr(request, name):
             setattr(made, field, getattr(request, name))

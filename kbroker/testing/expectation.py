@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .kit import WAIT_SECONDS, KafkaRecord, Value, to_bytes
 
@@ -43,7 +43,7 @@ class Expectation:
         header = (name, to_bytes(value))
         return self._with(f"header {name}={value!r}", lambda each: header in each.headers)
 
-    def json(self, **fields: Any) -> Expectation:
+    def json(self, **fields: object) -> Expectation:
         """Its value is a JSON object with these fields, among others."""
         return self._with(f"JSON {fields}", lambda each: fields.items() <= _object(each).items())
 
@@ -72,7 +72,7 @@ class Expectation:
         return f"a record in {self.topic!r}" + (f" with {words}" if words else "")
 
 
-def _object(record: KafkaRecord) -> dict[str, Any]:
+def _object(record: KafkaRecord) -> dict[str, object]:
     try:
         value = record.json
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
@@ -27,9 +27,12 @@ from kbroker.schemas import CLIENT_ID as REGISTRY_CLIENT_ID
 
 from .error_answers import error_answer
 from .kit import CLIENT_ID
-from .rows import covered_rows, joined, set_errors, split
+from .rows import Row, covered_rows, joined, set_errors, split
 from .rules import Asked, Faults, Rule, asked_of
 from .schedule import Effect
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 
 class Asking(NamedTuple):
@@ -140,7 +143,7 @@ class FaultInjector:
             header.client_id or ""
         )
 
-    def _name_of_topic(self, topic_id: Any) -> str:
+    def _name_of_topic(self, topic_id: UUID) -> str:
         topic = self._node.cluster.topics_by_id.get(topic_id)
         return topic.name if topic else ""
 
@@ -214,14 +217,14 @@ class FaultInjector:
 
     # -- batches
 
-    def _break_batches(self, asked: Asked, message: Any) -> None:
+    def _break_batches(self, asked: Asked, message: object) -> None:
         """Let a rule break the batches of a Produce request or a Fetch response, if there are any."""
         rule = self._faults.take_batch(asked, lambda rule: bool(self._batches(rule, message)))
         if rule is not None:
             for row in self._batches(rule, message):
                 row.records = _flipped(row.records, rule.bit)
 
-    def _batches(self, rule: Rule, message: Any) -> list[Any]:
+    def _batches(self, rule: Rule, message: object) -> list[Row]:
         rows = covered_rows(message, rule.target, self._name_of_topic)
         return [row for row in rows if row.records]
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
@@ -73,7 +73,7 @@ class BrokerThread:
     def __init__(self) -> None:
         check_threads()
         self._process = os.getpid()
-        self._open: dict[Held[Any], Callable[[], None]] = {}
+        self._open: dict[object, Callable[[], None]] = {}
         """What is open, with what a forked child has to do about it."""
         _call_after_fork(weakref.WeakMethod(self._forked))
         self.ports: deque[int] = deque(maxlen=PORTS_REMEMBERED)
@@ -113,7 +113,7 @@ class BrokerThread:
         """True in the process that created the thread, False in its forked children."""
         return os.getpid() == self._process
 
-    def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         """Run an async function in the loop and return what it returns.
 
         Raises:
@@ -180,7 +180,7 @@ class BrokerThread:
 
         return self.call(start)
 
-    def wait_for_end(self, held: Held[Any], timeout: float) -> bool:
+    def wait_for_end(self, held: Held[T], timeout: float) -> bool:
         """Wait until what `hold` opened has ended by itself; False when it did not in time."""
 
         async def wait() -> bool:
@@ -190,7 +190,7 @@ class BrokerThread:
 
         return self.call(wait)
 
-    def abort(self, held: Held[Any]) -> None:
+    def abort(self, held: Held[T]) -> None:
         """End what `hold` opened where it is."""
 
         async def cancel() -> None:
@@ -199,7 +199,7 @@ class BrokerThread:
 
         self.call(cancel)
 
-    def let_go(self, held: Held[Any]) -> None:
+    def let_go(self, held: Held[T]) -> None:
         """Close what `hold` opened. Raises what it failed with, if it did."""
 
         async def release() -> None:

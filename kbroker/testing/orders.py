@@ -119,10 +119,10 @@ class Orders:
     def _produce(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: object = None,
+        key: object = None,
         partition: int | None = None,
-        headers: Iterable[tuple[str, Any]] = (),
+        headers: Iterable[tuple[str, object]] = (),
         timestamp: int | None = None,
     ) -> Answer:
         record = self._broker.produce(
@@ -193,9 +193,9 @@ class Orders:
     def _expect(
         self,
         topic: str,
-        key: Any = None,
-        value: Any = None,
-        json: Mapping[str, Any] | None = None,
+        key: object = None,
+        value: object = None,
+        json: Mapping[str, object] | None = None,
         timeout: float = WAIT_SECONDS,
     ) -> Answer:
         expected = self._broker.expect(topic)
@@ -247,10 +247,10 @@ class Orders:
             "now": lambda: {"ms": clock.now_ms()},
         }
 
-    def _fault(self, **words: Any) -> Answer:
+    def _fault(self, **words: object) -> Answer:
         return self._armed(rule_of(words))
 
-    def _registry_fault(self, **words: Any) -> Answer:
+    def _registry_fault(self, **words: object) -> Answer:
         rule = call_rule_of(words)
         if not self._broker.has_schema_registry:
             raise ValueError(NO_REGISTRY)
@@ -355,7 +355,7 @@ class Orders:
         found = self._broker.client(user, password=password, mechanism=mechanism, token=token)
         return {"properties": found.java, "authority": found.authority}
 
-    def _token(self, user: str, claims: Mapping[str, Any] | None = None) -> Answer:
+    def _token(self, user: str, claims: Mapping[str, object] | None = None) -> Answer:
         return {"token": self._broker.token(user, **(claims or {}))}
 
     def _allow(self, user: str, rights: Iterable[str]) -> Answer:
@@ -396,7 +396,7 @@ class Orders:
     def _open(
         self,
         topics: Mapping[str, int] | None = None,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         disk: bool = False,
         nodes: int = 1,
         tls: bool = False,
@@ -451,7 +451,7 @@ class Numbered(Generic[T]):
         return self._things[number]
 
 
-def _call(verb: Callable[..., Answer], words: Mapping[str, Any], name: str) -> Answer:
+def _call(verb: Callable[..., Answer], words: Mapping[str, object], name: str) -> Answer:
     try:
         bound = inspect.signature(verb).bind(**words)
     except TypeError as error:
@@ -463,7 +463,7 @@ def _silent(method: Callable[..., object]) -> Callable[..., Answer]:
     """The method as a verb whose answer says nothing but that it is done."""
 
     @functools.wraps(method)
-    def verb(*args: Any, **words: Any) -> Answer:
+    def verb(*args: object, **words: object) -> Answer:
         method(*args, **words)
         return {}
 
@@ -482,7 +482,7 @@ def _from_json(value: Any) -> Value:
     return found
 
 
-def _to_json(data: bytes | None) -> Any:
+def _to_json(data: bytes | None) -> object:
     """Bytes as text where they are UTF-8, else as {"base64": TEXT}."""
     if data is None:
         return None

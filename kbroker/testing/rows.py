@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode
@@ -22,6 +22,9 @@ GROUP_LISTS = ("groups", "groups_names", "coordinator_keys")
 RESOURCE_LISTS = ("resources",)
 ERROR_FIELDS = ("error_code", "partition_error_code")
 
+Row: TypeAlias = Any
+"""A struct of any message, or the plain name or number that stands for one."""
+S = TypeVar("S", bound=Struct)
 NameOf = Callable[[UUID], str]
 """Knows topics by their ids."""
 
@@ -34,17 +37,17 @@ class Criteria(Protocol):
     def covers_resource(self, resource: str) -> bool: ...
 
 
-def topic_rows(message: Any) -> list[Any]:
+def topic_rows(message: object) -> list[Row]:
     """The rows about topics of a request or response: structs, or plain names."""
     return _first_list(message, TOPIC_LISTS)[1]
 
 
-def partition_rows(row: Any) -> list[Any]:
+def partition_rows(row: Row) -> list[Row]:
     """The rows about partitions of a topic's row: structs, or plain numbers."""
     return _first_list(row, PARTITION_LISTS)[1]
 
 
-def _first_list(message: Any, names: Iterable[str]) -> tuple[str, list[Any]]:
+def _first_list(message: object, names: Iterable[str]) -> tuple[str, list[Row]]:
     for name in names:
         found = getattr(message, name, None)
         if found:
@@ -52,7 +55,7 @@ def _first_list(message: Any, names: Iterable[str]) -> tuple[str, list[Any]]:
     return "", []
 
 
-def topic_of(row: Any, name_of: NameOf) -> str:
+def topic_of(row: Row, name_of: NameOf) -> str:
     """The name of the topic that a row is about; the id stands for one that is not known."""
     if isinstance(row, str):
         return row
@@ -63,14 +66,14 @@ def topic_of(row: Any, name_of: NameOf) -> str:
     return name_of(topic_id) or (str(topic_id) if topic_id.int else "")
 
 
-def partition_of(row: Any) -> int:
+def partition_of(row: Row) -> int:
     """The number of the partition that a row is about."""
     if isinstance(row, int):
         return row
     return next(int(getattr(row, name)) for name in PARTITION_NAMES if hasattr(row, name))
 
 
-def partitions_of(message: Any, name_of: NameOf) -> dict[str, set[int]]:
+def partitions_of(message: object, name_of: NameOf) -> dict[str, set[int]]:
     """The topics of a message, with the partitions of each."""
     found: dict[str, set[int]] = {}
     for row in topic_rows(message):
@@ -80,22 +83,22 @@ def partitions_of(message: Any, name_of: NameOf) -> dict[str, set[int]]:
     return found
 
 
-def group_rows(message: Any) -> list[Any]:
+def group_rows(message: object) -> list[Row]:
     """The rows about groups: structs, or plain names."""
     return _first_list(message, GROUP_LISTS)[1]
 
 
-def group_of(row: Any) -> str:
+def group_of(row: Row) -> str:
     """The group that a row is about."""
     return row if isinstance(row, str) else str(getattr(row, "group_id", ""))
 
 
-def resources_of(message: Any) -> set[str]:
+def resources_of(message: object) -> set[str]:
     """The topics, nodes or groups whose settings a message is about."""
     return {row.resource_name for row in _first_list(message, RESOURCE_LISTS)[1]}
 
 
-def covered_rows(message: Any, criteria: Criteria, name_of: NameOf) -> list[Any]:
+def covered_rows(message: object, criteria: Criteria, name_of: NameOf) -> list[Row]:
     """The rows about partitions that are meant."""
     return [
         row
@@ -108,7 +111,7 @@ def covered_rows(message: Any, criteria: Criteria, name_of: NameOf) -> list[Any]
 # -- two messages of one, and back
 
 
-def split(request: Any, criteria: Criteria, name_of: NameOf) -> tuple[Any | None, Any]:
+def split(request: S, criteria: Criteria, name_of: NameOf) -> tuple[S | None, S]:
     """The request about what is not meant (None: there is nothing), and the one about what is."""
     name, rows = _first_list(request, (*TOPIC_LISTS, *GROUP_LISTS, *RESOURCE_LISTS))
     meant, others = [], []
@@ -122,8 +125,8 @@ def split(request: Any, criteria: Criteria, name_of: NameOf) -> tuple[Any | None
 
 
 def _split_row(
-    name: str, row: Any, criteria: Criteria, name_of: NameOf
-) -> tuple[list[Any], list[Any]]:
+    name: str, row: Row, criteria: Criteria, name_of: NameOf
+) -> tuple[list[Row], list[Row]]:
     if name in GROUP_LISTS:
         return _either(row, criteria.covers_group(group_of(row)))
     if name in RESOURCE_LISTS:
@@ -139,17 +142,17 @@ def _split_row(
     return [_with(row, partitions_name, inside)], [_with(row, partitions_name, outside)]
 
 
-def _either(row: Any, is_meant: bool) -> tuple[list[Any], list[Any]]:
+def _either(row: Row, is_meant: bool) -> tuple[list[Row], list[Row]]:
     return ([row], []) if is_meant else ([], [row])
 
 
-def _with(message: Any, name: str, value: Any) -> Any:
+def _with(message: S, name: str, value: object) -> S:
     """A copy of a message with one field changed."""
     values = {each.name: getattr(message, each.name) for each in fields(type(message))}
     return type(message)(**{**values, name: value})
 
 
-def joined(response: Any, other: Any) -> Any:
+def joined(response: S, other: Struct) -> S:
     """One response of two that are about different rows."""
     for field in _lists(response):
         mine, more = getattr(response, field) or [], getattr(other, field) or []
@@ -157,7 +160,7 @@ def joined(response: Any, other: Any) -> Any:
     return response
 
 
-def _took_in(mine: list[Any], row: Any) -> bool:
+def _took_in(mine: list[Row], row: Row) -> bool:
     """Whether a row about a topic was taken into the one that is there about the same topic."""
     name, partitions = _first_list(row, PARTITION_LISTS)
     for known in mine if partitions else ():
@@ -167,27 +170,27 @@ def _took_in(mine: list[Any], row: Any) -> bool:
     return False
 
 
-def _lists(message: Any) -> list[str]:
+def _lists(message: Struct) -> list[str]:
     """The fields of a message that are lists of rows."""
     declared = fields(type(message))
     return [field.name for field in declared if field.array and isinstance(field.kind, type)]
 
 
-def set_errors(response: Any, code: ErrorCode, rows: list[Any]) -> None:
+def set_errors(response: Struct, code: ErrorCode, rows: list[Row]) -> None:
     """Put the error into these rows, or into all places when there are none."""
     for row in rows or [response, *structs(response)]:
         if name := error_field(row):
             setattr(row, name, code)
 
 
-def error_field(row: Any) -> str:
+def error_field(row: Row) -> str:
     """Where a row says its error; "" when it cannot."""
     return next((name for name in ERROR_FIELDS if hasattr(row, name)), "")
 
 
-def structs(message: Struct) -> list[Any]:
+def structs(message: Struct) -> list[Row]:
     """All rows of a message, and the rows of these."""
-    found: list[Any] = []
+    found: list[Row] = []
     for field in _lists(message):
         for row in getattr(message, field) or ():
             found += [row, *structs(row)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import trio
 
@@ -25,7 +24,7 @@ class ShownBroker:
         self._numbers = itertools.count(1)
         self._numbered: dict[AnyRule, int] = {}
 
-    def faults(self) -> list[dict[str, Any]]:
+    def faults(self) -> list[dict[str, object]]:
         """Those that are armed."""
         armed = tuple(self._broker.faults.rules)
         known = self._numbered
@@ -35,7 +34,7 @@ class ShownBroker:
             for rule, number in self._numbered.items()
         ]
 
-    def clocks(self) -> dict[str, Any]:
+    def clocks(self) -> dict[str, object]:
         """How they stand."""
         clock = self._broker.clock.movable
         log, coordinator = clock.readings()

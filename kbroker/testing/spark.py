@@ -84,7 +84,7 @@ class KafkaUtils:
             from kafka.serializer import Serializer
 
             class Text(Serializer):  # type: ignore[misc]
-                def serialize(self, *place_and_data: Any) -> bytes | None:
+                def serialize(self, *place_and_data: object) -> bytes | None:
                     return _bytes(place_and_data[-1])
 
             self._producer = KafkaProducer(
@@ -122,7 +122,7 @@ class KafkaUtils:
         for name in topic_names:
             _but_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, self.kbroker.delete_topic, name)
 
-    def send_messages(self, topic: str, messages: Iterable[tuple[Any, Any]]) -> None:
+    def send_messages(self, topic: str, messages: Iterable[tuple[object, object]]) -> None:
         """Append records, each a key and a value, as text; returns when all are acknowledged."""
         for key, value in messages:
             self.kbroker.produce(topic, _bytes(value), key=_bytes(key))
@@ -133,7 +133,7 @@ class KafkaUtils:
         topic: str,
         key_deserializer: str = "STRING",
         value_deserializer: str = "STRING",
-    ) -> dict[Any, Any]:
+    ) -> dict[object, object]:
         """What Spark reads from a topic: the last value of each key.
 
         Parameters: the deserializers are types of Spark's SQL, to which keys and values are cast.
@@ -155,8 +155,8 @@ class KafkaUtils:
 
     def assert_eventually(
         self,
-        result_func: Callable[[], Any],
-        expected: Any,
+        result_func: Callable[[], object],
+        expected: object,
         timeout: float = TIMEOUT_SECONDS,
         interval: float = INTERVAL_SECONDS,
     ) -> None:
@@ -191,11 +191,11 @@ class KafkaUtils:
             time.sleep(interval)
 
 
-def _bytes(value: Any) -> bytes | None:
+def _bytes(value: object) -> bytes | None:
     return value if value is None or isinstance(value, bytes) else str(value).encode()
 
 
-def _but_for(code: ErrorCode, call: Callable[..., None], *arguments: Any) -> None:
+def _but_for(code: ErrorCode, call: Callable[..., None], *arguments: object) -> None:
     """Call it, and mind no error of this code."""
     try:
         call(*arguments)

@@ -23,6 +23,8 @@ AREAS = ("kbroker", "protocol", "storage", "coordinator")
 BESIDE = ("tests", "compat-tests", "benchmarks", "examples")
 """Folders with Python that is not installed."""
 FUNCTION_LINES_MAX = 70
+# Uses of `Any` per 1,000 lines of installed modules: each one hides mistakes from the type checker.
+ANY_PER_1000_LINES_MAX = 5.0
 
 FOUND_BY_PYSPARK = Path("kbroker/spark/found")
 """It is a package of its own, because PySpark looks for names that begin with `pyspark_`."""
@@ -134,6 +136,22 @@ def test_no_function_is_longer_than_a_screen() -> None:
     found = {name: too_long(path.read_text()) for name, path in files.items()}
     assert len(found) > 700
     assert {name: functions for name, functions in found.items() if functions} == {}
+
+
+def any_per_1000_lines(texts: Collection[str]) -> float:
+    """Return the number of times that modules mention `Any`, per 1,000 of their lines."""
+    uses = sum(len(re.findall(r"\bAny\b", text)) for text in texts)
+    return 1000 * uses / sum(len(text.splitlines()) for text in texts)
+
+
+def test_few_types_are_any() -> None:
+    assert any_per_1000_lines([each.read_text() for each in sources()]) < ANY_PER_1000_LINES_MAX
+
+
+def test_each_use_of_any_is_counted() -> None:
+    typed, untyped = "x: int = 1\n" * 4, "def anything(x: Any) -> dict[str, Any]: ...\n"
+    assert any_per_1000_lines([typed, untyped]) == 400
+    assert any_per_1000_lines([typed]) == 0
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbroker.broker import Broker, open_broker
 from kbroker.config import BrokerConfig
+from kbroker.coordinator import GroupCoordinator
 from kbroker.coordinator.common.records import offset_record
 from kbroker.net.server import Listener
 from kbroker.protocol.group_metadata import OffsetCommitValue
@@ -87,7 +88,7 @@ async def measure_commits(folder: str) -> float:
                 topic_id=ZERO_UUID,
             )
             record = offset_record(f"group-{number % 50}", "topic", number % OFFSETS, value)
-            batch = encode_batch([Record(record.key, record.value, 0)])
+            batch = encode_batch([Record(*GroupCoordinator.serde.encode(record), 0)])
             replica.append(memoryview(batch), read_header(batch), 0)
             if number % 1000 == 0:
                 await trio.lowlevel.checkpoint()

@@ -26,9 +26,9 @@ from kbroker.protocol.share_state_log import (
     SNAPSHOT_KIND,
     SharePartition,
     decode_key,
-    decode_snapshot,
-    decode_update,
+    decode_value,
 )
+from kbroker.protocol.versioned import version_of
 
 CLIENT = "share state"
 TOPIC, GROUP, PARTITIONS = "orders", "queue", 3
@@ -94,11 +94,12 @@ class Side:
 def shown(key: Any, value: Any) -> tuple[Any, ...]:
     decoded = decode_key(key)
     assert decoded is not None
-    kind, share = decoded
+    kind = version_of(key)
     if value is None:
-        return share.group_id, kind, share.partition, None
-    found = decode_snapshot(value) if kind == SNAPSHOT_KIND else decode_update(value)
-    return share.group_id, kind, share.partition, plain(found)
+        return decoded.group_id, kind, decoded.partition, None
+    found = decode_value(decoded, value)
+    assert isinstance(found, Struct)
+    return decoded.group_id, kind, decoded.partition, plain(found)
 
 
 def plain(value: Struct) -> dict[str, Any]:

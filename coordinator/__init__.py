@@ -4,10 +4,10 @@ from .common.assignor import TopicShape
 from .common.events import some_of
 from .common.memory import GroupMemory, MemoryLimit
 from .common.placement import hash_partition
+from .common.record import CoordinatorRecord
 from .common.result import (
     Answer,
     ClientInfo,
-    CoordinatorRecord,
     Event,
     Now,
     Parked,

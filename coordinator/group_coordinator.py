@@ -44,7 +44,6 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatRequest,
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.share_state_log import SharePartition
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
@@ -54,6 +53,7 @@ from .classic.groups import ClassicGroups
 from .classic.rebalance import Rebalances, note
 from .common.memory import GroupMemory, MemoryLimit, ShardMemory
 from .common.modern_group import Target
+from .common.record import OFFSETS_SERDE, CoordinatorRecord
 from .common.result import Answer, ClientInfo, Now, Parked, Pieces, Result, append_error
 from .common.settings import (
     ConsumerGroupSettings,
@@ -114,6 +114,8 @@ class GroupCoordinator:
       memory: Limits that the coordinators of a node share; none by default.
       new_uuid: Where member ids come from; tests give a counter.
     """
+
+    serde = OFFSETS_SERDE
 
     def __init__(
         self,
@@ -543,13 +545,14 @@ class GroupCoordinator:
 
     # -- life
 
-    def replay(self, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER_ID) -> None:
+    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition, in log order, at start-up and after an append.
 
-        `producer_id` is that of a transactional batch. Raises DecodeError for bytes that are no
-        record of `__consumer_offsets`.
+        Args:
+            record: As it was made, or as `serde` decodes it.
+            producer_id: That of a transactional batch.
         """
-        replay(self._state, key, value, producer_id)
+        replay(self._state, record, producer_id)
 
     def groups_in_transaction(self, producer_id: int) -> Collection[str]:
         """The groups in which a producer has committed offsets that are pending."""

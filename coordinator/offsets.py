@@ -27,8 +27,9 @@ from .classic.rebalance import Rebalances, note_deleted
 from .common.memory import group_bytes, offset_bytes
 from .common.offset_checks import Check, always
 from .common.pending import Place
+from .common.record import CoordinatorRecord
 from .common.records import offset_record, offset_tombstone
-from .common.result import CoordinatorRecord, Now, Pieces, Result, append_error
+from .common.result import Now, Pieces, Result, append_error
 from .common.settings import GroupSettings
 from .common.shapes import (
     commit_refused,
@@ -263,14 +264,16 @@ class Offsets:
         partition = item.partition
         at_ms = partition.commit_timestamp
         keep_ms = request.retention_time_ms
+        expires = keep_ms != -1
         return OffsetCommitValue(
             offset=partition.committed_offset,
-            leader_epoch=partition.committed_leader_epoch,
+            leader_epoch=-1 if expires else partition.committed_leader_epoch,
             metadata=metadata,
             commit_timestamp=now.log_ms if at_ms == -1 else at_ms,
             # A retention time of its own is honoured for clients that still send one (KIP-211).
-            expire_timestamp=-1 if keep_ms == -1 else min(now.log_ms + keep_ms, FOR_EVER_MS),
-            topic_id=item.topic_id,
+            # Version 1 of the value is the only one that has it, and has no epoch and no topic ID.
+            expire_timestamp=min(now.log_ms + keep_ms, FOR_EVER_MS) if expires else -1,
+            topic_id=ZERO_UUID if expires else item.topic_id,
         )
 
     # -- fetch

@@ -10,45 +10,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from kbroker.protocol import (
+    consumer_group_metadata,
+    share_group_metadata,
+    streams_group_metadata,
+)
 from kbroker.protocol.group_metadata import (
     GroupMetadataKey,
+    GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
-    decode_group_metadata,
-    decode_key,
-    decode_offset_commit,
 )
-from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic.replay import replay_group
 from .common.memory import group_bytes, offset_bytes
 from .common.pending import Ended, Place
+from .common.record import CoordinatorRecord
 from .consumer.replay import replay_consumer_group
 from .share.replay import replay_share_group
 from .state import OFFSETS_AT_ONCE, ShardState
 from .streams.replay import replay_streams_group
 
 
-def replay(
-    state: ShardState, key: Buffer, value: Buffer | None, producer_id: int = NO_PRODUCER_ID
-) -> None:
-    """Apply one record; a kind of record that is not known is passed over.
-
-    Raises DecodeError for bytes that are no record of `__consumer_offsets`.
-    """
-    entry = decode_key(key)
-    if isinstance(entry, OffsetCommitKey):
-        offset = None if value is None else decode_offset_commit(value)
-        replay_offset(state, entry, offset, producer_id)
-        return
-    if isinstance(entry, GroupMetadataKey):
-        replay_group(state, entry.group, None if value is None else decode_group_metadata(value))
-    elif not replay_consumer_group(state, key, value) and not replay_streams_group(
-        state, key, value
-    ):
+def replay(state: ShardState, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
+    """Apply one record. `producer_id` is that of a transactional batch."""
+    key, value = record.key, record.value
+    if isinstance(key, OffsetCommitKey):
+        assert value is None or isinstance(value, OffsetCommitValue)
+        replay_offset(state, key, value, producer_id)
+    elif isinstance(key, GroupMetadataKey):
+        assert value is None or isinstance(value, GroupMetadataValue)
+        replay_group(state, key.group, value)
+    elif isinstance(key, consumer_group_metadata.Key):
+        replay_consumer_group(state, key, value)
+    elif isinstance(key, streams_group_metadata.Key):
+        replay_streams_group(state, key, value)
+    elif isinstance(key, share_group_metadata.Key):
         replay_share_group(state, key, value)
-    state.memory.replay(key, value)
+    if not isinstance(key, OffsetCommitKey):
+        state.memory.replay(record)
 
 
 def replay_offset(

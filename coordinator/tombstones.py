@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .common.record import CoordinatorRecord
 from .common.records import group_tombstone
-from .common.result import CoordinatorRecord
 from .consumer.group import ConsumerGroup
 from .consumer.records import group_tombstones
 from .share.group import ShareGroup

@@ -17,9 +17,11 @@ with the tagged fields of later releases, which older ones pass over.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from .schema import ZERO_UUID, Int8, Int32, Int64, Uuid, message, wire
 from .schema import struct as nested
-from .versioned import RecordKinds
+from .versioned import RecordKinds, UnreadValue
 
 VALUE_VERSION = 0
 
@@ -167,7 +169,25 @@ class ConsumerGroupRegularExpressionValue:
     timestamp: Int64
 
 
-_KINDS = RecordKinds(
+Key: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+Value: TypeAlias = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+
+KINDS: RecordKinds[Key, Value] = RecordKinds(
     {
         3: ConsumerGroupMetadataKey,
         4: ConsumerGroupPartitionMetadataKey,
@@ -179,7 +199,7 @@ _KINDS = RecordKinds(
     },
     {
         ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
-        ConsumerGroupPartitionMetadataKey: None,
+        ConsumerGroupPartitionMetadataKey: UnreadValue,
         ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
         ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
         ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
@@ -188,5 +208,5 @@ _KINDS = RecordKinds(
     },
     VALUE_VERSION,
 )
-encode_key, encode_value = _KINDS.encode_key, _KINDS.encode_value
-decode_key, decode_value = _KINDS.decode_key, _KINDS.decode_value
+encode_key, encode_value = KINDS.encode_key, KINDS.encode_value
+decode_key, decode_value = KINDS.decode_key, KINDS.decode_value

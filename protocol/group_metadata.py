@@ -22,7 +22,7 @@ from .compile import decode
 from .primitives import Buffer, DecodeError
 from .schema import ZERO_UUID, Int32, Int64, Uuid, message, wire
 from .schema import struct as nested
-from .versioned import VERSION_SIZE, decode_versioned, encode_versioned, version_of
+from .versioned import VERSION_SIZE, RecordKinds, decode_versioned, encode_versioned, version_of
 
 OFFSET_COMMIT_KEY_VERSION = 1
 OFFSET_COMMIT_VALUE_VERSION = 4
@@ -91,17 +91,6 @@ Key: TypeAlias = OffsetCommitKey | GroupMetadataKey
 Value: TypeAlias = OffsetCommitValue | GroupMetadataValue
 
 
-def encode_key(key: Key) -> bytes:
-    """The key of a record, with its kind in front.
-
-    Raises:
-        EncodeError: a field does not fit (a group or topic name of more than 32767 bytes).
-    """
-    if isinstance(key, OffsetCommitKey):
-        return encode_versioned(key, OFFSET_COMMIT_KEY_VERSION)
-    return encode_versioned(key, GROUP_METADATA_KEY_VERSION)
-
-
 def encode_value(value: Value, version: int | None = None) -> bytes:
     """The value of a record, with its version in front.
 
@@ -121,20 +110,6 @@ def encode_value(value: Value, version: int | None = None) -> bytes:
     return encode_versioned(value, version)
 
 
-def decode_key(buffer: Buffer) -> Key | None:
-    """The key of a record; None for a kind of record that this module does not know.
-
-    Raises:
-        DecodeError: the bytes are no key.
-    """
-    version = version_of(buffer)
-    if version in (0, OFFSET_COMMIT_KEY_VERSION):
-        return decode_versioned(OffsetCommitKey, buffer)
-    if version == GROUP_METADATA_KEY_VERSION:
-        return decode_versioned(GroupMetadataKey, buffer)
-    return None
-
-
 def decode_offset_commit(buffer: Buffer) -> OffsetCommitValue:
     """The value under an `OffsetCommitKey`. Raises DecodeError, for unknown versions too."""
     return decode_versioned(OffsetCommitValue, buffer)
@@ -143,6 +118,25 @@ def decode_offset_commit(buffer: Buffer) -> OffsetCommitValue:
 def decode_group_metadata(buffer: Buffer) -> GroupMetadataValue:
     """The value under a `GroupMetadataKey`. Raises DecodeError, for unknown versions too."""
     return decode_versioned(GroupMetadataValue, buffer)
+
+
+class _ClassicKinds(RecordKinds[Key, Value]):
+    """Records of offsets and classic groups, whose values have different versions."""
+
+    def encode_value(self, value: Value) -> bytes:
+        return encode_value(value)
+
+
+KINDS = _ClassicKinds(
+    {
+        0: OffsetCommitKey,
+        OFFSET_COMMIT_KEY_VERSION: OffsetCommitKey,
+        GROUP_METADATA_KEY_VERSION: GroupMetadataKey,
+    },
+    {OffsetCommitKey: OffsetCommitValue, GroupMetadataKey: GroupMetadataValue},
+    GROUP_METADATA_VALUE_VERSION,
+)
+encode_key, decode_key = KINDS.encode_key, KINDS.decode_key
 
 
 # -- what consumers tell each other

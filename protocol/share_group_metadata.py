@@ -14,14 +14,11 @@ A null value (tombstone) takes the entry away. Values are written as Kafka 4.3 w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from typing import TypeAlias
 
-from .primitives import Buffer
 from .schema import ZERO_UUID, Int8, Int32, Int64, Uuid, message, wire
 from .schema import struct as nested
-from .versioned import decode_versioned, encode_versioned, version_of
+from .versioned import RecordKinds
 
 VALUE_VERSION = 0
 
@@ -157,7 +154,24 @@ class ShareGroupStatePartitionMetadataValue:
     """The share coordinator is being asked to take their state away."""
 
 
-_KEYS: Mapping[int, type[Any]] = MappingProxyType(
+Key: TypeAlias = (
+    ShareGroupMemberMetadataKey
+    | ShareGroupMetadataKey
+    | ShareGroupTargetAssignmentMetadataKey
+    | ShareGroupTargetAssignmentMemberKey
+    | ShareGroupCurrentMemberAssignmentKey
+    | ShareGroupStatePartitionMetadataKey
+)
+Value: TypeAlias = (
+    ShareGroupMemberMetadataValue
+    | ShareGroupMetadataValue
+    | ShareGroupTargetAssignmentMetadataValue
+    | ShareGroupTargetAssignmentMemberValue
+    | ShareGroupCurrentMemberAssignmentValue
+    | ShareGroupStatePartitionMetadataValue
+)
+
+KINDS: RecordKinds[Key, Value] = RecordKinds(
     {
         10: ShareGroupMemberMetadataKey,
         11: ShareGroupMetadataKey,
@@ -165,10 +179,7 @@ _KEYS: Mapping[int, type[Any]] = MappingProxyType(
         13: ShareGroupTargetAssignmentMemberKey,
         14: ShareGroupCurrentMemberAssignmentKey,
         15: ShareGroupStatePartitionMetadataKey,
-    }
-)
-_KINDS: Mapping[type[Any], int] = MappingProxyType({cls: kind for kind, cls in _KEYS.items()})
-_VALUES: Mapping[type[Any], type[Any]] = MappingProxyType(
+    },
     {
         ShareGroupMemberMetadataKey: ShareGroupMemberMetadataValue,
         ShareGroupMetadataKey: ShareGroupMetadataValue,
@@ -176,38 +187,8 @@ _VALUES: Mapping[type[Any], type[Any]] = MappingProxyType(
         ShareGroupTargetAssignmentMemberKey: ShareGroupTargetAssignmentMemberValue,
         ShareGroupCurrentMemberAssignmentKey: ShareGroupCurrentMemberAssignmentValue,
         ShareGroupStatePartitionMetadataKey: ShareGroupStatePartitionMetadataValue,
-    }
+    },
+    VALUE_VERSION,
 )
-
-
-def encode_key(key: Any) -> bytes:
-    """The key of a record, with its kind in front.
-
-    Raises:
-        EncodeError: a name has more than 32767 bytes.
-    """
-    return encode_versioned(key, _KINDS[type(key)])
-
-
-def encode_value(value: Any) -> bytes:
-    """The value of a record, with its version in front. Raises EncodeError."""
-    return encode_versioned(value, VALUE_VERSION)
-
-
-def decode_key(buffer: Buffer) -> Any:
-    """The key of a record; None for a kind of record that this module does not know.
-
-    Raises:
-        DecodeError: the bytes are no key.
-    """
-    cls = _KEYS.get(version_of(buffer))
-    return None if cls is None else decode_versioned(cls, buffer)
-
-
-def decode_value(key: Any, buffer: Buffer) -> Any:
-    """The value under a key.
-
-    Raises:
-        DecodeError: the bytes are no value of that kind, or of an unknown version.
-    """
-    return decode_versioned(_VALUES[type(key)], buffer)
+encode_key, encode_value = KINDS.encode_key, KINDS.encode_value
+decode_key, decode_value = KINDS.decode_key, KINDS.decode_value

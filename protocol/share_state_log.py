@@ -7,16 +7,13 @@ the last snapshot. A snapshot without a value (tombstone) takes the share partit
 
 from __future__ import annotations
 
-import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from .compile import decode, encode_bytes
-from .primitives import Buffer, DecodeError
 from .schema import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid, message, wire
 from .schema import struct as nested
-from .versioned import VERSION_SIZE, decode_versioned, encode_versioned, version_of
+from .versioned import RecordKinds
 
 SNAPSHOT_KIND, UPDATE_KIND = 0, 1
 TOPIC_ID_CHARACTERS = 22
@@ -26,8 +23,6 @@ UNKNOWN_COUNT = -1
 """Of records that are done with: from a leader that does not count them (before KIP-1226)."""
 UNCHANGED_OFFSET = -1
 """A start offset: the one before goes on."""
-
-_KIND = struct.Struct(">h")
 
 
 class SharePartition(NamedTuple):
@@ -56,8 +51,17 @@ class SharePartition(NamedTuple):
 
 
 @message(versions="0-0")
-class ShareStateKey:
-    """Whose state it is."""
+class ShareSnapshotKey:
+    """The share partition that a `ShareSnapshotValue` is about."""
+
+    group_id: str
+    topic_id: Uuid = ZERO_UUID
+    partition: Int32 = 0
+
+
+@message(versions="1-1")
+class ShareUpdateKey:
+    """The share partition that a `ShareUpdateValue` is about."""
 
     group_id: str
     topic_id: Uuid = ZERO_UUID
@@ -99,38 +103,18 @@ class ShareUpdateValue:
     delivery_complete_count: Int32 = wire(tag=0, default=UNKNOWN_COUNT)
 
 
-def encode_key(kind: int, share: SharePartition) -> bytes:
-    """The key of a record. Raises EncodeError when the group's id has more than 32767 bytes."""
-    group_id, topic_id, partition = share
-    key = ShareStateKey(group_id=group_id, topic_id=topic_id, partition=partition)
-    return _KIND.pack(kind) + encode_bytes(key, 0)
+Key: TypeAlias = ShareSnapshotKey | ShareUpdateKey
+Value: TypeAlias = ShareSnapshotValue | ShareUpdateValue
+
+KINDS: RecordKinds[Key, Value] = RecordKinds(
+    {SNAPSHOT_KIND: ShareSnapshotKey, UPDATE_KIND: ShareUpdateKey},
+    {ShareSnapshotKey: ShareSnapshotValue, ShareUpdateKey: ShareUpdateValue},
+    VALUE_VERSION,
+)
+encode_key, encode_value = KINDS.encode_key, KINDS.encode_value
+decode_key, decode_value = KINDS.decode_key, KINDS.decode_value
 
 
-def encode_value(value: ShareSnapshotValue | ShareUpdateValue) -> bytes:
-    """The value of a record. Raises EncodeError when a field does not fit."""
-    return encode_versioned(value, VALUE_VERSION)
-
-
-def decode_key(buffer: Buffer) -> tuple[int, SharePartition] | None:
-    """The kind and the share partition of a record; None for a kind that this module does not know.
-
-    Raises:
-        DecodeError: the bytes are no key.
-    """
-    kind = version_of(buffer)
-    if kind not in (SNAPSHOT_KIND, UPDATE_KIND):
-        return None
-    key, end = decode(ShareStateKey, buffer, 0, VERSION_SIZE)
-    if end != len(buffer):
-        raise DecodeError(f"{ShareStateKey.__name__}: {len(buffer) - end} bytes left over")
-    return kind, SharePartition(key.group_id, key.topic_id, key.partition)
-
-
-def decode_snapshot(buffer: Buffer) -> ShareSnapshotValue:
-    """The state in a snapshot. Raises DecodeError, for unknown versions too."""
-    return decode_versioned(ShareSnapshotValue, buffer)
-
-
-def decode_update(buffer: Buffer) -> ShareUpdateValue:
-    """The change in an update. Raises DecodeError, for unknown versions too."""
-    return decode_versioned(ShareUpdateValue, buffer)
+def share_partition_of(key: Key) -> SharePartition:
+    """Return the share partition of a record."""
+    return SharePartition(key.group_id, key.topic_id, key.partition)

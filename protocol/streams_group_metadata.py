@@ -15,6 +15,8 @@ with the tagged fields of later releases, which older ones pass over.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from .schema import Int8, Int16, Int32, Int64, Uint16, message, wire
 from .schema import struct as nested
 from .versioned import RecordKinds
@@ -211,7 +213,24 @@ class StreamsGroupTopologyValue:
     subtopologies: list[Subtopology]
 
 
-_KINDS = RecordKinds(
+Key: TypeAlias = (
+    StreamsGroupMetadataKey
+    | StreamsGroupMemberMetadataKey
+    | StreamsGroupTargetAssignmentMetadataKey
+    | StreamsGroupTargetAssignmentMemberKey
+    | StreamsGroupCurrentMemberAssignmentKey
+    | StreamsGroupTopologyKey
+)
+Value: TypeAlias = (
+    StreamsGroupMetadataValue
+    | StreamsGroupMemberMetadataValue
+    | StreamsGroupTargetAssignmentMetadataValue
+    | StreamsGroupTargetAssignmentMemberValue
+    | StreamsGroupCurrentMemberAssignmentValue
+    | StreamsGroupTopologyValue
+)
+
+KINDS: RecordKinds[Key, Value] = RecordKinds(
     {
         17: StreamsGroupMetadataKey,
         19: StreamsGroupMemberMetadataKey,
@@ -230,5 +249,5 @@ _KINDS = RecordKinds(
     },
     VALUE_VERSION,
 )
-encode_key, encode_value = _KINDS.encode_key, _KINDS.encode_value
-decode_key, decode_value = _KINDS.decode_key, _KINDS.decode_value
+encode_key, encode_value = KINDS.encode_key, KINDS.encode_value
+decode_key, decode_value = KINDS.decode_key, KINDS.decode_value

@@ -10,9 +10,10 @@ from __future__ import annotations
 from .primitives import Buffer
 from .schema import Int8, Int16, Int32, Int64, message, wire
 from .schema import struct as nested
-from .versioned import decode_versioned, encode_versioned, version_of
+from .versioned import RecordKinds, decode_versioned, encode_versioned
 
 KEY_VERSION = 0
+VALUE_VERSION = 1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 
@@ -56,9 +57,14 @@ class TransactionLogValue:
     """The `transaction.version` that the producer went by."""
 
 
+KINDS: RecordKinds[TransactionLogKey, TransactionLogValue] = RecordKinds(
+    {KEY_VERSION: TransactionLogKey}, {TransactionLogKey: TransactionLogValue}, VALUE_VERSION
+)
+
+
 def encode_key(transactional_id: str) -> bytes:
     """The key of a record. Raises EncodeError when the id has more than 32767 bytes."""
-    return encode_versioned(TransactionLogKey(transactional_id=transactional_id), KEY_VERSION)
+    return KINDS.encode_key(TransactionLogKey(transactional_id=transactional_id))
 
 
 def encode_value(value: TransactionLogValue, version: int) -> bytes:
@@ -76,9 +82,8 @@ def decode_key(buffer: Buffer) -> str | None:
     Raises:
         DecodeError: the bytes are no key.
     """
-    if version_of(buffer) != KEY_VERSION:
-        return None
-    return decode_versioned(TransactionLogKey, buffer).transactional_id
+    key = KINDS.decode_key(buffer)
+    return None if key is None else key.transactional_id
 
 
 def decode_value(buffer: Buffer) -> TransactionLogValue:

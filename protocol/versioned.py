@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from .compile import decode, encode_bytes
 from .primitives import Buffer, DecodeError
@@ -14,6 +14,8 @@ _VERSION = struct.Struct(">h")
 VERSION_SIZE = _VERSION.size
 
 M = TypeVar("M")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def encode_versioned(message: object, version: int) -> bytes:
@@ -44,52 +46,65 @@ def decode_versioned(cls: type[M], buffer: Buffer) -> M:
     return value
 
 
-class RecordKinds:
-    """Kinds of records, each with the int16 that stands in front of its key, and what is in their values.
+class UnreadValue:
+    """The value of a record that says nothing which matters, and so is not decoded."""
 
-    Parameters:
-      keys: The class of keys of each kind.
-      values: The class of values by that of their keys; None for values that nobody reads.
-      value_version: The version in which values are written.
+    __slots__ = ()
+
+
+class RecordKinds(Generic[K, V]):
+    """Record types of a coordinator's log, by the int16 in front of the key (the kind).
+
+    Args:
+        keys: Key class of each kind. If two kinds have the same class, the last one is written.
+        values: Value class of each key class; UnreadValue for values that nobody reads.
+        value_version: Version in which values are written.
     """
 
     def __init__(
         self,
-        keys: Mapping[int, type[Any]],
-        values: Mapping[type[Any], type[Any] | None],
+        keys: Mapping[int, type[K]],
+        values: Mapping[type[K], type[V | UnreadValue]],
         value_version: int,
     ) -> None:
-        self._keys = keys
+        self.keys = keys
         self._kinds = {cls: kind for kind, cls in keys.items()}
         self._values = values
         self._value_version = value_version
 
-    def encode_key(self, key: Any) -> bytes:
-        """The key of a record, with its kind in front.
+    def encode_key(self, key: K) -> bytes:
+        """Encode the key of a record, with its kind in front.
 
         Raises:
-            EncodeError: a name has more than 32767 bytes.
+            EncodeError: A name has more than 32767 bytes.
         """
         return encode_versioned(key, self._kinds[type(key)])
 
-    def encode_value(self, value: Any) -> bytes:
-        """The value of a record, with its version in front. Raises EncodeError."""
+    def encode_value(self, value: V) -> bytes:
+        """Encode the value of a record, with its version in front.
+
+        Raises:
+            EncodeError: A field does not fit.
+        """
         return encode_versioned(value, self._value_version)
 
-    def decode_key(self, buffer: Buffer) -> Any:
-        """The key of a record; None for a kind that is not one of these.
+    def decode_key(self, buffer: Buffer) -> K | None:
+        """Decode the key of a record.
+
+        Returns:
+            The key, or None if the kind is unknown.
 
         Raises:
-            DecodeError: the bytes are no key.
+            DecodeError: The bytes are not a key.
         """
-        cls = self._keys.get(version_of(buffer))
+        cls = self.keys.get(version_of(buffer))
         return None if cls is None else decode_versioned(cls, buffer)
 
-    def decode_value(self, key: Any, buffer: Buffer) -> Any:
-        """The value under a key; None where it says nothing that matters.
+    def decode_value(self, key: K, buffer: Buffer) -> V | UnreadValue:
+        """Decode the value of a record with this key.
 
         Raises:
-            DecodeError: the bytes are no value of that kind, or of an unknown version.
+            DecodeError: The bytes are not a value of that type, or have an unknown version.
         """
         cls = self._values[type(key)]
-        return None if cls is None else decode_versioned(cls, buffer)
+        return UnreadValue() if cls is UnreadValue else decode_versioned(cls, buffer)

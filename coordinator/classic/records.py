@@ -5,17 +5,15 @@ from __future__ import annotations
 from kbroker.protocol.group_metadata import (
     GroupMetadataKey,
     GroupMetadataValue,
-    encode_key,
-    encode_value,
 )
 
-from ..common.result import CoordinatorRecord
+from ..common.record import CoordinatorRecord
 from .group import Group, Member
 
 
 def group_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
     """A group as it stands after a rebalance."""
-    return CoordinatorRecord(encode_key(GroupMetadataKey(group=group_id)), encode_value(value))
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), value)
 
 
 def group_value(group: Group, assignments: dict[str, bytes], at_ms: int) -> GroupMetadataValue:

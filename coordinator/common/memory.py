@@ -11,23 +11,15 @@ gets at most half of the limit, and another one always finds some.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.protocol import consumer_group_metadata as consumer
 from kbroker.protocol import share_group_metadata as share
 from kbroker.protocol import streams_group_metadata as streams
-from kbroker.protocol.group_metadata import (
-    GROUP_METADATA_KEY_VERSION,
-    GroupMetadataKey,
-    OffsetCommitValue,
-)
-from kbroker.protocol.group_metadata import decode_key as decode_group_key
-from kbroker.protocol.primitives import Buffer
-from kbroker.protocol.versioned import version_of
+from kbroker.protocol.group_metadata import GroupMetadataKey, OffsetCommitValue
 
-from .result import CoordinatorRecord
+from .record import OFFSETS_SERDE, CoordinatorRecord
 
 GROUP_BYTES: Final = 2048  # of one group without members
 MEMBER_BYTES: Final = 2048  # of one member with its timers, without what its client sent
@@ -48,27 +40,26 @@ Item: TypeAlias = str | int
 partitions that a share group has `SHARED`."""
 
 
-_KINDS: Final[Mapping[int, tuple[Callable[[Buffer], Any], Callable[[Any, Buffer], Any]]]] = (
-    MappingProxyType(
-        {
-            3: (consumer.decode_key, consumer.decode_value),
-            5: (consumer.decode_key, consumer.decode_value),
-            10: (share.decode_key, share.decode_value),
-            11: (share.decode_key, share.decode_value),
-            15: (share.decode_key, share.decode_value),
-            17: (streams.decode_key, streams.decode_value),
-            19: (streams.decode_key, streams.decode_value),
-            23: (streams.decode_key, streams.decode_value),
-        }
-    )
-)  # how to read what clients make large or many, by the type of the record
-
-
 _GROUP_KEYS = (
     consumer.ConsumerGroupMetadataKey,
     share.ShareGroupMetadataKey,
     streams.StreamsGroupMetadataKey,
 )
+_MEMBER_VALUES = (
+    consumer.ConsumerGroupMemberMetadataValue,
+    share.ShareGroupMemberMetadataValue,
+    streams.StreamsGroupMemberMetadataValue,
+)
+_COUNTED = (
+    GroupMetadataKey,
+    *_GROUP_KEYS,
+    consumer.ConsumerGroupMemberMetadataKey,
+    share.ShareGroupMemberMetadataKey,
+    share.ShareGroupStatePartitionMetadataKey,
+    streams.StreamsGroupMemberMetadataKey,
+    streams.StreamsGroupTopologyKey,
+)
+"""Keys of what clients make large or many."""
 
 
 class MemoryLimit:
@@ -180,18 +171,18 @@ class ShardMemory:
 
     # -- records
 
-    def replay(self, key: Buffer, value: Buffer | None) -> None:
+    def replay(self, record: CoordinatorRecord) -> None:
         """Count what a record about a group changes."""
-        held = held_by(key, value)
+        held = held_by(record)
         if held is not None:
-            if value is None:
+            if record.value is None:
                 self.drop(held.group_id, held.item)
             else:
                 self.hold(held.group_id, held.item, held.host, held.size)
 
     def growth(self, records: Iterable[CoordinatorRecord]) -> int:
         """Return by how many bytes members would grow by records that are not stored yet."""
-        held = (held_by(record.key, record.value) for record in records)
+        held = map(held_by, records)
         return sum(
             each.size - self.size_of(each.group_id, each.item) for each in held if each is not None
         )
@@ -222,34 +213,30 @@ def offset_bytes(topic: str, value: OffsetCommitValue) -> int:
     return OFFSET_BYTES + len(topic) + len(value.metadata)
 
 
-def held_by(key: Buffer, value: Buffer | None) -> Held | None:
-    """Return what a record holds, None for records that are small or not sent by clients.
+def held_by(record: CoordinatorRecord) -> Held | None:
+    """Return what a record of `__consumer_offsets` holds.
 
-    Raises:
-        DecodeError: The bytes are no record of `__consumer_offsets`.
+    Returns:
+        None for records that are small or not sent by clients.
     """
-    kind = version_of(key)
-    if kind == GROUP_METADATA_KEY_VERSION:
-        entry = decode_group_key(key)
-        assert isinstance(entry, GroupMetadataKey)
-        size = 0 if value is None else GROUP_BYTES + len(key) + len(value)
-        return Held(entry.group, RECORD, None, size)
-    if kind not in _KINDS:
+    key, said = record.key, record.value
+    if not isinstance(key, _COUNTED):
         return None
-    decode_key, decode_value = _KINDS[kind]
-    entry = decode_key(key)
-    size = 0 if value is None else len(value)
-    if isinstance(entry, streams.StreamsGroupTopologyKey):
-        return Held(entry.group_id, TOPOLOGY, None, TOPOLOGY_FACTOR * size)
-    if isinstance(entry, share.ShareGroupStatePartitionMetadataKey):
-        return Held(entry.group_id, SHARED, None, SHARED_FACTOR * size)
-    if isinstance(entry, _GROUP_KEYS):
-        return Held(entry.group_id, RECORD, None, size and GROUP_BYTES + len(key))
-    if value is None:
-        return Held(entry.group_id, entry.member_id, None, 0)
-    said = decode_value(entry, value)
+    stored_key, stored_value = OFFSETS_SERDE.encode(record)
+    size = 0 if stored_value is None else len(stored_value)
+    if isinstance(key, GroupMetadataKey):
+        return Held(key.group, RECORD, None, size and GROUP_BYTES + len(stored_key) + size)
+    if isinstance(key, streams.StreamsGroupTopologyKey):
+        return Held(key.group_id, TOPOLOGY, None, TOPOLOGY_FACTOR * size)
+    if isinstance(key, share.ShareGroupStatePartitionMetadataKey):
+        return Held(key.group_id, SHARED, None, SHARED_FACTOR * size)
+    if isinstance(key, _GROUP_KEYS):
+        return Held(key.group_id, RECORD, None, size and GROUP_BYTES + len(stored_key))
+    if said is None:
+        return Held(key.group_id, key.member_id, None, 0)
+    assert isinstance(said, _MEMBER_VALUES)
     topics = 0
     if not isinstance(said, streams.StreamsGroupMemberMetadataValue):
         topics = len(said.subscribed_topic_names)
-    size = MEMBER_BYTES + len(key) + len(value) + TOPIC_BYTES * topics
-    return Held(entry.group_id, entry.member_id, said.client_host, size)
+    size += MEMBER_BYTES + len(stored_key) + TOPIC_BYTES * topics
+    return Held(key.group_id, key.member_id, said.client_host, size)

@@ -1,4 +1,4 @@
-"""State to record: the records that operations ask to append (`replay` is the way back)."""
+"""Records of committed offsets, and the record that deletes a classic group."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from kbroker.protocol.group_metadata import (
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
-    encode_key,
-    encode_value,
 )
 
-from .result import CoordinatorRecord
+from .record import CoordinatorRecord
 
 
 def offset_record(
     group_id: str, topic: str, partition: int, value: OffsetCommitValue
 ) -> CoordinatorRecord:
     """A committed offset."""
-    return CoordinatorRecord(_offset_key(group_id, topic, partition), encode_value(value))
+    return CoordinatorRecord(_offset_key(group_id, topic, partition), value)
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
@@ -27,8 +25,8 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRe
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:
     """A group is gone."""
-    return CoordinatorRecord(encode_key(GroupMetadataKey(group=group_id)), None)
+    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
 
 
-def _offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition))
+def _offset_key(group_id: str, topic: str, partition: int) -> OffsetCommitKey:
+    return OffsetCommitKey(group=group_id, topic=topic, partition=partition)

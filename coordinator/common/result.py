@@ -11,7 +11,8 @@ The contract of the caller, for one result:
 2. If that failed, nothing has been replayed: release at once what ``on_failure(code, now)``
    returns in place of this result, and stop here.
 3. Otherwise *replay* each record at once (`GroupCoordinator.replay`), before any other call; those
-   of a transaction with the id of its `producer`.
+   of a transaction with the id of its `producer`. The record itself is replayed: only a record that
+   is loaded from the log is decoded.
 4. *Release* the response and all `answers` when the high watermark has reached the end offset that
    the log has now. This holds for results without records too: the state that they saw may still be
    uncommitted. With nothing in flight that moment is now.
@@ -28,6 +29,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse
+
+from .record import CoordinatorRecord
 
 R = TypeVar("R")
 
@@ -52,13 +55,6 @@ class ClientInfo(NamedTuple):
 
     client_id: str
     host: str
-
-
-class CoordinatorRecord(NamedTuple):
-    """A record for an internal topic; a value of None takes the entry away."""
-
-    key: bytes
-    value: bytes | None
 
 
 class Event(NamedTuple):

@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from .assignor import Targets
 from .modern_group import Target
-from .result import CoordinatorRecord, Now, Pieces, Result
+from .record import CoordinatorRecord
+from .result import Now, Pieces, Result
 
 AT_ONCE = 2_000
 """Partitions and members that are shared, or topics that are held against patterns, in the same turn

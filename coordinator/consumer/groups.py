@@ -5,7 +5,7 @@ four steps, and what each of them changes is a record:
 
 1. the member is new, or says something new of itself;
 2. the epoch of the group rises when that, or a change of the topics, asks for other shares;
-3. a target is computed for the new epoch (`sharing`);
+3. a target is computed for the new epoch (`targets`);
 4. the member makes its next step towards its target (`reconciliation`).
 """
 

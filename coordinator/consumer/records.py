@@ -1,8 +1,6 @@
-"""State to record for consumer groups (`consumer_replay` is the way back)."""
+"""Records of consumer groups (`replay` is the way back)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from kbroker.protocol.consumer_group_metadata import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -18,24 +16,22 @@ from kbroker.protocol.consumer_group_metadata import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
-    encode_key,
-    encode_value,
 )
 
 from ..common.modern_group import Assigned, Target
-from ..common.result import CoordinatorRecord
+from ..common.record import CoordinatorRecord
 from .group import ClassicSide, ConsumerGroup, ConsumerMember, Resolved
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
     """A group has a new epoch."""
     value = ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
-    return _record(ConsumerGroupMetadataKey(group_id=group_id), value)
+    return CoordinatorRecord(ConsumerGroupMetadataKey(group_id=group_id), value)
 
 
 def topics_tombstone(group_id: str) -> CoordinatorRecord:
     """What an earlier release kept of the group's topics is of no use any more."""
-    return _record(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
+    return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
 def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
@@ -51,7 +47,9 @@ def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
         server_assignor=member.assignor,
         classic_member_metadata=None if member.classic is None else _classic(member.classic),
     )
-    return _record(ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value)
+    return CoordinatorRecord(
+        ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value
+    )
 
 
 def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
@@ -64,7 +62,7 @@ def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
         partitions_pending_revocation=_assigned(member.revoking),
     )
     key = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.id)
-    return _record(key, value)
+    return CoordinatorRecord(key, value)
 
 
 def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorRecord:
@@ -75,7 +73,7 @@ def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorR
         for topic_id in sorted(target, key=lambda each: each.int)
     ]
     key = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    return _record(key, cls(topic_partitions=rows))
+    return CoordinatorRecord(key, cls(topic_partitions=rows))
 
 
 def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
@@ -83,7 +81,7 @@ def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecor
     value = ConsumerGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )
-    return _record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
+    return CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 
 def resolved_record(group_id: str, pattern: str, resolved: Resolved) -> CoordinatorRecord:
@@ -91,12 +89,12 @@ def resolved_record(group_id: str, pattern: str, resolved: Resolved) -> Coordina
     value = ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.at_ms
     )
-    return _record(_pattern_key(group_id, pattern), value)
+    return CoordinatorRecord(_pattern_key(group_id, pattern), value)
 
 
 def resolved_tombstone(group_id: str, pattern: str) -> CoordinatorRecord:
     """Nobody subscribes to a regular expression any more."""
-    return _record(_pattern_key(group_id, pattern), None)
+    return CoordinatorRecord(_pattern_key(group_id, pattern), None)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
@@ -106,7 +104,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
         ConsumerGroupTargetAssignmentMemberKey,
         ConsumerGroupMemberMetadataKey,
     )
-    return [_record(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
+    return [CoordinatorRecord(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
 
 
 def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
@@ -115,10 +113,12 @@ def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
     for member_id in dict.fromkeys((*group.members, *group.targets)):
         records += member_tombstones(group.id, member_id)
     records += [resolved_tombstone(group.id, pattern) for pattern in group.resolved]
-    records.append(_record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group.id), None))
+    records.append(
+        CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group.id), None)
+    )
     if group.has_topics_record:
         records.append(topics_tombstone(group.id))
-    records.append(_record(ConsumerGroupMetadataKey(group_id=group.id), None))
+    records.append(CoordinatorRecord(ConsumerGroupMetadataKey(group_id=group.id), None))
     return records
 
 
@@ -159,7 +159,3 @@ def _assigned(
         )
         for topic_id, partitions in assigned.items()
     ]
-
-
-def _record(key: Any, value: Any | None) -> CoordinatorRecord:
-    return CoordinatorRecord(encode_key(key), None if value is None else encode_value(value))

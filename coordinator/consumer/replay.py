@@ -20,12 +20,11 @@ from kbroker.protocol.consumer_group_metadata import (
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
-    decode_key,
-    decode_value,
+    Key,
 )
-from kbroker.protocol.primitives import Buffer
 
 from ..common.modern_group import NOTHING, Assigned, MemberState
+from ..common.record import RecordValue
 from ..state import ShardState
 from .group import ClassicSide, ConsumerGroup, ConsumerMember, Resolved
 
@@ -33,28 +32,19 @@ NO_EPOCH = -1
 _STATES = MappingProxyType({each.value: each for each in MemberState})
 
 
-def replay_consumer_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
-    """Apply one record; whether it is one about a consumer group.
-
-    Raises DecodeError.
-    """
-    entry = decode_key(key)
-    if entry is None:
-        return False
+def replay_consumer_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
+    """Apply one record of a consumer group."""
     if value is not None:
-        group = state.consumer_groups.get(entry.group_id) or state.begin_consumer_group(
-            entry.group_id
-        )
-        _PUT[type(entry)](group, entry, decode_value(entry, value))
-        return True
-    known = state.consumer_groups.get(entry.group_id)
+        group = state.consumer_groups.get(key.group_id) or state.begin_consumer_group(key.group_id)
+        _PUT[type(key)](group, key, value)
+        return
+    known = state.consumer_groups.get(key.group_id)
     if known is None:
-        return True
-    if isinstance(entry, ConsumerGroupMetadataKey):
-        state.end_consumer_group(entry.group_id)
+        return
+    if isinstance(key, ConsumerGroupMetadataKey):
+        state.end_consumer_group(key.group_id)
     else:
-        _DELETE[type(entry)](known, entry)
-    return True
+        _DELETE[type(key)](known, key)
 
 
 def _put_epoch(group: ConsumerGroup, key: Any, value: Any) -> None:

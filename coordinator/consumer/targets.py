@@ -16,7 +16,8 @@ from uuid import UUID
 
 from ..common.assignor import Subscriber, Targets, TopicShape
 from ..common.modern_group import FIRST_EPOCH, NO_TARGET, Target
-from ..common.result import CoordinatorRecord, Now, Pieces, Result
+from ..common.record import CoordinatorRecord
+from ..common.result import Now, Pieces, Result
 from ..common.settings import ConsumerGroupSettings
 from ..common.targets import (
     AT_ONCE,

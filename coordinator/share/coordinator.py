@@ -27,23 +27,22 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateRequest,
     WriteShareGroupStateResponse,
 )
-from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.share_state_log import (
-    SNAPSHOT_KIND,
+    KINDS,
     UNCHANGED_OFFSET,
     UNKNOWN_COUNT,
-    UPDATE_KIND,
+    Key,
     SharePartition,
+    ShareSnapshotKey,
     ShareSnapshotValue,
+    ShareUpdateKey,
     ShareUpdateValue,
-    decode_key,
-    decode_snapshot,
-    decode_update,
-    encode_key,
-    encode_value,
+    share_partition_of,
 )
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
-from ..common.result import Answer, CoordinatorRecord, Now, Parked, Pieces, Result, append_error
+from ..common.record import CoordinatorRecord, CoordinatorRecordSerde
+from ..common.result import Answer, Now, Parked, Pieces, Result, append_error
 from .state_batches import StateBatch, StateBatches
 
 NO_EPOCH = -1
@@ -103,6 +102,8 @@ class ShareStateCoordinator:
       updates_max: Gives how many updates may follow a snapshot before there is a new one
         (`share.coordinator.snapshot.update.records.per.snapshot`).
     """
+
+    serde = CoordinatorRecordSerde(KINDS)
 
     def __init__(self, topics: SharedTopics, updates_max: Callable[[], int]) -> None:
         self.states: dict[SharePartition, ShareState] = {}
@@ -266,30 +267,32 @@ class ShareStateCoordinator:
     ) -> CoordinatorRecord:
         """A change as an update; as a snapshot when there were updates enough."""
         if known.updates < self._updates_max():
-            return CoordinatorRecord(encode_key(UPDATE_KIND, share), encode_value(change))
+            return CoordinatorRecord(_update_key(share), change)
         changed = replace(known, batches=known.batches.copy())
         _apply(changed, change)
         return _snapshot(share, _rewritten(changed, now))
 
     # -- the log
 
-    def replay(self, key: Buffer, value: Buffer | None) -> None:
-        """Let one record count. Raises DecodeError."""
-        decoded = decode_key(key)
-        if decoded is None:
-            return  # of a later release
-        kind, share = decoded
+    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Apply one record of the partition, in log order, at start-up and after an append.
+
+        No producer has transactions in this topic.
+        """
+        key, value = record.key, record.value
+        assert isinstance(key, Key)
+        share = share_partition_of(key)
         known = self.states.get(share)
         if value is None:
-            if kind == SNAPSHOT_KIND:
+            if isinstance(key, ShareSnapshotKey):
                 self.states.pop(share, None)
-        elif kind == SNAPSHOT_KIND:
-            self.states[share] = _state_of(decode_snapshot(value), known)
+        elif isinstance(value, ShareSnapshotValue):
+            self.states[share] = _state_of(value, known)
         else:
-            change = decode_update(value)
+            assert isinstance(value, ShareUpdateValue)
             if known is None:
-                known = self.states[share] = _state_before(change)
-            _apply(known, change)
+                known = self.states[share] = _state_before(value)
+            _apply(known, value)
             known.updates += 1
 
     def on_loaded(self, now: Now) -> Iterator[Result[None]]:
@@ -414,7 +417,17 @@ def _rows_of(batches: Iterable[StateBatch], row: Callable[..., R]) -> list[R]:
 
 
 def _tombstone(share: SharePartition) -> CoordinatorRecord:
-    return CoordinatorRecord(encode_key(SNAPSHOT_KIND, share), None)
+    return CoordinatorRecord(_snapshot_key(share), None)
+
+
+def _snapshot_key(share: SharePartition) -> ShareSnapshotKey:
+    group_id, topic_id, partition = share
+    return ShareSnapshotKey(group_id=group_id, topic_id=topic_id, partition=partition)
+
+
+def _update_key(share: SharePartition) -> ShareUpdateKey:
+    group_id, topic_id, partition = share
+    return ShareUpdateKey(group_id=group_id, topic_id=topic_id, partition=partition)
 
 
 def _snapshot(share: SharePartition, state: ShareState) -> CoordinatorRecord:
@@ -428,7 +441,7 @@ def _snapshot(share: SharePartition, state: ShareState) -> CoordinatorRecord:
         state_batches=_rows_of(state.batches, ShareSnapshotValue.Batch),
         delivery_complete_count=state.complete_count,
     )
-    return CoordinatorRecord(encode_key(SNAPSHOT_KIND, share), encode_value(value))
+    return CoordinatorRecord(_snapshot_key(share), value)
 
 
 def _rewritten(state: ShareState, now: Now) -> ShareState:

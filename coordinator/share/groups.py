@@ -6,9 +6,9 @@ consumer groups, but for the last of them: a member has its target at once.
 1. the member is new, or says something new of itself;
 2. the epoch of the group rises when that, a change of the topics, or a state that was made for share
    partitions asks for other targets;
-3. a target is computed for the new epoch (`share_targets`);
+3. a target is computed for the new epoch (`targets`);
 4. the member gets what its target says;
-5. the share coordinator is to make a state for partitions that have none (`share_making`).
+5. the share coordinator is to make a state for partitions that have none (`initialization`).
 """
 
 from __future__ import annotations

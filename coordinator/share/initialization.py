@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ..common.modern_group import Target
-from ..common.result import CoordinatorRecord, Now, Result
+from ..common.record import CoordinatorRecord
+from ..common.result import Now, Result
 from ..common.topics import KnownTopics
 from ..state import ShardState
 from .group import (

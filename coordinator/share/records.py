@@ -1,8 +1,6 @@
-"""State to record for share groups (`share_replay` is the way back)."""
+"""Records of share groups (`replay` is the way back)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from kbroker.protocol.share_group_metadata import (
     ShareGroupCurrentMemberAssignmentKey,
@@ -17,19 +15,17 @@ from kbroker.protocol.share_group_metadata import (
     ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
-    encode_key,
-    encode_value,
 )
 
 from ..common.modern_group import Target
-from ..common.result import CoordinatorRecord
+from ..common.record import CoordinatorRecord
 from .group import SharedState, SharedTopics, ShareGroup, ShareMember
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
     """A group has a new epoch."""
     value = ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
-    return _record(ShareGroupMetadataKey(group_id=group_id), value)
+    return CoordinatorRecord(ShareGroupMetadataKey(group_id=group_id), value)
 
 
 def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
@@ -40,7 +36,9 @@ def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
     )
-    return _record(ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value)
+    return CoordinatorRecord(
+        ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value
+    )
 
 
 def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
@@ -56,7 +54,7 @@ def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
         ],
     )
     key = ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.id)
-    return _record(key, value)
+    return CoordinatorRecord(key, value)
 
 
 def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorRecord:
@@ -67,7 +65,7 @@ def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorR
         for topic_id in sorted(target, key=lambda each: each.int)
     ]
     key = ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    return _record(key, cls(topic_partitions=rows))
+    return CoordinatorRecord(key, cls(topic_partitions=rows))
 
 
 def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
@@ -75,7 +73,7 @@ def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecor
     value = ShareGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )
-    return _record(ShareGroupTargetAssignmentMetadataKey(group_id=group_id), value)
+    return CoordinatorRecord(ShareGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 
 def shared_record(group_id: str, shared: SharedState) -> CoordinatorRecord:
@@ -89,7 +87,7 @@ def shared_record(group_id: str, shared: SharedState) -> CoordinatorRecord:
             for topic_id, name in shared.deleting.items()
         ],
     )
-    return _record(ShareGroupStatePartitionMetadataKey(group_id=group_id), value)
+    return CoordinatorRecord(ShareGroupStatePartitionMetadataKey(group_id=group_id), value)
 
 
 def _rows(topics: SharedTopics) -> list[ShareGroupStatePartitionMetadataValue.TopicPartitions]:
@@ -108,7 +106,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
         ShareGroupTargetAssignmentMemberKey,
         ShareGroupMemberMetadataKey,
     )
-    return [_record(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
+    return [CoordinatorRecord(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
 
 
 def group_tombstones(group: ShareGroup) -> list[CoordinatorRecord]:
@@ -116,11 +114,9 @@ def group_tombstones(group: ShareGroup) -> list[CoordinatorRecord]:
     records = []
     for member_id in dict.fromkeys((*group.members, *group.targets)):
         records += member_tombstones(group.id, member_id)
-    records.append(_record(ShareGroupTargetAssignmentMetadataKey(group_id=group.id), None))
-    records.append(_record(ShareGroupStatePartitionMetadataKey(group_id=group.id), None))
-    records.append(_record(ShareGroupMetadataKey(group_id=group.id), None))
+    records.append(
+        CoordinatorRecord(ShareGroupTargetAssignmentMetadataKey(group_id=group.id), None)
+    )
+    records.append(CoordinatorRecord(ShareGroupStatePartitionMetadataKey(group_id=group.id), None))
+    records.append(CoordinatorRecord(ShareGroupMetadataKey(group_id=group.id), None))
     return records
-
-
-def _record(key: Any, value: Any | None) -> CoordinatorRecord:
-    return CoordinatorRecord(encode_key(key), None if value is None else encode_value(value))

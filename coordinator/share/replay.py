@@ -10,8 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.share_group_metadata import (
+    Key,
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataKey,
@@ -21,34 +21,29 @@ from kbroker.protocol.share_group_metadata import (
     ShareGroupStatePartitionMetadataValue,
     ShareGroupTargetAssignmentMemberKey,
     ShareGroupTargetAssignmentMetadataKey,
-    decode_key,
-    decode_value,
 )
 
 from ..common.modern_group import NO_TARGET, MemberState
+from ..common.record import RecordValue
 from ..state import ShardState
 from .group import SharedState, SharedTopic, SharedTopics, ShareGroup, ShareMember
 
 NO_EPOCH = -1
 
 
-def replay_share_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
-    """Apply one record; whether it is one about a share group. Raises DecodeError."""
-    entry = decode_key(key)
-    if entry is None:
-        return False
+def replay_share_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
+    """Apply one record of a share group."""
     if value is not None:
-        group = state.share_groups.get(entry.group_id) or state.begin_share_group(entry.group_id)
-        _PUT[type(entry)](group, entry, decode_value(entry, value))
-        return True
-    known = state.share_groups.get(entry.group_id)
+        group = state.share_groups.get(key.group_id) or state.begin_share_group(key.group_id)
+        _PUT[type(key)](group, key, value)
+        return
+    known = state.share_groups.get(key.group_id)
     if known is None:
-        return True
-    if isinstance(entry, ShareGroupMetadataKey):
-        state.end_share_group(entry.group_id)
+        return
+    if isinstance(key, ShareGroupMetadataKey):
+        state.end_share_group(key.group_id)
     else:
-        _DELETE[type(entry)](known, entry)
-    return True
+        _DELETE[type(key)](known, key)
 
 
 def _put_epoch(group: ShareGroup, key: Any, value: Any) -> None:

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from ..common.assignor import Subscriber, Targets
 from ..common.modern_group import NO_TARGET, Target
-from ..common.result import CoordinatorRecord, Now, Pieces
+from ..common.record import CoordinatorRecord
+from ..common.result import Now, Pieces
 from ..common.settings import ShareGroupSettings
 from ..common.targets import (
     AT_ONCE,

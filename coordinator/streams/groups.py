@@ -1,10 +1,10 @@
 """The requests of members of streams groups, and what time does to them (KIP-1071).
 
-A heartbeat is taken as one of a consumer group (`consumer_groups`): the member says something new of
+A heartbeat is taken as one of a consumer group (`consumer.groups`): the member says something new of
 itself, the epoch of the group rises where that asks for other shares, a target is computed for it
-(`streams_sharing`), and the member makes its next step towards its target (`streams_reconciliation`).
+(`targets`), and the member makes its next step towards its target (`reconciliation`).
 The first member brings the topology of the application. From it and from the topics that there are it
-follows which internal topics must be made (`streams_topics`); who asks for the coordinator does that.
+follows which internal topics must be made (`topics`); who asks for the coordinator does that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who may commit and fetch offsets of a streams group (KIP-1071).
 
-As in a consumer group (`consumer_offsets`): a commit of the present epoch of its member is taken, and so
+As in a consumer group (`consumer.offsets`): a commit of the present epoch of its member is taken, and so
 is one of an older epoch for a partition whose task the member has had since then.
 """
 

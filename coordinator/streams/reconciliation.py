@@ -1,6 +1,6 @@
 """How a member of a streams group gets from what it has to its target (KIP-1071).
 
-As in a consumer group (`reconciliation`), with two differences. A process has a task once: a member
+As in a consumer group (`consumer.reconciliation`), with two differences. A process has a task once: a member
 waits for an active task until no process works on it and its own process keeps no copy, and for a copy
 until its own process has the task for nothing else. And the epoch of a member rises by one when it has
 given back what it was told to.

@@ -1,9 +1,8 @@
-"""State to record for streams groups (`streams_replay` is the way back)."""
+"""Records of streams groups (`replay` is the way back)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from kbroker.protocol.streams_group_metadata import (
     StreamsGroupCurrentMemberAssignmentKey,
@@ -17,11 +16,9 @@ from kbroker.protocol.streams_group_metadata import (
     StreamsGroupTargetAssignmentMetadataKey,
     StreamsGroupTargetAssignmentMetadataValue,
     StreamsGroupTopologyKey,
-    encode_key,
-    encode_value,
 )
 
-from ..common.result import CoordinatorRecord
+from ..common.record import CoordinatorRecord
 from .group import ActiveTasks, StreamsGroup, StreamsMember, TaskLists, Tasks
 from .topology import Topology
 
@@ -39,12 +36,12 @@ def epoch_record(
             for key in sorted(configs)
         ],
     )
-    return _record(StreamsGroupMetadataKey(group_id=group_id), value)
+    return CoordinatorRecord(StreamsGroupMetadataKey(group_id=group_id), value)
 
 
 def topology_record(group_id: str, topology: Topology) -> CoordinatorRecord:
     """The application of a group has a topology."""
-    return _record(StreamsGroupTopologyKey(group_id=group_id), topology.value)
+    return CoordinatorRecord(StreamsGroupTopologyKey(group_id=group_id), topology.value)
 
 
 def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
@@ -64,7 +61,9 @@ def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
         user_endpoint=endpoint,
         client_tags=[cls.KeyValue(key=key, value=value) for key, value in sorted(member.tags)],
     )
-    return _record(StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value)
+    return CoordinatorRecord(
+        StreamsGroupMemberMetadataKey(group_id=group_id, member_id=member.id), value
+    )
 
 
 def current_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
@@ -81,7 +80,7 @@ def current_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
         warmup_tasks_pending_revocation=_without_epochs(member.revoking.warmup),
     )
     key = StreamsGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.id)
-    return _record(key, value)
+    return CoordinatorRecord(key, value)
 
 
 def target_record(group_id: str, member_id: str, target: TaskLists) -> CoordinatorRecord:
@@ -92,7 +91,9 @@ def target_record(group_id: str, member_id: str, target: TaskLists) -> Coordinat
         for tasks in target
     )
     key = StreamsGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    return _record(key, cls(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup))
+    return CoordinatorRecord(
+        key, cls(active_tasks=active, standby_tasks=standby, warmup_tasks=warmup)
+    )
 
 
 def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
@@ -100,7 +101,7 @@ def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecor
     value = StreamsGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )
-    return _record(StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value)
+    return CoordinatorRecord(StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
@@ -110,7 +111,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
         StreamsGroupTargetAssignmentMemberKey,
         StreamsGroupMemberMetadataKey,
     )
-    return [_record(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
+    return [CoordinatorRecord(cls(group_id=group_id, member_id=member_id), None) for cls in keys]
 
 
 def streams_group_tombstones(group: StreamsGroup) -> list[CoordinatorRecord]:
@@ -123,7 +124,7 @@ def streams_group_tombstones(group: StreamsGroup) -> list[CoordinatorRecord]:
         StreamsGroupMetadataKey,
         StreamsGroupTopologyKey,
     )
-    return records + [_record(cls(group_id=group.id), None) for cls in keys]
+    return records + [CoordinatorRecord(cls(group_id=group.id), None) for cls in keys]
 
 
 def _with_epochs(tasks: ActiveTasks) -> list[StreamsGroupCurrentMemberAssignmentValue.TaskIds]:
@@ -144,7 +145,3 @@ def _without_epochs(tasks: Tasks) -> list[StreamsGroupCurrentMemberAssignmentVal
         )
         for each in sorted(tasks)
     ]
-
-
-def _record(key: Any, value: Any | None) -> CoordinatorRecord:
-    return CoordinatorRecord(encode_key(key), None if value is None else encode_value(value))

@@ -1,6 +1,6 @@
 """Record to state for streams groups: the only writer of what is persisted of them.
 
-As with consumer groups (`consumer_replay`), no record insists on another one.
+As with consumer groups (`consumer.replay`), no record insists on another one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.streams_group_metadata import (
+    Key,
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataKey,
@@ -21,10 +21,9 @@ from kbroker.protocol.streams_group_metadata import (
     StreamsGroupTargetAssignmentMemberKey,
     StreamsGroupTargetAssignmentMetadataKey,
     StreamsGroupTopologyKey,
-    decode_key,
-    decode_value,
 )
 
+from ..common.record import RecordValue
 from ..state import ShardState
 from .group import (
     NO_ACTIVE_TASKS,
@@ -44,28 +43,19 @@ NO_EPOCH = -1
 _Rows = Iterable[StreamsGroupCurrentMemberAssignmentValue.TaskIds]
 
 
-def replay_streams_group(state: ShardState, key: Buffer, value: Buffer | None) -> bool:
-    """Apply one record; whether it is one about a streams group.
-
-    Raises DecodeError.
-    """
-    entry = decode_key(key)
-    if entry is None:
-        return False
+def replay_streams_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
+    """Apply one record of a streams group."""
     if value is not None:
-        group = state.streams_groups.get(entry.group_id) or state.begin_streams_group(
-            entry.group_id
-        )
-        _PUT[type(entry)](group, entry, decode_value(entry, value))
-        return True
-    known = state.streams_groups.get(entry.group_id)
+        group = state.streams_groups.get(key.group_id) or state.begin_streams_group(key.group_id)
+        _PUT[type(key)](group, key, value)
+        return
+    known = state.streams_groups.get(key.group_id)
     if known is None:
-        return True
-    if isinstance(entry, StreamsGroupMetadataKey):
-        state.end_streams_group(entry.group_id)
+        return
+    if isinstance(key, StreamsGroupMetadataKey):
+        state.end_streams_group(key.group_id)
     else:
-        _DELETE[type(entry)](known, entry)
-    return True
+        _DELETE[type(key)](known, key)
 
 
 def _put_epoch(group: StreamsGroup, key: Any, value: StreamsGroupMetadataValue) -> None:

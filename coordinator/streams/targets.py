@@ -17,7 +17,8 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatResponse,
 )
 
-from ..common.result import CoordinatorRecord, Now, Pieces, Result
+from ..common.record import CoordinatorRecord
+from ..common.result import Now, Pieces, Result
 from ..common.settings import StreamsGroupSettings
 from ..common.targets import AT_ONCE, MEMBERS_AT_ONCE, RECORDS_AT_ONCE, all_of
 from ..common.timers import Timers
@@ -38,7 +39,7 @@ from .topology import Topology, topology_of
 
 INITIAL_DELAY = "streams initial delay"
 STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
-"""Codes of a status; the others are in `streams_topics`."""
+"""Codes of a status; the others are in `topics`."""
 STANDBY_REPLICAS = "num.standby.replicas"
 
 Said = StreamsGroupHeartbeatRequest.Topology

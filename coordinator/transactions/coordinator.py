@@ -22,27 +22,18 @@ from kbroker.protocol.messages.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from kbroker.protocol.primitives import Buffer, DecodeError
+from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.transaction_log import (
+    KINDS,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    decode_key,
-    decode_value,
-    encode_key,
-    encode_value,
+    TransactionLogKey,
+    TransactionLogValue,
 )
 
 from ..common.memory import TRANSACTIONAL_ID_BYTES, MemoryLimit
-from ..common.result import (
-    Answer,
-    CoordinatorRecord,
-    Now,
-    Parked,
-    Pieces,
-    Result,
-    TransactionEvent,
-    append_error,
-)
+from ..common.record import CoordinatorRecord, CoordinatorRecordSerde
+from ..common.result import Answer, Now, Parked, Pieces, Result, TransactionEvent, append_error
 from ..common.timers import Timers
 from .transaction import (
     COMPLETE_ABORT,
@@ -88,6 +79,8 @@ class TransactionCoordinator:
     Parameters: `second_protocol` tells whether the cluster has finalized `transaction.version` 2;
     `memory` is the limit that the coordinators of a node share.
     """
+
+    serde = CoordinatorRecordSerde(KINDS)
 
     def __init__(
         self,
@@ -408,7 +401,7 @@ class TransactionCoordinator:
         if not idle or now.log_ms - known.updated_ms < self._settings.expiration_ms:
             return None
         result: Result[None] = Result()
-        result.records.append(CoordinatorRecord(encode_key(transactional_id), None))
+        result.records.append(CoordinatorRecord(_key(transactional_id), None))
         result.on_failure = lambda code, now: Result()
         return result
 
@@ -431,8 +424,7 @@ class TransactionCoordinator:
         """Have a changed transaction stored; a change without a cause is not worth telling."""
         known = self._transactions.get(transactional_id)
         check_follows(EMPTY if known is None else known.state, changed.state)
-        value = encode_value(to_value(changed), VALUE_VERSION)
-        result.records.append(CoordinatorRecord(encode_key(transactional_id), value))
+        result.records.append(CoordinatorRecord(_key(transactional_id), to_value(changed)))
         if cause is not None:
             event = TransactionEvent(
                 at_ms=now.log_ms,
@@ -445,22 +437,26 @@ class TransactionCoordinator:
             )
             result.events.append(event)
 
-    def replay(self, key: Buffer, value: Buffer | None) -> None:
+    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition, in log order, at start-up and after an append.
 
-        Raises DecodeError for bytes that are no record of `__transaction_state`.
+        No producer has transactions in this topic.
+
+        Raises:
+            DecodeError: The state in the record is unknown.
         """
-        transactional_id = decode_key(key)
-        if transactional_id is None:
-            return
+        key, value = record.key, record.value
+        assert isinstance(key, TransactionLogKey)
+        transactional_id = key.transactional_id
         self._prepared.pop(transactional_id, None)
         if value is None:
             if self._transactions.pop(transactional_id, None) is not None:
                 self._release(transactional_id)
             self._epochs_before.pop(transactional_id, None)
             return
+        assert isinstance(value, TransactionLogValue)
         try:
-            transaction = from_value(decode_value(value))
+            transaction = from_value(value)
         except ValueError as error:
             raise DecodeError(f"transactional id {transactional_id}: {error}") from None
         if transactional_id not in self._transactions:
@@ -580,6 +576,10 @@ def _check_second_end(
     if not again and not commit:
         return ErrorCode.NONE, False  # aborting nothing raises the epoch as well
     return ErrorCode.INVALID_TXN_STATE, False
+
+
+def _key(transactional_id: str) -> TransactionLogKey:
+    return TransactionLogKey(transactional_id=transactional_id)
 
 
 def _no_producer(code: ErrorCode) -> InitProducerIdResponse:

@@ -27,7 +27,6 @@ from kbroker.coordinator import (
 from kbroker.partitions.history import History
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Record, read_marker
-from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 from kbroker.runtime.slices import TurnQueue
 
 from . import group_settings
@@ -189,17 +188,11 @@ class GroupService(SweepingShards[GroupCoordinator]):
                     return
         self._context.changes.happened()
 
-    def _replay(
+    def _replay_markers(
         self, coordinator: GroupCoordinator, header: BatchHeader, records: Iterable[Record]
     ) -> Iterator[int]:
-        if header.is_control:
-            for marker in filter(None, map(read_marker, records)):
-                yield from coordinator.end_transaction(header.producer_id, commit=marker.commit)
-            return
-        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
-        for record in records:
-            if record.key is not None:
-                coordinator.replay(record.key, record.value, producer_id)
+        for marker in filter(None, map(read_marker, records)):
+            yield from coordinator.end_transaction(header.producer_id, commit=marker.commit)
 
     def topics_changed(self, event: TopicsChanged) -> None:
         super().topics_changed(event)

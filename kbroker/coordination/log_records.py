@@ -25,6 +25,7 @@ from kbroker.protocol.group_metadata import (
     read_subscription,
 )
 from kbroker.protocol.schema import Struct, fields
+from kbroker.protocol.versioned import UnreadValue
 
 Row = dict[str, Any]
 
@@ -73,7 +74,7 @@ def _newer_group_record(kind: ModuleType, key: bytes, value: bytes | None) -> Ro
     if value is None:
         return row | {"tombstone": True}
     found = kind.decode_value(decoded, value)
-    return row if found is None else {**row, **_plain(found)}
+    return row if isinstance(found, UnreadValue) else {**row, **_plain(found)}
 
 
 def _plain(value: Any) -> Any:
@@ -146,17 +147,15 @@ def _share_record(key: bytes, value: bytes | None) -> Row | None:
     decoded = share_state_log.decode_key(key)
     if decoded is None:
         return None
-    kind, share = decoded
     row: Row = {
-        "group": share.group_id,
-        "topic_id": str(share.topic_id),
-        "partition": share.partition,
+        "group": decoded.group_id,
+        "topic_id": str(decoded.topic_id),
+        "partition": decoded.partition,
     }
     if value is None:
         return row | {"tombstone": True}
-    if kind == share_state_log.SNAPSHOT_KIND:
-        return {**row, "state": "snapshot", **_plain(share_state_log.decode_snapshot(value))}
-    return {**row, "state": "update", **_plain(share_state_log.decode_update(value))}
+    state = "snapshot" if isinstance(decoded, share_state_log.ShareSnapshotKey) else "update"
+    return {**row, "state": state, **_plain(share_state_log.decode_value(decoded, value))}
 
 
 def _state(number: int) -> str | int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import trio
@@ -27,10 +28,11 @@ from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.coordinator import Answer, MemoryLimit, Now, Parked, Pieces, Result, hash_partition
+from kbroker.coordinator.common.record import CoordinatorRecord, CoordinatorRecordSerde
 from kbroker.coordinator.common.shapes import refused
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.primitives import Buffer, DecodeError
+from kbroker.protocol.primitives import DecodeError, EncodeError
 from kbroker.protocol.record_stream import OversizedRecord, stream_records
 from kbroker.protocol.records import (
     BatchHeader,
@@ -39,6 +41,7 @@ from kbroker.protocol.records import (
     iter_headers,
     read_header,
 )
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 from kbroker.runtime.slices import Slices, TurnQueue, Wanted
 from kbroker.storage.cached import Reading
 from kbroker.storage.errors import StorageError
@@ -68,7 +71,10 @@ Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record | OversizedReco
 class Coordinator(Protocol):
     """What is common to the coordinators; see `kbroker.coordinator`."""
 
-    def replay(self, key: Buffer, value: Buffer | None) -> None: ...
+    @property
+    def serde(self) -> CoordinatorRecordSerde: ...
+
+    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None: ...
 
     def on_loaded(self, now: Now) -> Iterator[Result[None]]: ...
 
@@ -370,7 +376,7 @@ class Shards(ABC, Generic[C]):
             offset, batches = yield from self._context.disk_reads.in_pieces(read)
             for header, records in batches:
                 for some in _in_steps(records):
-                    yield from self._replay(shard.coordinator, header, some)
+                    yield from self._load_records(shard.coordinator, header, some)
                     yield max(len(some), 1)
         counts = 0  # the first piece does not: small coordinators are there at once
         for result in shard.coordinator.on_loaded(self.now()):
@@ -525,8 +531,8 @@ class Shards(ABC, Generic[C]):
 
     def _append(self, shard: Shard[C], result: Result[Any]) -> None:
         now = self.now()
-        records = [Record(key, value, now.log_ms) for key, value in result.records]
-        producer_id, producer_epoch = result.producer or (-1, -1)
+        records = _encoded(shard.coordinator, result.records, now)
+        producer_id, producer_epoch = result.producer or (NO_PRODUCER_ID, -1)
         encode = partial(
             encode_batch,
             producer_id=producer_id,
@@ -536,24 +542,37 @@ class Shards(ABC, Generic[C]):
         if not shard.replica.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         shard.replica.check_enough_in_sync()
-        for batch, some in _batches_of(records, encode, _batch_bytes_max(shard.replica.log)):
-            header = read_header(batch)
-            shard.replica.append(memoryview(batch), header, now.log_ms)
-            for _ in self._replay(shard.coordinator, header, some):
-                pass
+        appended = iter(result.records)
+        for batch, count in _batches_of(records, encode, _batch_bytes_max(shard.replica.log)):
+            shard.replica.append(memoryview(batch), read_header(batch), now.log_ms)
+            for record in islice(appended, count):
+                shard.coordinator.replay(record, producer_id)
 
-    def _replay(
+    def _load_records(
         self, coordinator: C, header: BatchHeader, records: Iterable[Record]
     ) -> Iterator[int]:
-        """Let a coordinator see records of one batch of its log, at start-up and after an append.
+        """Decode records of one batch of the log, and replay them.
 
-        Yields where that is more than records are, as `_steps`.
+        Yields:
+            The cost of what was replayed beside the records, as `_steps` counts it.
+
+        Raises:
+            DecodeError: A record cannot be decoded.
         """
         if header.is_control:
-            return  # a marker that a client asked for; it says nothing to this coordinator
-        for record in records:
-            if record.key is not None:
-                coordinator.replay(record.key, record.value)
+            yield from self._replay_markers(coordinator, header, records)
+            return
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        for stored in records:
+            if stored.key is not None:
+                record = coordinator.serde.decode(stored.key, stored.value)
+                if record is not None:  # None: a later release has written it
+                    coordinator.replay(record, producer_id)
+
+    def _replay_markers(
+        self, coordinator: C, header: BatchHeader, records: Iterable[Record]
+    ) -> Iterator[int]:
+        """Replay transaction markers; only offsets are committed in transactions."""
         yield from ()
 
     def release(
@@ -686,17 +705,38 @@ def give(answers: Sequence[Answer]) -> None:
         slot.answer(response)
 
 
+def _encoded(
+    coordinator: Coordinator, records: Iterable[CoordinatorRecord], now: Now
+) -> list[Record]:
+    """Encode the records of a result.
+
+    Raises:
+        KafkaError: A field does not fit.
+    """
+    encode = coordinator.serde.encode
+    try:
+        return [Record(*encode(record), now.log_ms) for record in records]
+    except EncodeError as error:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+
+
 def _batch_bytes_max(log: LeaderLog) -> int:
     return min(log.config.produce_rules.max_message_bytes, log.config.segment_bytes)
 
 
 def _batches_of(
     records: list[Record], encode: Callable[[list[Record]], bytes], bytes_max: int
-) -> Iterator[tuple[bytes, list[Record]]]:
-    """Records in batches that are not larger than the topic takes, in order; one record is not cut."""
+) -> Iterator[tuple[bytes, int]]:
+    """Encode records in batches that are not larger than the topic takes, in order.
+
+    A single record is not cut.
+
+    Yields:
+        A batch, and the number of its records.
+    """
     batch = encode(records)
     if len(batch) <= bytes_max or len(records) == 1:
-        yield batch, records
+        yield batch, len(records)
         return
     middle = len(records) // 2
     for half in (records[:middle], records[middle:]):

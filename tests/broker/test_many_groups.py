@@ -25,7 +25,7 @@ from kbroker.protocol.messages.groups import DeleteGroupsRequest, DescribeGroups
 from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.protocol.records import Marker, end_transaction_marker, read_header, read_records
-from kbroker.protocol.transaction_log import encode_key, encode_value
+from kbroker.protocol.transaction_log import TransactionLogKey
 from kbroker.runtime.slices import Turn
 from kbroker.storage.cached import waiting
 
@@ -67,7 +67,7 @@ def fill(broker: Broker, records: Iterable[CoordinatorRecord]) -> None:
     """Let the coordinator know what no test has the time to commit."""
     coordinator = shard_of(broker).coordinator
     for record in records:
-        coordinator.replay(*record)
+        coordinator.replay(record)
 
 
 def of_many_groups(topic: str = "gone", count: int = GROUPS) -> Iterable[CoordinatorRecord]:
@@ -200,9 +200,10 @@ async def test_transactional_ids_expire_beside_clients() -> None:
         transactions = broker.node.transactions
         await transactions.create_topic()
         coordinator = transactions.shard("x").coordinator
-        value = encode_value(to_value(Transaction(1, 1000, 1)), 1)
+        value = to_value(Transaction(1, 1000, 1))
         for index in range(GROUPS):
-            coordinator.replay(encode_key(f"x{index}"), value)
+            key = TransactionLogKey(transactional_id=f"x{index}")
+            coordinator.replay(CoordinatorRecord(key, value))
         with longest_step() as step:
             await until(lambda: not coordinator.transactions)
         assert step.seconds < TURN_SECONDS_MAX, str(step)
@@ -282,7 +283,7 @@ async def test_a_coordinator_that_goes_while_it_deletes_a_group(
 
 def pending(broker: Broker, group: str = "wide") -> None:
     for record in of_one_group(group):
-        shard_of(broker).coordinator.replay(*record, PRODUCER_ID)
+        shard_of(broker).coordinator.replay(record, PRODUCER_ID)
 
 
 async def test_a_transaction_of_many_offsets_ends_in_turns(broker: Broker, wire: Wire) -> None:
@@ -325,7 +326,7 @@ async def test_a_coordinator_with_an_ended_transaction_is_loaded_in_pieces(broke
     )
     header, records = read_header(batch), read_records(batch)
     coordinator = shard_of(broker).coordinator
-    pieces = [*broker.node.groups._replay(coordinator, header, records)]
+    pieces = [*broker.node.groups._load_records(coordinator, header, records)]
     assert max(pieces) <= OFFSETS_AT_ONCE
     assert sum(pieces) == len(offsets_of(broker)["wide"]) == OFFSETS
 

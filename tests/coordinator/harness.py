@@ -70,6 +70,8 @@ from kbroker.protocol.messages.streams_groups import (
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
+from .stored import StoredRecord, store
+
 R = TypeVar("R")
 M = TypeVar("M")
 
@@ -209,17 +211,23 @@ class Call(Generic[R]):
 class Entry(NamedTuple):
     """What the log holds at one offset: a record, maybe of a transaction, or a marker (no record)."""
 
-    record: CoordinatorRecord | None
+    record: StoredRecord | None
     producer_id: int = -1
     commit: bool = False
 
-    def replay(self, record: Callable[..., None], marker: Callable[..., Iterator[int]]) -> None:
-        """Tell whom it concerns: `GroupCoordinator.replay` or `end_transaction`."""
+    def load(
+        self,
+        replay: Callable[[CoordinatorRecord, int], None],
+        end_transaction: Callable[..., Iterator[int]],
+    ) -> None:
+        """Decode and replay what is stored."""
         if self.record is None:
-            for _ in marker(self.producer_id, commit=self.commit):
+            for _ in end_transaction(self.producer_id, commit=self.commit):
                 pass
-        else:
-            record(*self.record, self.producer_id)
+            return
+        record = GroupCoordinator.serde.decode(*self.record)
+        if record is not None:
+            replay(record, self.producer_id)
 
 
 def joining(
@@ -247,7 +255,7 @@ class Harness:
         self,
         settings: GroupSettings | None = None,
         topics: FakeTopics | None = None,
-        log: Sequence[CoordinatorRecord | Entry] = (),
+        log: Sequence[StoredRecord | Entry] = (),
         start_ms: int = 5_000,
         log_ms: int = LOG_START_MS,
         ids: itertools.count[int] | None = None,
@@ -289,12 +297,12 @@ class Harness:
             new_uuid=lambda: UUID(int=next(self._ids)),
         )
         for entry in self.entries:
-            entry.replay(self.coordinator.replay, self.coordinator.end_transaction)
+            entry.load(self.coordinator.replay, self.coordinator.end_transaction)
         for result in self.coordinator.on_loaded(self.now):
             self.settle(result)
 
     @property
-    def log(self) -> list[CoordinatorRecord]:
+    def log(self) -> list[StoredRecord]:
         """The records of the log, without the markers."""
         return [entry.record for entry in self.entries if entry.record is not None]
 
@@ -324,20 +332,22 @@ class Harness:
         if call is not None and isinstance(result.response, Parked):
             call.slot = result.response
             call.slot.on_answer = call.release
+        serde = self.coordinator.serde
         if result.records:
             assert result.on_failure is not None, "records that nobody would undo"
             if self.append_fails is not None:
                 code, self.append_fails = self.append_fails, None
-                self.not_stored |= {key for key, _ in result.records}
+                self.not_stored |= {store(serde, record).key for record in result.records}
                 result = result.on_failure(code, self.now)
                 self.events += [each for each in result.events if isinstance(each, Event)]
                 self._release(result, call)
                 return
             producer_id = result.producer[0] if result.producer else -1
-            self.entries += [Entry(record, producer_id) for record in result.records]
-            for key, value in result.records:
-                self.coordinator.replay(key, value, producer_id)
-                self.not_stored.discard(key)
+            for record in result.records:
+                stored = store(serde, record)
+                self.entries.append(Entry(stored, producer_id))
+                self.coordinator.replay(record, producer_id)
+                self.not_stored.discard(stored.key)
         self.events += [each for each in result.events if isinstance(each, Event)]
         self._waiting.append((result, call))
         for piece in result.work or ():

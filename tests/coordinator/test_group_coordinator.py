@@ -12,6 +12,7 @@ from kbroker.protocol.group_metadata import GroupMetadataKey, encode_key
 
 from .harness import SESSION_MS, FakeTopics, Harness
 from .random_requests import RandomRequests
+from .stored import load
 
 
 def test_groups_have_the_partition_that_kafka_gives_them() -> None:
@@ -75,7 +76,7 @@ def test_many_groups_go_on_in_pieces_after_a_load() -> None:
     _, value = h.log[-1]
     fresh = GroupCoordinator(h.settings, h.topics)
     for index in range(5 * GROUPS_AT_ONCE // 2):
-        fresh.replay(encode_key(GroupMetadataKey(group=f"g{index}")), value)
+        load(fresh, encode_key(GroupMetadataKey(group=f"g{index}")), value)
     going_on = [len(piece.events) for piece in fresh.on_loaded(h.now)]
     assert going_on == [GROUPS_AT_ONCE, GROUPS_AT_ONCE, GROUPS_AT_ONCE // 2]
     assert fresh.next_deadline() is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator import CoordinatorRecord
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import (
     GroupMetadataKey,
@@ -18,6 +17,7 @@ from kbroker.protocol.group_metadata import (
 from kbroker.protocol.primitives import DecodeError
 
 from .harness import LOG_START_MS, SESSION_MS, Harness
+from .stored import StoredRecord, load
 
 
 def test_members_go_on_after_a_restart() -> None:
@@ -103,7 +103,7 @@ def test_groups_of_older_kafka_are_read(version: int) -> None:
         protocol_type="consumer", generation=7, protocol="range", leader="m", members=[member]
     )
     key = encode_key(GroupMetadataKey(group="g"))
-    h = Harness(log=[CoordinatorRecord(key, encode_value(value, version))])
+    h = Harness(log=[StoredRecord(key, encode_value(value, version))])
     assert h.heartbeat("m", 7) == ErrorCode.NONE
     assert h.sync("m", 7).response.assignment == b"x"
     again = h.join("m", protocols=(("range", b""),))  # the leader joins again
@@ -148,14 +148,14 @@ def test_dynamic_members_are_not_taken_for_a_static_one_with_an_empty_name() -> 
 
 
 def test_the_last_record_of_a_key_counts_and_a_tombstone_takes_it_away() -> None:
-    def offset(value: int | None) -> CoordinatorRecord:
+    def offset(value: int | None) -> StoredRecord:
         key = encode_key(OffsetCommitKey(group="g", topic="orders", partition=0))
         if value is None:
-            return CoordinatorRecord(key, None)
+            return StoredRecord(key, None)
         stored = OffsetCommitValue(offset=value, metadata="", commit_timestamp=0)
-        return CoordinatorRecord(key, encode_value(stored))
+        return StoredRecord(key, encode_value(stored))
 
-    group = CoordinatorRecord(encode_key(GroupMetadataKey(group="g")), None)
+    group = StoredRecord(encode_key(GroupMetadataKey(group="g")), None)
     h = Harness(log=[offset(1), offset(2), offset(None), offset(None), offset(3)])
     assert h.fetch({"orders": [0]})[("orders", 0)][0] == 3
     h = Harness(log=[offset(1), offset(None), group, group])
@@ -168,7 +168,7 @@ def test_the_last_record_of_a_key_counts_and_a_tombstone_takes_it_away() -> None
 
 def test_records_of_other_kinds_are_passed_over() -> None:
     kind_of_a_later_release = b"\x00\x63\x00\x01g"
-    h = Harness(log=[CoordinatorRecord(kind_of_a_later_release, b"\x00\x00\x00")])
+    h = Harness(log=[StoredRecord(kind_of_a_later_release, b"\x00\x00\x00")])
     assert list(h.coordinator.list_groups()) == []
 
 
@@ -179,7 +179,7 @@ def test_records_of_other_kinds_are_passed_over() -> None:
 def test_garbage_is_an_error(key: bytes, value: bytes) -> None:
     h = Harness()
     with pytest.raises(DecodeError):
-        h.coordinator.replay(key, value)
+        load(h.coordinator, key, value)
 
 
 def test_views_into_a_batch_may_be_replayed() -> None:
@@ -188,5 +188,5 @@ def test_views_into_a_batch_may_be_replayed() -> None:
     again = Harness()
     for key, value in h.log:
         assert value is not None
-        again.coordinator.replay(memoryview(key), memoryview(value))
+        load(again.coordinator, memoryview(key), memoryview(value))
     assert again.sync(follower, 2).response.assignment == b"a1"

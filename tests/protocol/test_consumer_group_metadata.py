@@ -28,6 +28,7 @@ from kbroker.protocol.consumer_group_metadata import (
 )
 from kbroker.protocol.group_metadata import read_member_subscription
 from kbroker.protocol.primitives import DecodeError
+from kbroker.protocol.versioned import UnreadValue
 
 TOPIC = UUID(int=1 << 64 | 2)
 Member = ConsumerGroupMemberMetadataValue
@@ -126,11 +127,13 @@ def test_a_struct_that_could_be_null_is_there_with_all_its_defaults() -> None:
     key = KEYS["000500016700016d"]
     data = "000001010263032f680101ffffffff01"
     member = decode_value(key, bytes.fromhex(data + "01 00 07 01 00000000 01 00"))
+    assert isinstance(member, Member)
     assert member.classic_member_metadata == Member.ClassicMemberMetadata(
         session_timeout_ms=0, supported_protocols=[]
     )
     assert encode_value(member).hex() == data + "0100070100000000" + "0100"
     null = decode_value(key, bytes.fromhex(data + "01 00 01 ff"))
+    assert isinstance(null, Member)
     assert null.classic_member_metadata is None
     assert encode_value(null).hex() == data + "00"
 
@@ -138,7 +141,8 @@ def test_a_struct_that_could_be_null_is_there_with_all_its_defaults() -> None:
 def test_what_is_not_known() -> None:
     assert decode_key(bytes.fromhex("0009000167")) is None
     # What Kafka up to 4.0 kept of topics, in a form that nobody reads.
-    assert decode_value(KEYS["0004000167"], b"\x00\x00anything") is None
+    unread = decode_value(KEYS["0004000167"], b"\x00\x00anything")
+    assert isinstance(unread, UnreadValue)
     with pytest.raises(DecodeError):
         decode_value(KEYS["0003000167"], b"\x00\x63")
 

@@ -451,7 +451,7 @@ class Simulation:
                 generations[entry.group] = generation
         fresh = ShardState(unlimited())
         for each in self.h.entries:
-            each.replay(partial(replay, fresh), partial(end_transaction, fresh))
+            each.load(partial(replay, fresh), partial(end_transaction, fresh))
         live = self.h.coordinator._state
         must(fresh.offsets == live.offsets, "offsets differ after a restart")
         must(

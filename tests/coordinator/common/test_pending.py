@@ -54,7 +54,7 @@ def pending_in_many(h: Harness, producer_id: int = 7, offset: int = 1) -> dict[P
     places = {("orders", index): offset for index in range(3 * OFFSETS_AT_ONCE)}
     for topic, index in places:
         value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1)
-        h.coordinator.replay(*offset_record("g", topic, index, value), producer_id)
+        h.coordinator.replay(offset_record("g", topic, index, value), producer_id)
     return places
 
 
@@ -80,7 +80,7 @@ def test_what_is_deleted_between_two_pieces_of_an_end_is_gone() -> None:
     pieces = h.coordinator.end_transaction(7, commit=True)
     next(pieces)
     for topic, index in places:
-        h.coordinator.replay(*offset_tombstone("g", topic, index))
+        h.coordinator.replay(offset_tombstone("g", topic, index))
     assert sum(pieces) == 0
     assert h.coordinator.committed("g") == {}
 

@@ -375,7 +375,7 @@ class ConsumerSimulation:
     def _replayed(self) -> ConsumerGroup:
         state = ShardState(unlimited())
         for entry in self.h.entries:
-            entry.replay(
+            entry.load(
                 lambda *record: replay(state, *record),
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )

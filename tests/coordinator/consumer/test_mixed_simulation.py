@@ -78,7 +78,7 @@ def _epochs_stand_still(patch: pytest.MonkeyPatch) -> None:
     """Nothing is shared anew when a member goes."""
 
     def take_out(self: Sharing, group: ConsumerGroup, members: Any) -> Any:
-        return [record for record in real(self, group, members) if record[1] is None]
+        return [record for record in real(self, group, members) if record.value is None]
 
     real = Sharing.take_out
     patch.setattr(Sharing, "take_out", take_out)

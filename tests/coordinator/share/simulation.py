@@ -246,7 +246,7 @@ class ShareSimulation:
     def _replayed(self) -> ShareGroup:
         state = ShardState(unlimited())
         for entry in self.h.entries:
-            entry.replay(
+            entry.load(
                 lambda *record: replay(state, *record),
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )

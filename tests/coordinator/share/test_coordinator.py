@@ -21,11 +21,12 @@ from kbroker.protocol.share_state_log import (
     SNAPSHOT_KIND,
     UPDATE_KIND,
     SharePartition,
-    decode_key,
-    decode_snapshot,
+    ShareSnapshotValue,
 )
+from kbroker.protocol.versioned import decode_versioned, version_of
 
 from ..harness import FakeTopics
+from ..stored import StoredRecord, load, store
 
 NOW = Now(1_000_000, 50_000)
 ACKNOWLEDGED, ARCHIVED = 2, 4
@@ -38,7 +39,7 @@ class Log:
 
     def __init__(self) -> None:
         self.topics = FakeTopics()
-        self.records: list[tuple[bytes, bytes | None]] = []
+        self.records: list[StoredRecord] = []
         self.coordinator = self._new()
         self.share = SharePartition("queue", self.topics.topics["orders"][0], 1)
 
@@ -47,19 +48,18 @@ class Log:
 
     def keep(self, result: Result[Any]) -> Any:
         for record in result.records:
-            self.records.append(record)
-            self.coordinator.replay(*record)
+            self.records.append(store(self.coordinator.serde, record))
+            self.coordinator.replay(record)
         return result.response
 
     def kinds(self) -> list[int]:
-        keys = [decode_key(key) for key, _ in self.records]
-        return [key[0] for key in keys if key is not None]
+        return [version_of(record.key) for record in self.records]
 
     def reload(self) -> None:
         before = self.coordinator.states
         self.coordinator = self._new()
-        for record in self.records:
-            self.coordinator.replay(*record)
+        for stored in self.records:
+            load(self.coordinator, *stored)
         assert {share: shown(each) for share, each in self.coordinator.states.items()} == {
             share: shown(each) for share, each in before.items()
         }
@@ -126,7 +126,7 @@ def test_updates_are_followed_by_a_snapshot() -> None:
     for offset in range(8):
         log.write((offset, offset, ACKNOWLEDGED, 1))
     assert log.kinds() == [SNAPSHOT_KIND, 1, 1, 1, SNAPSHOT_KIND, 1, 1, 1, SNAPSHOT_KIND]
-    value = decode_snapshot(log.records[-1][1] or b"")
+    value = decode_versioned(ShareSnapshotValue, log.records[-1].value or b"")
     assert value.snapshot_epoch == 2
     assert [(each.first_offset, each.last_offset) for each in value.state_batches] == [(0, 7)]
     log.reload()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator import Result, ShareGroupSettings
+from kbroker.coordinator import CoordinatorRecord, Result, ShareGroupSettings
 from kbroker.coordinator.share.group import SharedTopic
 from kbroker.coordinator.share.initialization import PARTITIONS_AT_ONCE, RETRY_BACKOFF_MS
 from kbroker.coordinator.share.offsets import Begun
@@ -406,6 +406,6 @@ def test_a_group_survives_a_restart() -> None:
 
 def test_a_record_of_a_group_that_is_gone_changes_nothing() -> None:
     h = begun()
-    key, _ = shared_record("gone", h.coordinator._state.share_groups["g"].shared)
-    h.coordinator.replay(key, None)
+    key = shared_record("gone", h.coordinator._state.share_groups["g"].shared).key
+    h.coordinator.replay(CoordinatorRecord(key, None))
     assert not h.coordinator.has_share_group("gone")

@@ -249,7 +249,7 @@ class StreamsSimulation:
     def _replayed(self) -> StreamsGroup:
         state = ShardState(unlimited())
         for entry in self.h.entries:
-            entry.replay(
+            entry.load(
                 lambda *record: replay(state, *record),
                 lambda producer, commit: end_transaction(state, producer, commit=commit),
             )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator import (
+    CoordinatorRecord,
     Now,
     Result,
     TransactionCoordinator,
@@ -28,7 +29,9 @@ from kbroker.protocol.messages.transactions import (
     InitProducerIdResponse,
 )
 from kbroker.protocol.primitives import DecodeError
-from kbroker.protocol.transaction_log import encode_key, encode_value
+from kbroker.protocol.transaction_log import TransactionLogKey, encode_key, encode_value
+
+from ..stored import StoredRecord, load, store
 
 NOW = Now(1_000_000, 50_000)
 DAY_MS = 86_400_000
@@ -45,7 +48,7 @@ class Log:
     def __init__(self, *, second: bool = True, settings: TransactionSettings | None = None) -> None:
         self.second = second
         self.settings = settings or TransactionSettings()
-        self.records: list[tuple[bytes, bytes | None]] = []
+        self.records: list[StoredRecord] = []
         self.coordinator = self._new()
         self.now = NOW
         self.new_id = 100
@@ -55,14 +58,14 @@ class Log:
 
     def keep(self, result: Result[Any]) -> Any:
         for record in result.records:
-            self.records.append(record)
-            self.coordinator.replay(*record)
+            self.records.append(store(self.coordinator.serde, record))
+            self.coordinator.replay(record)
         return result.response
 
     def reload(self) -> None:
         self.coordinator = self._new()
-        for record in self.records:
-            self.coordinator.replay(*record)
+        for stored in self.records:
+            load(self.coordinator, *stored)
         for result in self.coordinator.on_loaded(self.now):
             self.keep(result)
 
@@ -132,8 +135,9 @@ class Log:
     def at_epoch(self, epoch: int) -> None:
         """Go on as if so many epochs had been given."""
         value = to_value(replace(self.transaction, epoch=epoch))
-        self.coordinator.replay(encode_key("t"), encode_value(value, 1))
-        self.records.append((encode_key("t"), encode_value(value, 1)))
+        record = CoordinatorRecord(TransactionLogKey(transactional_id="t"), value)
+        self.records.append(store(self.coordinator.serde, record))
+        self.coordinator.replay(record)
 
 
 def told(answer: InitProducerIdResponse | EndTxnResponse) -> tuple[int, int, int]:
@@ -566,7 +570,7 @@ def test_a_record_with_an_unknown_state() -> None:
     value = to_value(Transaction(1, 1000, 0))
     value.status = 99
     with pytest.raises(DecodeError, match="transactional id t"):
-        Log().coordinator.replay(encode_key("t"), encode_value(value, 1))
+        load(Log().coordinator, encode_key("t"), encode_value(value, 1))
 
 
 def test_states_are_called_as_kafka_calls_them() -> None:

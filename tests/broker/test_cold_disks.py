@@ -24,6 +24,7 @@ from kbroker.storage.future import FutureLog
 
 from ..brokers import started
 from ..cold_disk import ColdDisk
+from ..net.test_server import commit, committed
 from ..security.certificates import Authority
 from ..security.clients import encrypted
 from ..security.test_listeners import secured
@@ -41,7 +42,6 @@ from ..wire import (
     values_of,
 )
 from .test_log_dirs import move, moved
-from .test_server import commit, committed
 
 FIRST_MS = 1_000_000
 VALUE_BYTES = 3000

@@ -11,8 +11,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
 from ..brokers import Start, started
+from ..net.test_server import commit, committed
 from ..wire import Wire, connected, create_topic, delete_topic, metadata, request
-from .test_server import commit, committed
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 

@@ -18,6 +18,7 @@ from kbroker.protocol.messages.topics import DeleteRecordsRequest
 
 from ..kill.server import Server
 from ..machine import LOCAL
+from ..net.test_server import commit, committed
 from ..replication.cluster import NODES, Cluster, wait_until
 from ..wire import (
     Topic,
@@ -30,7 +31,6 @@ from ..wire import (
     produce,
     values_of,
 )
-from .test_server import commit, committed
 
 DISK_BYTES = 30_000_000
 FILE_BYTES_MAX = 300_000

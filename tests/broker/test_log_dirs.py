@@ -23,6 +23,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFile
 
 from ..brokers import started
+from ..net.test_server import commit, committed
 from ..wire import (
     ANSWER_SECONDS,
     EARLIEST,
@@ -38,7 +39,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .test_server import commit, committed
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from kbroker.storage.manager import CheckpointJob
 from kbroker.storage.naming import CLEAN_SHUTDOWN
 
 from ..brokers import started
+from ..net.test_server import commit, committed
 from ..wire import (
     EARLIEST,
     LATEST,
@@ -42,7 +43,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .test_server import commit, committed
 
 
 def crash(data: Path, to: Path) -> Path:

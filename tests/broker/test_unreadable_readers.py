@@ -36,6 +36,7 @@ from kbroker.storage.log import Log
 from kbroker.web.service import HttpService
 
 from ..cold_disk import ColdDisk
+from ..net.test_server import commit
 from ..sharing import GROUP, ShareMember, initialize
 from ..web.client import Answer, asking, served
 from ..wire import (
@@ -53,7 +54,6 @@ from ..wire import (
 )
 from .test_consumer_groups import set_config
 from .test_log_dirs import move
-from .test_server import commit
 from .test_share_state import READ as READ_SHARE_STATE
 from .test_share_state import ask as ask_share_state
 

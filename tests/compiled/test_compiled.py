@@ -17,10 +17,10 @@ from . import runs
 from .making import make
 
 TESTS = (
-    "tests/broker/test_arrivals.py",
-    "tests/broker/test_connection.py",
+    "tests/net/test_arrivals.py",
+    "tests/net/test_connection.py",
     "tests/broker/test_fetch.py",
-    "tests/broker/test_ordered_work.py",
+    "tests/net/test_connection_order.py",
     "tests/broker/test_produce.py",
     "tests/protocol/test_framing.py",
     "tests/protocol/test_records.py",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from kbroker.client.endpoint import Endpoint
 
-from ..broker.test_serve import SECONDS, serving, wait_for
+from ..cli.test_serve import SECONDS, serving, wait_for
 from ..ports import free_ports
 from .client import record
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ..broker.test_serve import SECONDS, refused, serving, wait_for
+from ..cli.test_serve import SECONDS, refused, serving, wait_for
 from ..web.secured import shown
 from ..web.test_serving import RUN
 

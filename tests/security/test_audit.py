@@ -21,7 +21,7 @@ from kbroker.runtime.log_output import JsonFormatter, TextFormatter, set_up_logg
 from kbroker.security.acls import Client, Resource, Verdict
 from kbroker.security.audit import CLIENTS_MAX, OF_CLIENT_MAX, Audit
 
-from ..broker.test_serve import serving
+from ..cli.test_serve import serving
 from ..wire import Topic, batch, connected, create_topic, produce, request
 from .test_access import ALLOW, AUTHORIZER, READ, TOPIC, USERS, WRITE, grant, guarded, new, user
 from .test_acls import client

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..broker.test_serve import refused, serving, wait_for
+from ..cli.test_serve import refused, serving, wait_for
 from .certificates import PASSWORD, Authority
 
 SECONDS = 30

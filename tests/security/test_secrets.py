@@ -26,7 +26,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 
-from ..broker.test_serve import wait_for
+from ..cli.test_serve import wait_for
 from ..wire import ConnectionClosed, connected
 from .certificates import Authority
 from .issuers import AUDIENCE, ISSUER, key_for, key_set

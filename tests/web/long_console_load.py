@@ -29,7 +29,7 @@ from playwright.sync_api import Browser, expect
 from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.compression import Codec
 
-from ..broker.test_serve import serving, wait_for
+from ..cli.test_serve import serving, wait_for
 from ..wire import batch, connected, create_topic, produce
 from .beside import FED, FED_PER_SECOND, POLITE
 from .browser import chromium

@@ -27,7 +27,7 @@ from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import Record
 
-from ..broker.test_serve import serving, wait_for
+from ..cli.test_serve import serving, wait_for
 from .browser import chromium
 
 ROOT = Path(__file__).parents[2]

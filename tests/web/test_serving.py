@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..broker.test_serve import SECONDS, refused, serving, wait_for
+from ..cli.test_serve import SECONDS, refused, serving, wait_for
 
 LIBRARIES = ("hypercorn", "starlette", "prometheus_client", "anyio", "h11", "h2", "http")
 

@@ -24,8 +24,8 @@ from kbroker.protocol.records import Record
 from kbroker.web.console import elsewhere
 from kbroker.web.console.trends import UNSEEN_MAX, Trends
 
-from ..broker.test_serve import SECONDS, serving, wait_for
 from ..brokers import started
+from ..cli.test_serve import SECONDS, serving, wait_for
 from ..ports import free_ports
 
 PARTITIONS = 6

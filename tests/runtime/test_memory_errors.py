@@ -18,6 +18,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.runtime.memory_errors import ERRORS_MAX, WINDOW_SECONDS, MemoryErrors, OutOfMemory
 
 from ..brokers import started
+from ..cli.test_serve import SECONDS, serving
 from ..wire import (
     ConnectionClosed,
     Topic,
@@ -27,7 +28,6 @@ from ..wire import (
     fetch_request,
     produce,
 )
-from .test_serve import SECONDS, serving
 
 VALUE_BYTES = 10_000_000
 ROOM_BYTES = 100_000_000

@@ -25,6 +25,7 @@ from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.runtime.slices import TURN_SECONDS
 from kbroker.storage.files import OsFiles
 
+from ..cli.test_serve import SECONDS, serving, wait_for
 from ..wire import (
     ANSWER_SECONDS,
     ConnectionClosed,
@@ -37,7 +38,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .test_serve import SECONDS, serving, wait_for
 
 
 class Server:

@@ -17,11 +17,11 @@ from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 
+from ..security.certificates import Authority
+from ..security.issuers import AUDIENCE, ISSUER, key_for, key_set, token_for
+from ..security.test_access import AUTHORIZER
+from ..security.test_settings import change
 from ..wire import Topic, Wire, batch, connected, fetch, produce, until, values_of
-from .certificates import Authority
-from .issuers import AUDIENCE, ISSUER, key_for, key_set, token_for
-from .test_access import AUTHORIZER
-from .test_settings import change
 
 TWO_LISTENERS = (
     "listeners=OPEN://127.0.0.1:0,IN://127.0.0.1:0",

@@ -18,7 +18,7 @@ from kbroker.config.kafka_logins import client_login
 from kbroker.process.listeners import configured_listeners
 from kbroker.security.jaas import BadJaas, LoginModule, jaas_text, parse_login_file, parse_modules
 
-from ..broker.test_serve import serving
+from ..cli.test_serve import serving
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"

@@ -26,8 +26,8 @@ from kbroker.process.tls_dev import DevSecurity, hosts_of
 from kbroker.security.authority import Authority, Pair
 from kbroker.security.tls import client_context, server_context
 
-from ..broker.test_serve import SECONDS, refused, serving, wait_for
-from .test_stores import setting, shake_hands
+from ..cli.test_serve import SECONDS, refused, serving, wait_for
+from ..security.test_stores import setting, shake_hands
 
 KBROKER = [sys.executable, "-m", "kbroker"]
 ADDRESS = "localhost:9092"

@@ -12,8 +12,8 @@ from kbroker.config import BrokerConfig
 from kbroker.process.exposure import open_files, open_folders, open_listeners
 from kbroker.process.listeners import configured_listeners
 
-from ..broker.test_serve import SECONDS, refused, serving
-from .certificates import Authority
+from ..cli.test_serve import SECONDS, refused, serving
+from ..security.certificates import Authority
 
 SCRAM = (
     "sasl.enabled.mechanisms=SCRAM-SHA-256",

@@ -17,8 +17,8 @@ from kbroker.runtime.slices import Steps
 from kbroker.security.tls import server_context
 
 from ..receiving import receive, receive_into
-from .certificates import Authority
-from .test_stores import setting
+from ..security.certificates import Authority
+from ..security.test_stores import setting
 
 
 class Line:

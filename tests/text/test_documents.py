@@ -11,8 +11,8 @@ from kbroker.broker import Broker
 from kbroker.cli.profiles import FILE_VARIABLE
 from kbroker.text.documents import NESTING_MAX, read_json, read_toml
 
+from ..cli.conftest import Cli, invoke
 from ..wire import batch, connected, create_topic, produce
-from .conftest import Cli, invoke
 
 LEVELS = [NESTING_MAX + 1, 900, 100_000]
 SENTENCE = f"nests more than {NESTING_MAX} deep"

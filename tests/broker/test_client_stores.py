@@ -35,6 +35,10 @@ from kbroker.storage import producer_state
 from kbroker.testing.clock import MovableClock
 
 from ..brokers import started
+from ..handlers.test_consumer_groups import beat, find
+from ..handlers.test_quotas import set_quota
+from ..handlers.test_share_groups import beat as share_beat
+from ..handlers.test_streams_groups import streams_beat
 from ..wire import (
     NEVER,
     Topic,
@@ -48,10 +52,6 @@ from ..wire import (
     sequenced,
     until,
 )
-from .test_client_quotas import set_quota
-from .test_consumer_groups import beat, find
-from .test_share_groups import beat as share_beat
-from .test_streams_groups import streams_beat
 
 Ask: TypeAlias = Callable[[Wire, int], Awaitable[Any]]
 """Makes one entry of a store, by its number."""

@@ -24,6 +24,7 @@ from kbroker.storage.future import FutureLog
 
 from ..brokers import started
 from ..cold_disk import ColdDisk
+from ..handlers.test_log_dirs import move, moved
 from ..net.test_server import commit, committed
 from ..security.certificates import Authority
 from ..security.clients import encrypted
@@ -41,7 +42,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .test_log_dirs import move, moved
 
 FIRST_MS = 1_000_000
 VALUE_BYTES = 3000

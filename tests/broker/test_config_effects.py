@@ -542,9 +542,10 @@ async def test_effect(name: str, tmp_path: Path) -> None:
 
 def words_of_other_tests() -> Iterator[str]:
     """The tests that show effects, not those of the table or of the requests."""
-    left_out = ("test_config.py", "test_alter_configs.py", "test_describe_configs.py")
+    left_out = {Path(__file__), *(TESTS / "config").glob("test_*.py")}
+    left_out |= {TESTS / "handlers/test_configs.py", TESTS / "handlers/test_configs_alter.py"}
     for path in TESTS.rglob("test_*.py"):
-        if path.name not in (*left_out, Path(__file__).name):
+        if path not in left_out:
             yield path.read_text()
 
 

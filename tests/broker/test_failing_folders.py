@@ -15,9 +15,9 @@ from kbroker.storage.crash_files import CrashFiles, Operation
 from kbroker.storage.errors import SyncFailedError
 
 from ..brokers import started, started_on
+from ..partitions.test_log_opening import served, write
 from ..storage.test_lost_files import file_instead, link_to_itself
 from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
-from .test_foreign_folders import served, write
 
 
 @pytest.mark.parametrize("plant", [file_instead, link_to_itself])

@@ -25,6 +25,7 @@ from kbroker.protocol.messages.groups import LeaveGroupRequest
 
 from ..brokers import started
 from ..fuzz.world import VALID, World, make_world
+from ..handlers.test_consumer_groups import set_config
 from ..sharing import GROUP, ShareMember, shared_topic
 from ..wire import (
     ConnectionClosed,
@@ -35,7 +36,6 @@ from ..wire import (
     produce_request,
     until,
 )
-from .test_consumer_groups import set_config
 
 TIMES = 5
 ANSWER_SECONDS = 0.3

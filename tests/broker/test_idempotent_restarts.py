@@ -17,6 +17,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.crash_files import MODES, CrashFiles, Mode
 
 from ..brokers import started, started_on
+from ..handlers.test_log_dirs import move, moved
 from ..replication.harness import place_topic, until_leader, wire_to
 from ..wire import (
     Topic,
@@ -31,7 +32,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .test_log_dirs import move, moved
 
 IN_FLIGHT = 5
 """How many requests a producer may have on its way (max.in.flight.requests.per.connection)."""

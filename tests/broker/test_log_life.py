@@ -22,6 +22,7 @@ from kbroker.protocol.records import Record, read_records
 from kbroker.testing.clock import MovableClock
 
 from ..brokers import LOOPBACK, started
+from ..partitions.test_cleaner import committed
 from ..wire import (
     ANSWER_SECONDS,
     EARLIEST,
@@ -34,7 +35,6 @@ from ..wire import (
     list_offset,
     produce,
 )
-from .test_cleaner import committed
 
 T = Topic("t")
 HOUR_MS = 3_600_000

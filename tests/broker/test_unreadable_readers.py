@@ -36,6 +36,10 @@ from kbroker.storage.log import Log
 from kbroker.web.service import HttpService
 
 from ..cold_disk import ColdDisk
+from ..handlers.test_consumer_groups import set_config
+from ..handlers.test_log_dirs import move
+from ..handlers.test_share_state import READ as READ_SHARE_STATE
+from ..handlers.test_share_state import ask as ask_share_state
 from ..net.test_server import commit
 from ..sharing import GROUP, ShareMember, initialize
 from ..web.client import Answer, asking, served
@@ -52,10 +56,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .test_consumer_groups import set_config
-from .test_log_dirs import move
-from .test_share_state import READ as READ_SHARE_STATE
-from .test_share_state import ask as ask_share_state
 
 OLD_MESSAGES = 2
 MAX_TIMESTAMP = -3

@@ -19,9 +19,9 @@ from .making import make
 TESTS = (
     "tests/net/test_arrivals.py",
     "tests/net/test_connection.py",
-    "tests/broker/test_fetch.py",
+    "tests/handlers/test_fetch.py",
     "tests/net/test_connection_order.py",
-    "tests/broker/test_produce.py",
+    "tests/handlers/test_produce.py",
     "tests/protocol/test_framing.py",
     "tests/protocol/test_records.py",
     "tests/replication/test_racks.py",

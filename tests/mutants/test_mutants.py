@@ -22,7 +22,7 @@ from .mutant import (
 MUTANTS = mutants()
 UNNOTICED = """\
 X1: nothing that anybody could notice
-Caught by: tests/cluster/test_contract.py
+Caught by: tests/cluster/test_store.py
 
 --- a/kbroker/cluster/local_store.py
 +++ b/kbroker/cluster/local_store.py

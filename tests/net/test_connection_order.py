@@ -821,7 +821,7 @@ NOT_SEEN = {
     ApiKey.CREATE_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
     ApiKey.RENEW_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
     ApiKey.EXPIRE_DELEGATION_TOKEN: "is refused where nobody logs in: tests/security/test_delegation.py",
-    ApiKey.PUSH_TELEMETRY: "gives what no request asks for: tests/broker/test_client_metrics.py",
+    ApiKey.PUSH_TELEMETRY: "gives what no request asks for: tests/handlers/test_telemetry.py",
     ApiKey.SASL_HANDSHAKE: "changes the connection alone",
     ApiKey.SASL_AUTHENTICATE: "changes the connection alone",
 }

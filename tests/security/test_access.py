@@ -29,11 +29,11 @@ from kbroker.security.acls import (
     PatternType,
 )
 
-from ..broker.test_consumer_groups import beat, given
-from ..broker.test_consumer_groups import describe as describe_groups
-from ..broker.test_consumer_groups import find as find_group
-from ..broker.test_streams_groups import ADDRESSED, describe_streams, statuses, streams_beat
 from ..fuzz.world import VALID, World, make_world
+from ..handlers.test_consumer_groups import beat, given
+from ..handlers.test_consumer_groups import describe as describe_groups
+from ..handlers.test_consumer_groups import find as find_group
+from ..handlers.test_streams_groups import ADDRESSED, describe_streams, statuses, streams_beat
 from ..testing.test_error_answers import errors_in
 from ..wire import (
     ConnectionClosed,

@@ -50,12 +50,12 @@ from kbroker.security.delegation import (
 from kbroker.security.principals import USER, Principal
 from kbroker.security.scram import ScramClient, ScramMechanism
 
+from ..handlers.test_scram_users import upsertion
 from ..wire import ConnectionClosed, Wire, batch, connected, create_topic, produce, request, until
 from .certificates import Authority
 from .clients import encrypted
 from .test_access import AUTHORIZER, grant, new
 from .test_logins import authenticate, handshake
-from .test_scram_users import upsertion
 
 KEY = "a key that only nodes know"
 SHA_256, SHA_512 = ScramMechanism

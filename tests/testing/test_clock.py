@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from kbroker.testing import LocalBroker, RunningBroker, open_test_broker
 from kbroker.testing.clock import MovableClock, milliseconds
 
-from ..broker.test_groups import Member, state
+from ..handlers.test_groups import Member, state
 from ..wire import connected
 
 DAY_MS = 24 * 3_600_000

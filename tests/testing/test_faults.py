@@ -19,8 +19,8 @@ from kbroker.protocol.records import HEADER_SIZE
 from kbroker.testing import RunningBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.fault import Fault
 
-from ..broker.test_groups import Member
 from ..brokers import started
+from ..handlers.test_groups import Member
 from ..wire import (
     ConnectionClosed,
     Topic,

@@ -21,7 +21,7 @@ from kbroker.security.scram import ScramMechanism, credential_from
 from kbroker.storage.files import MemFiles
 from kbroker.testing import LocalBroker, RunningBroker, Snapshot
 
-from ..broker.test_transactions import NAME, Writer, begun
+from ..handlers.test_transactions import NAME, Writer, begun
 from ..limits import PROCESS_SECONDS
 from ..wire import Topic, Wire, connected
 from .test_transactions import confluent, topic_of

@@ -16,7 +16,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import read_header
 from kbroker.testing import LocalBroker, RunningBroker, WaitTimeout
 
-from ..broker.test_transactions import FIRST, NAME, PROTOCOLS, SECOND, Writer, begun, seen
+from ..handlers.test_transactions import FIRST, NAME, PROTOCOLS, SECOND, Writer, begun, seen
 from ..wire import Topic, Wire, batch, connected, create_topic, produce, request, sequenced
 
 

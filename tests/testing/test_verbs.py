@@ -11,11 +11,11 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.testing import RunningBroker, WaitTimeout
 
-from ..broker import test_share_groups as share_groups
-from ..broker.test_consumer_groups import beat, find, set_config
-from ..broker.test_groups import Member, committed
-from ..broker.test_streams_groups import at_once, streams_beat, tasks
 from ..coordinator.harness import subtopology, topology
+from ..handlers import test_share_groups as share_groups
+from ..handlers.test_consumer_groups import beat, find, set_config
+from ..handlers.test_groups import Member, committed
+from ..handlers.test_streams_groups import at_once, streams_beat, tasks
 from ..wire import (
     EARLIEST,
     Topic,

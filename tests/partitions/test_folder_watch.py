@@ -17,7 +17,7 @@ from tests.brokers import started_on
 from tests.refusing_files import DATA, RefusingFiles
 from tests.wire import fetch, until, values_of
 
-from .harness import (
+from ..replication.harness import (
     Links,
     leader_of,
     links,

@@ -16,10 +16,17 @@ from kbroker.coordinator import TransactionState
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
-from ..broker.test_groups import committed
-from ..broker.test_transactions import NAME, PROTOCOLS, Writer, begun, seen
+from ..handlers.test_groups import committed
+from ..handlers.test_transactions import NAME, PROTOCOLS, Writer, begun, seen
+from ..replication.routed import (
+    Routed,
+    all_in_sync,
+    coordinator,
+    leader,
+    routed,
+    started_with_coordinators,
+)
 from ..wire import ANSWER_SECONDS, ConnectionClosed, Topic, request, until
-from .routed import Routed, all_in_sync, coordinator, leader, routed, started_with_coordinators
 
 BOTH_ENDS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 ENDS = pytest.mark.parametrize("how", ["stop", "crash"])

@@ -24,10 +24,10 @@ from kbroker.protocol.messages.security import (
 )
 from kbroker.security.scram import ScramMechanism, salted_password
 
+from ..security.certificates import Authority
+from ..security.test_logins import authenticate, handshake
+from ..security.test_settings import USERS, at, change, scram, started
 from ..wire import connected
-from .certificates import Authority
-from .test_logins import authenticate, handshake
-from .test_settings import USERS, at, change, scram, started
 
 SHA_256, SHA_512 = ScramMechanism
 SALT = b"grain of salt, and another"

@@ -13,9 +13,9 @@ from kbroker.node.explain_shares import explain_share
 from kbroker.protocol.share_state_log import SharePartition
 
 from ..brokers import started
+from ..handlers.test_consumer_groups import set_config
 from ..sharing import ACCEPT, GROUP, REJECT, RELEASE, ShareMember, is_stored, shared_topic
 from ..wire import batch, connected, create_topic, produce, until
-from .test_consumer_groups import set_config
 
 
 def said(broker: Broker, index: int = 0, group: str = GROUP) -> str:

@@ -20,8 +20,8 @@ from kbroker.protocol.messages.share_state import (
 from kbroker.protocol.share_state_log import SharePartition
 
 from ..brokers import started
+from ..replication.routed import all_in_sync
 from ..wire import connected, create_topic
-from .routed import all_in_sync
 
 PARTITIONS = 6
 

@@ -9,7 +9,7 @@ import trio.testing
 from kbroker.partitions.epoch_renewal import RETRY_BACKOFF_SECONDS, EpochRenewal
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .members import TOPIC, make_topic, members, settled
+from ..cluster.members import TOPIC, make_topic, members, settled
 
 PARTITIONS = 20
 

@@ -19,9 +19,9 @@ from kbroker.partitions.history import Line, change_of, clock_time
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, LeaveGroupRequest
 
+from ..handlers.test_groups import Member
+from ..handlers.test_transactions import NAME, SECOND, begun
 from ..wire import Wire, batch, create_topic, delete_topic, produce, until
-from .test_groups import Member
-from .test_transactions import NAME, SECOND, begun
 
 AT = 1_700_000_000_000
 

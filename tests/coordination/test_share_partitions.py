@@ -14,6 +14,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
 from ..brokers import started
+from ..replication.harness import log_on
+from ..replication.routed import all_in_sync, leader, others, routed
 from ..sharing import ACCEPT, RELEASE, ShareMember, initialize, row_of
 from ..wire import (
     ANSWER_SECONDS,
@@ -27,8 +29,6 @@ from ..wire import (
     until,
     values_of,
 )
-from .harness import log_on
-from .routed import all_in_sync, leader, others, routed
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 RECORDS = 40

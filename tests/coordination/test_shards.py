@@ -20,6 +20,7 @@ from kbroker.protocol.messages.groups import DescribeGroupsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 from ..brokers import started
+from ..handlers.test_groups_coordinators import find
 from ..turns import TURN_SECONDS_MAX, longest_step
 from ..wire import (
     Topic,
@@ -35,7 +36,6 @@ from ..wire import (
     values_of,
 )
 from ..wire import fetch as fetch_records
-from .test_coordinators import find
 
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 

@@ -17,11 +17,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import request_class
 from kbroker.protocol.share_state_log import SharePartition
 
-from ..broker import test_share_groups as share_groups
-from ..broker.test_consumer_groups import beat, describe, given, owning, set_config
-from ..broker.test_coordinators import GROUP, TRANSACTION, find
-from ..broker.test_groups import Member, committed
-from ..broker.test_streams_groups import at_once, describe_streams, having, streams_beat, tasks
+from ..handlers import test_share_groups as share_groups
+from ..handlers.test_consumer_groups import beat, describe, given, owning, set_config
+from ..handlers.test_groups import Member, committed
+from ..handlers.test_groups_coordinators import GROUP, TRANSACTION, find
+from ..handlers.test_streams_groups import at_once, describe_streams, having, streams_beat, tasks
+from ..replication.routed import Routed, all_in_sync, coordinator, routed, started_with_coordinators
 from ..wire import (
     ANSWER_SECONDS,
     Wire,
@@ -33,7 +34,6 @@ from ..wire import (
     request,
     until,
 )
-from .routed import Routed, all_in_sync, coordinator, routed, started_with_coordinators
 
 GROUPS = [f"group {number}" for number in range(12)]
 ENDS = ["stop", "crash"]

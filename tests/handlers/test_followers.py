@@ -31,7 +31,7 @@ from tests.wire import (
     values_of,
 )
 
-from .playing import PlayedFollower, played, replicated
+from ..replication.playing import PlayedFollower, played, replicated
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from ..handlers.test_log_dirs import move, moved
 from ..net.test_server import commit, committed
 from ..security.certificates import Authority
 from ..security.clients import encrypted
-from ..security.test_listeners import secured
+from ..security.test_tls_listeners import secured
 from ..sharing import ShareMember, initialize
 from ..wire import (
     Topic,

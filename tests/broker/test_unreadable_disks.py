@@ -19,7 +19,7 @@ from ..brokers import started
 from ..cold_disk import ColdDisk
 from ..security.certificates import Authority
 from ..security.clients import encrypted
-from ..security.test_listeners import secured
+from ..security.test_tls_listeners import secured
 from ..wire import (
     ConnectionClosed,
     Topic,

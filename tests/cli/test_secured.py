@@ -14,7 +14,7 @@ from kbroker.cli import main
 from kbroker.testing import LocalBroker
 from kbroker.testing.control import controlled
 
-from .test_printing import leaves
+from .test_output import leaves
 
 USERS = {"admin": "ink", "nobody": "pen"}
 ALONE = {

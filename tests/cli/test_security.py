@@ -28,7 +28,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.scram import ScramMechanism
 
 from ..brokers import started
-from ..security.test_logins import guarded
+from ..security.test_login import guarded
 from .conftest import Cli, ReadJson
 from .test_completion import proposed
 

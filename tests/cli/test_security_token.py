@@ -24,10 +24,10 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.principals import USER, Principal
 
 from ..security.test_delegation import KEY
-from ..security.test_logins import guarded
+from ..security.test_login import guarded
 from .conftest import Cli, ReadJson
 from .test_completion import proposed
-from .test_printing import EVIL
+from .test_output import EVIL
 
 ALICE = Security(None, Credentials("PLAIN", "alice", "pencil"))
 

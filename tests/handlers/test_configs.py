@@ -1,4 +1,4 @@
-"""DescribeConfigs. What the entries say is tested in test_config.py."""
+"""DescribeConfigs. What the entries say is tested in tests/config."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ from kbroker.protocol.messages.security import (
 )
 from kbroker.security.scram import ScramMechanism, salted_password
 
+from ..node.test_gate import USERS, at, change, scram, started
 from ..security.certificates import Authority
-from ..security.test_logins import authenticate, handshake
-from ..security.test_settings import USERS, at, change, scram, started
+from ..security.test_login import authenticate, handshake
 from ..wire import connected
 
 SHA_256, SHA_512 = ScramMechanism

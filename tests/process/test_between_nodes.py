@@ -17,10 +17,10 @@ from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 
+from ..node.test_gate import change
 from ..security.certificates import Authority
 from ..security.issuers import AUDIENCE, ISSUER, key_for, key_set, token_for
 from ..security.test_access import AUTHORIZER
-from ..security.test_settings import change
 from ..wire import Topic, Wire, batch, connected, fetch, produce, until, values_of
 
 TWO_LISTENERS = (

@@ -25,7 +25,7 @@ from ..cli.test_serve import serving
 from ..wire import Topic, batch, connected, create_topic, produce, request
 from .test_access import ALLOW, AUTHORIZER, READ, TOPIC, USERS, WRITE, grant, guarded, new, user
 from .test_acls import client
-from .test_logins import authenticate, handshake
+from .test_login import authenticate, handshake
 
 EVIL = "evil\r\n12:00:00 INFO kbroker.audit: allowed: everything \x1b[2J\u2028"
 DENIED, ALLOWED = Verdict(False), Verdict(True, is_super=True)

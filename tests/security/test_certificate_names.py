@@ -28,7 +28,7 @@ from ..wire import ConnectionClosed, request
 from .certificates import Authority
 from .clients import encrypted
 from .test_access import AUTHORIZER
-from .test_listeners import mutual, secured
+from .test_tls_listeners import mutual, secured
 
 Name = Sequence[Sequence[tuple[x509.ObjectIdentifier, str]]]
 SUBJECTS: list[tuple[Name, str]] = [

@@ -55,7 +55,7 @@ from ..wire import ConnectionClosed, Wire, batch, connected, create_topic, produ
 from .certificates import Authority
 from .clients import encrypted
 from .test_access import AUTHORIZER, grant, new
-from .test_logins import authenticate, handshake
+from .test_login import authenticate, handshake
 
 KEY = "a key that only nodes know"
 SHA_256, SHA_512 = ScramMechanism

@@ -30,7 +30,7 @@ from ..wire import ConnectionClosed, Wire, connected, until
 from .certificates import Authority
 from .issuers import AUDIENCE, ISSUER, Page, key_for, key_set, serving, signed, token_for
 from .issuers import claims_for as claims_at
-from .test_logins import NO_TOPICS, authenticate, handshake, raw
+from .test_login import NO_TOPICS, authenticate, handshake, raw
 
 PREFIX = "sasl.oauthbearer"
 

@@ -31,7 +31,7 @@ from ..wire import ConnectionClosed, connected
 from .certificates import Authority
 from .issuers import AUDIENCE, ISSUER, key_for, key_set
 from .test_access import AUTHORIZER
-from .test_logins import authenticate, handshake
+from .test_login import authenticate, handshake
 
 SECRETS = {
     "key password": "planted-key-password",

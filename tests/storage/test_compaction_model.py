@@ -32,7 +32,7 @@ from kbroker.storage.manager import LogManager
 from .compaction_history import Clean, CommittedValues, End, Kill, Put, Roll, Wait, steps
 from .helpers import META, NOW, open_log
 from .test_compaction import carry_out, put_in_place
-from .test_crash_compaction_of_transactions import committed
+from .test_compaction_crashes_of_transactions import committed
 
 DELETE_RETENTION_MS = 1000
 CONFIG = LogConfig(

@@ -27,8 +27,8 @@ from kbroker.web.metrics.beat import Beat
 from kbroker.web.metrics.otlp import OtlpService, metrics_of
 from kbroker.web.metrics.scrape import Metrics
 
-from ..wire import Topic, batch, connected, create_topic, metadata, produce
-from .client import broker_with
+from ...wire import Topic, batch, connected, create_topic, metadata, produce
+from ..client import broker_with
 
 HISTOGRAM = """\
 # HELP seconds How long it took.

@@ -14,12 +14,12 @@ from kbroker.protocol.otlp import FIELDS_MAX
 from kbroker.web.metrics import client_metrics
 from kbroker.web.metrics.client_metrics import CLIENT, ROWS_OF_ONE_MAX, TEXT_MAX, PushedMetrics
 
-from ..handlers.test_telemetry import ask, push, subscribe
-from ..protocol.test_otlp import attribute, field, gauge, pushed
-from ..turns import TURN_SECONDS_MAX, longest_step
-from ..wire import connected
-from .client import get, served
-from .test_metrics import seen
+from ...handlers.test_telemetry import ask, push, subscribe
+from ...protocol.test_otlp import attribute, field, gauge, pushed
+from ...turns import TURN_SECONDS_MAX, longest_step
+from ...wire import connected
+from ..client import get, served
+from .test_node_metrics import seen
 
 
 async def rows(there: Endpoint) -> dict[tuple[str, str], float]:

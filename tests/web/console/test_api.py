@@ -27,9 +27,9 @@ from kbroker.web.console.api import LIVE_MAX
 from kbroker.web.console.cluster import PARTITIONS_CHECKED_MAX
 from kbroker.web.service import HttpService
 
-from ..turns import TURN_SECONDS_MAX, longest_step
-from ..wire import ANSWER_SECONDS, until
-from .client import Answer, HttpClient, asking, served
+from ...turns import TURN_SECONDS_MAX, longest_step
+from ...wire import ANSWER_SECONDS, until
+from ..client import Answer, HttpClient, asking, served
 
 API = "/api/v1"
 

@@ -11,7 +11,7 @@ from kbroker.schemas.core.avro import AvroSchema
 from kbroker.schemas.core.errors import RegistryError
 from kbroker.schemas.core.limits import Budget
 
-from .client import record
+from ..client import record
 
 
 def schema(value: Any) -> AvroSchema:

@@ -20,7 +20,7 @@ from kbroker.schemas.core.protobuf_descriptor import text_of_descriptor
 from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content
 from kbroker.schemas.core.values_read import Values, values_of
 
-from .client import record
+from ..client import record
 
 STEPS = 5_000
 

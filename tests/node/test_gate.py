@@ -24,9 +24,9 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
 
+from ..security.certificates import PASSWORD, Authority
+from ..security.clients import encrypted
 from ..wire import ConnectionClosed, connected
-from .certificates import PASSWORD, Authority
-from .clients import encrypted
 
 KEYSTORE = "listener.name.safe.ssl.keystore.location"
 USERS = "listener.name.inside.scram-sha-256.sasl.jaas.config"

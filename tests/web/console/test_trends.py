@@ -24,9 +24,9 @@ from kbroker.protocol.records import Record
 from kbroker.web.console import elsewhere
 from kbroker.web.console.trends import UNSEEN_MAX, Trends
 
-from ..brokers import started
-from ..cli.test_serve import SECONDS, serving, wait_for
-from ..ports import free_ports
+from ...brokers import started
+from ...cli.test_serve import SECONDS, serving, wait_for
+from ...ports import free_ports
 
 PARTITIONS = 6
 GROUPS = [f"g{number}" for number in range(8)]

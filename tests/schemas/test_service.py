@@ -17,7 +17,7 @@ import pytest
 
 from ..cli.test_serve import SECONDS, refused, serving, wait_for
 from ..web.secured import shown
-from ..web.test_serving import RUN
+from ..web.test_service import RUN
 
 ALICE = shown("alice", "secret")
 

@@ -25,7 +25,7 @@ from ..wire import (
     request,
     until,
 )
-from .test_logins import (
+from .test_login import (
     MECHANISMS,
     NO_TOPICS,
     authenticate,

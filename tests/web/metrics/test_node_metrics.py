@@ -25,9 +25,9 @@ from kbroker.web.metrics.beat import BEAT_SECONDS, Beat
 from kbroker.web.metrics.group_metrics import GroupMetrics
 from kbroker.web.metrics.node_metrics import OTHERS, SOFTWARE_MAX
 
-from ..turns import TURN_SECONDS_MAX, longest_step
-from ..wire import Topic, Wire, batch, connected, fetch, metadata, produce, until
-from .client import Answer, get, served
+from ...turns import TURN_SECONDS_MAX, longest_step
+from ...wire import Topic, Wire, batch, connected, fetch, metadata, produce, until
+from ..client import Answer, get, served
 
 OPEN = "application/openmetrics-text; version=1.0.0"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -14,8 +14,8 @@ from kbroker.client.connection import Connection
 from kbroker.client.partitioner import partition_of
 from kbroker.protocol.api_keys import ApiKey
 
-from ...brokers import started
-from ...cli.conftest import Cli
+from ..brokers import started
+from .conftest import Cli
 
 DAY_MS = 86_400_000
 

@@ -26,7 +26,7 @@ from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
 
 from .helpers import META, NOW, content, end_transaction, open_log
-from .test_crash_compaction import KEYED, Script, Truth, cut_everywhere, lost_values
+from .test_compaction_crashes import KEYED, Script, Truth, cut_everywhere, lost_values
 from .test_crash_enumeration import Enumeration
 
 PRODUCERS = (88, 99)

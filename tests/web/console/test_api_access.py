@@ -28,12 +28,12 @@ from kbroker.security.acls import (
     PatternType,
 )
 
-from ..schemas.client import RegistryClient
-from ..schemas.client import record as avro_record
-from .client import Answer, HttpClient
-from .secured import secured_broker, secured_config, shown
-from .test_console_api import API, record
-from .test_console_schemas import framed
+from ...schemas.client import RegistryClient
+from ...schemas.client import record as avro_record
+from ..client import Answer, HttpClient
+from ..secured import secured_broker, secured_config, shown
+from .test_api import API, record
+from .test_schemas import framed
 
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 ALICE, ADMIN = shown("alice", "secret"), shown("admin", "hush")

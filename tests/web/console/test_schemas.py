@@ -22,12 +22,12 @@ from kbroker.schemas.decoding import BYTES_MAX, KEPT_MAX, TEXT_MAX, SchemaDecode
 from kbroker.schemas.workers import SchemaWorkers
 from kbroker.web.console.scan import FIRST_WINDOW
 
-from ..brokers import LOOPBACK
-from ..schemas.client import RegistryClient, schema_workers
-from ..schemas.client import record as avro_record
-from ..turns import TURN_SECONDS_MAX, longest_step
-from .client import asking, broker_with
-from .test_console_api import API, Console, record
+from ...brokers import LOOPBACK
+from ...schemas.client import RegistryClient, schema_workers
+from ...schemas.client import record as avro_record
+from ...turns import TURN_SECONDS_MAX, longest_step
+from ..client import asking, broker_with
+from .test_api import API, Console, record
 
 ORDER = avro_record("Order", ("country", "string"), ("lines", {"type": "array", "items": "long"}))
 PROTO = 'syntax = "proto3"; message First {} message Order { string country = 1; int64 n = 2; }'

@@ -11,7 +11,7 @@ import sys
 import tomllib
 import venv
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
@@ -271,6 +271,172 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_a_circle_is_seen() -> None:
     assert sorted(set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == ["a", "b", "c"]
+
+
+# Tests mirror the packages: kbroker/handlers/fetch.py has tests/handlers/test_fetch.py.
+
+SPANNING_FOLDERS = {
+    "compiled": "modules that mypyc compiled",
+    "damage": "damaged files of every kind",
+    "fuzz": "random bytes and random requests to every API",
+    "hostile": "clients that want more than their share",
+    "image": "the container image",
+    "isolation": "long tests of isolation between brokers of one process",
+    "kill": "a server that is killed while clients write",
+    "machines": "nodes on machines with networks of their own",
+    "many": "many partitions, connections and groups",
+    "mutants": "planted bugs that other tests have to find",
+    "processes": "nodes that are processes of their own",
+    "quotas": "rates of real clients over a long time",
+    "release": "the steps of a release",
+    "simulation": "simulated clusters",
+    "spark": "everything that needs PySpark",
+    "transactions": "transactions of many clients over several nodes",
+}
+"""Folders under tests/ whose tests span packages, and what they have in common."""
+
+SPANNING = {
+    "broker/test_client_stores.py": "net, node, coordinator, partitions",
+    "broker/test_cold_disks.py": "handlers, partitions, runtime, storage",
+    "broker/test_config_effects.py": "config, handlers, partitions, storage",
+    "broker/test_failing_folders.py": "process, partitions, storage",
+    "broker/test_full_disks.py": "process, partitions, replication, storage",
+    "broker/test_garbage.py": "net, handlers, node",
+    "broker/test_idempotent_restarts.py": "handlers, partitions, storage",
+    "broker/test_log_life.py": "handlers, partitions, storage",
+    "broker/test_log_lines.py": "node, coordination, process",
+    "broker/test_quiet_stops.py": "broker, cluster, process",
+    "broker/test_restart.py": "handlers, node, partitions, storage",
+    "broker/test_stalls.py": "cluster, node, runtime",
+    "broker/test_stretched.py": "net, handlers, node",
+    "broker/test_unreadable_disks.py": "handlers, partitions, storage",
+    "broker/test_unreadable_readers.py": "handlers, coordination, partitions, storage, web",
+    "cli/test_docs.py": "cli, docs/cli.md",
+    "cli/test_encodings.py": "cli, text",
+    "cli/test_secret_arguments.py": "cli, kafka_tools",
+    "cli/test_secured.py": "cli, client, security",
+    "coordinator/classic/test_simulation.py": "coordinator, coordinator/classic",
+    "coordinator/consumer/test_mixed_simulation.py": "coordinator/classic, coordinator/consumer",
+    "coordinator/consumer/test_simulation.py": "coordinator, coordinator/consumer",
+    "coordinator/share/test_simulation.py": "coordinator, coordinator/share",
+    "coordinator/streams/test_simulation.py": "coordinator, coordinator/streams",
+    "coordinator/test_states.py": "coordinator/classic, coordinator/transactions, docs",
+    "pipelines/test_connector.py": "spark, without PySpark",
+    "pipelines/test_doctor.py": "spark, without PySpark",
+    "pipelines/test_failures.py": "spark, without PySpark",
+    "pipelines/test_jars.py": "spark, without PySpark",
+    "pipelines/test_java.py": "spark, without PySpark",
+    "pipelines/test_session.py": "spark, without PySpark",
+    "replication/test_clients.py": "cluster, coordination, partitions, replication",
+    "replication/test_crashes.py": "cluster, partitions, replication, storage",
+    "replication/test_kip_scripts.py": "cluster, handlers, partitions, replication",
+    "replication/test_racks.py": "handlers, replication, storage",
+    "replication/test_state_on_followers.py": "partitions, replication, storage",
+    "schemas/test_kills.py": "process, schemas, storage",
+    "security/test_access.py": "handlers, net, security",
+    "security/test_commands.py": "cli, process, security",
+    "security/test_secrets.py": "config, handlers, process, security",
+    "storage/test_crash_enumeration.py": "every module of storage that writes",
+    "storage/test_crash_many.py": "every module of storage that writes",
+    "storage/test_disk_full.py": "every module of storage that writes",
+    "storage/test_failed_syncs.py": "every module of storage that writes",
+    "storage/test_idempotence.py": "storage/log, storage/manager, storage/producer_state",
+    "storage/test_invariants.py": "storage/log, storage/manager, storage/recovery",
+    "storage/test_lost_files.py": "storage/checkpoints, storage/manager, storage/recovery",
+    "storage/test_model.py": "storage/log against a model, with crashes",
+    "storage/test_refusals.py": "storage/log, storage/manager, storage/reserve",
+    "testing/test_isolation.py": "testing, the pytest plugin",
+    "testing/test_leftovers.py": "testing, runtime, broker",
+    "testing/test_patched_process.py": "testing, runtime",
+    "web/test_monitoring.py": "web/metrics, docs, the dashboard",
+}
+"""Test files that span modules, and what they span. Other test files have the name of a module."""
+
+SMALL_MODULE_LINES = 60
+"""Modules of at most so many lines need no test of their name."""
+
+NAMED_TESTS_SHARE = 0.49
+"""The least share of larger modules that have a test of their name."""
+
+
+def own_path(source: Path) -> Path:
+    """Return the path of a module below ``kbroker`` or its link, where tests/ mirrors it."""
+    path = source.relative_to(ROOT)
+    return path.relative_to("kbroker") if path.parts[0] == "kbroker" else path
+
+
+def names_by_folder() -> dict[str, set[str]]:
+    """Names that test files of each folder may have: its package's, modules and subpackages."""
+    names: dict[str, set[str]] = {}
+    for source in sources():
+        path = own_path(source)
+        of_package = path.parent if source.name == "__init__.py" else path.with_suffix("")
+        names.setdefault(str(of_package.parent), set()).add(of_package.name)
+        names.setdefault(str(path.parent), set()).add(path.parent.name)
+    return names
+
+
+def is_named(test: str, names: Mapping[str, Collection[str]]) -> bool:
+    """Return True if a test file, relative to tests/, has the name of a module of its package."""
+    path = Path(test)
+    subject = path.stem.removeprefix("test_") + "_"
+    return any(subject.startswith(f"{name}_") for name in names.get(str(path.parent), ()))
+
+
+def mirroring_tests() -> list[str]:
+    """Test files relative to tests/, except those of spanning folders and of tests/ itself."""
+    tests = (path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py"))
+    mirroring = (each for each in tests if len(each.parts) > 1)
+    return sorted(str(each) for each in mirroring if each.parts[0] not in SPANNING_FOLDERS)
+
+
+def test_test_files_have_the_name_of_a_module_or_are_listed() -> None:
+    names = names_by_folder()
+    found = mirroring_tests()
+    assert len(found) > 300
+    assert [each for each in found if not is_named(each, names) and each not in SPANNING] == []
+
+
+def test_listed_test_files_and_folders_exist_and_have_the_name_of_no_module() -> None:
+    names = names_by_folder()
+    found = mirroring_tests()
+    assert [each for each in SPANNING if each not in found or is_named(each, names)] == []
+    assert [each for each in SPANNING_FOLDERS if not (ROOT / "tests" / each).is_dir()] == []
+
+
+@pytest.mark.parametrize(
+    ("test", "named"),
+    [
+        ("handlers/test_fetch.py", True),
+        ("handlers/test_fetch_in_old_versions.py", True),
+        ("handlers/test_fetching.py", False),
+        ("storage/test_fetch.py", False),
+        ("protocol/test_records.py", True),
+        ("coordinator/classic/test_groups.py", True),
+        ("coordinator/test_groups.py", False),
+        ("protocol/test_messages.py", True),
+        ("demo/test_demo.py", True),
+        ("no_such_package/test_fetch.py", False),
+    ],
+)
+def test_names_of_test_files_are_compared_with_their_package(test: str, named: bool) -> None:
+    assert is_named(test, names_by_folder()) == named
+
+
+def test_share_of_modules_with_a_test_of_their_name_does_not_fall() -> None:
+    larger = [
+        own_path(source)
+        for source in sources()
+        if source.name != "__init__.py" and source.read_text().count("\n") > SMALL_MODULE_LINES
+    ]
+    lacking = [
+        str(path)
+        for path in larger
+        if not (ROOT / "tests" / path.parent / f"test_{path.stem}.py").exists()
+    ]
+    share = 1 - len(lacking) / len(larger)
+    report = f"{share:.1%} of {len(larger)} modules; without one: {', '.join(lacking)}"
+    assert share >= NAMED_TESTS_SHARE, report
 
 
 # The wheel

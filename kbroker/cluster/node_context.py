@@ -1,4 +1,4 @@
-"""What every part of a node shares: its id, its settings, the cluster, time, problems and changes."""
+"""The surroundings of a node: its ID, settings, cluster metadata, clock, problems and changes."""
 
 from __future__ import annotations
 

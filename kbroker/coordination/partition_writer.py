@@ -1,4 +1,4 @@
-"""What coordinators need of the partitions of a node, as Kafka's `PartitionWriter`.
+"""The operations that coordinators need of partitions, like Kafka's `PartitionWriter`.
 
 `kbroker.partitions` satisfies these protocols. Tests of coordinators use partitions in memory.
 """
@@ -92,7 +92,7 @@ class LeaderReplica(Protocol):
 
     @property
     def log(self) -> LeaderLog:
-        """Where the records are."""
+        """The log with the records."""
         ...
 
     @property

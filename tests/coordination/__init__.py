@@ -1,0 +1,1 @@
+"""Tests of `kbroker.coordination` with partitions in memory."""

@@ -1,0 +1,200 @@
+"""Share coordinators on partitions in memory: what clients get while records are not committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from kbroker.cluster import SHARE_STATE_TOPIC, Cluster, LocalStore, Topic
+from kbroker.cluster.live_config import LiveConfig
+from kbroker.cluster.node_context import NodeContext
+from kbroker.config import BrokerConfig
+from kbroker.coordination.shards import ShardPending
+from kbroker.coordination.share_states import ShareStateService
+from kbroker.coordinator import ShareStateCoordinator
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.messages.share_state import (
+    InitializeShareGroupStateRequest,
+    ReadShareGroupStateSummaryRequest,
+)
+from kbroker.protocol.share_state_log import SharePartition
+from kbroker.runtime.batch_reads import BatchReads
+from kbroker.runtime.changes import Changes
+from kbroker.runtime.clock import SystemClock
+from kbroker.runtime.disk_reads import DiskReads
+from kbroker.runtime.slices import TurnQueue
+from kbroker.runtime.threads import run_in_thread
+from kbroker.runtime.troubles import Troubles
+from kbroker.storage.files import MemFiles
+
+from .memory import PartitionsInMemory, ReplicaInMemory
+
+PARTITIONS = 3
+
+
+class World(NamedTuple):
+    """Share coordinators and the one partition that keeps their state."""
+
+    context: NodeContext
+    partitions: PartitionsInMemory
+    service: ShareStateService
+    topic: Topic
+
+    @property
+    def replica(self) -> ReplicaInMemory:
+        return self.partitions.named_replica(SHARE_STATE_TOPIC, 0)
+
+    async def loaded_again(self) -> World:
+        """Return new coordinators of the same partitions, as after a restart."""
+        service = ShareStateService(self.context, self.partitions, TurnQueue())
+        await service.load()
+        return self._replace(service=service)
+
+    def share(self, index: int = 0) -> SharePartition:
+        return SharePartition("g", self.topic.id, index)
+
+    def initialize(self, index: int = 0, start: int = 7, epoch: int = 1) -> Asked:
+        asked = InitializeShareGroupStateRequest.Partition(
+            partition=index, state_epoch=epoch, start_offset=start
+        )
+        operation = ShareStateCoordinator.initialize
+        return Asked(self.service.perform(operation, self.share(index), asked))
+
+    def start_offset(self, index: int = 0) -> int:
+        asked = ReadShareGroupStateSummaryRequest.Partition(partition=index)
+        operation = ShareStateCoordinator.summary
+        rows = self.service.perform(operation, self.share(index), asked)
+        assert isinstance(rows, list)
+        return int(rows[0].start_offset)
+
+
+class Asked(NamedTuple):
+    """An operation: its row, or what becomes it."""
+
+    outcome: object
+
+    @property
+    def is_pending(self) -> bool:
+        return isinstance(self.outcome, ShardPending) and not self.outcome.ready
+
+    @property
+    def code(self) -> int | None:
+        """The error code; None if the coordinator was lost before it could answer."""
+        outcome = self.outcome
+        if isinstance(outcome, ShardPending):
+            assert outcome.ready
+            outcome = outcome.response
+        return int(outcome[0].error_code) if isinstance(outcome, list) else None
+
+
+@pytest.fixture
+async def world() -> World:
+    files = MemFiles()
+    files.mkdir("data")
+    cluster = await Cluster.open(LocalStore(files, "data/journal"))
+    await cluster.create_topic(SHARE_STATE_TOPIC, [[1, 2]], {}, cause="test")
+    topic = await cluster.create_topic("t", [[1]] * PARTITIONS, {}, cause="test")
+    context = NodeContext(
+        node_id=1,
+        live_config=LiveConfig(cluster, BrokerConfig.load(options={"node.id": "1"})),
+        cluster=cluster,
+        clock=SystemClock(),
+        troubles=Troubles(),
+        changes=Changes(),
+        in_memory=True,
+        in_thread=run_in_thread,
+        disk_reads=DiskReads(),
+        batch_reads=BatchReads(),
+    )
+    partitions = PartitionsInMemory(cluster)
+    return World(context, partitions, ShareStateService(context, partitions, TurnQueue()), topic)
+
+
+def refuse(code: ErrorCode) -> Callable[[ReplicaInMemory], None]:
+    def apply(replica: ReplicaInMemory) -> None:
+        replica.refusal = KafkaError(code)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [
+        (lambda replica: None, ErrorCode.NONE),
+        (refuse(ErrorCode.NOT_ENOUGH_REPLICAS), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (refuse(ErrorCode.KAFKA_STORAGE_ERROR), ErrorCode.NOT_COORDINATOR),
+        (refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.NOT_COORDINATOR),
+        (refuse(ErrorCode.RECORD_LIST_TOO_LARGE), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ReplicaInMemory.lose_leadership, ErrorCode.NOT_COORDINATOR),
+    ],
+    ids=["stored", "too few in sync", "storage error", "not leader", "too large", "resigned"],
+)
+async def test_append_failure_becomes_error_of_coordinator(
+    world: World, before: Callable[[ReplicaInMemory], None], code: ErrorCode
+) -> None:
+    assert world.initialize(index=1).code == ErrorCode.NONE
+    before(world.replica)
+    assert world.initialize(start=9).code == code
+    known = world.service.shards()[0].coordinator.states
+    assert (world.share() in known) is (code == ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (ReplicaInMemory.commit, ErrorCode.NONE),
+        (ReplicaInMemory.lose_leadership, None),
+    ],
+    ids=["committed", "leadership lost"],
+)
+async def test_response_waits_for_commit_or_loss_of_leadership(
+    world: World, event: Callable[[ReplicaInMemory], None], code: ErrorCode | None
+) -> None:
+    world.service.shard(world.share().name)
+    replica = world.replica
+    replica.commits_at_once = False
+    asked = world.initialize()
+    assert asked.is_pending
+    event(replica)
+    assert asked.code == code
+    is_served = code is not None
+    assert bool(world.service.shards()) is is_served
+    if not is_served:
+        with pytest.raises(KafkaError) as refused:
+            world.initialize()
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+
+
+async def test_coordinator_loads_after_records_of_earlier_leader_are_committed(
+    world: World,
+) -> None:
+    replica = world.partitions.named_replica(SHARE_STATE_TOPIC, 0)
+    replica.commits_at_once = False
+    world.initialize(start=5)
+    again = await world.loaded_again()
+    with pytest.raises(KafkaError) as loading:
+        again.start_offset()
+    assert loading.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    replica.commit()
+    assert again.start_offset() == 5
+
+
+async def test_loaded_coordinator_has_every_state_that_was_stored(
+    world: World, pytestconfig: pytest.Config
+) -> None:
+    """A random history of stored and failed operations, with reloads in between."""
+    rng = Random(pytestconfig.getoption("--seed"))
+    stored: dict[int, int] = {}
+    for epoch in range(1, 200):
+        index, start = rng.randrange(PARTITIONS), rng.randrange(1000)
+        replica = world.replica
+        replica.refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) if rng.random() < 0.2 else None
+        if world.initialize(index, start, epoch).code == ErrorCode.NONE:
+            stored[index] = start
+        if rng.random() < 0.1:
+            world = await world.loaded_again()
+        assert {each: world.start_offset(each) for each in stored} == stored
+    assert len(stored) == PARTITIONS

@@ -169,6 +169,79 @@ def test_methods_that_are_too_long_are_seen(first: int, second: int, report: lis
     assert too_long("class A:\n{}class B:\n{}".format(*methods)) == report
 
 
+# Size of classes
+
+CLASS_METHODS_MAX = 45
+CLASS_ATTRIBUTES_MAX = 25
+LARGE_CLASSES = {
+    "storage/log.py": {"Log": (52, 25)},
+    "storage/manager.py": {"LogManager": (50, 20)},
+    "coordinator/group_coordinator.py": {"GroupCoordinator": (53, 13)},
+    "kbroker/cluster/etcd_store.py": {"EtcdStore": (46, 14)},
+    "kbroker/coordination/shards.py": {"Shards": (56, 10)},
+    "kbroker/node/node.py": {"Node": (23, 40)},
+    "kbroker/schemas/api.py": {"SchemaApi": (50, 6)},
+    "kbroker/testing/local.py": {"LocalBroker": (53, 22)},
+}
+"""Methods and attributes of the classes above a limit. `Log` stays; the others may only shrink."""
+
+
+def class_sizes(source: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the name, the number of methods and the number of attributes of each class.
+
+    Attributes are names that a method of the class assigns on its first argument.
+    """
+    for each in ast.walk(ast.parse(source)):
+        if isinstance(each, ast.ClassDef):
+            methods = [
+                node
+                for node in each.body
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            attributes = {name for method in methods for name in assigned_on_self(method)}
+            yield each.name, len({method.name for method in methods}), len(attributes)
+
+
+def assigned_on_self(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    arguments = [*method.args.posonlyargs, *method.args.args]
+    for node in ast.walk(method):
+        if (
+            arguments
+            and isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == arguments[0].arg
+        ):
+            yield node.attr
+
+
+def large_classes(source: str) -> dict[str, tuple[int, int]]:
+    return {
+        name: (methods, attributes)
+        for name, methods, attributes in class_sizes(source)
+        if methods > CLASS_METHODS_MAX or attributes > CLASS_ATTRIBUTES_MAX
+    }
+
+
+def test_no_class_exceeds_limits_of_methods_and_attributes() -> None:
+    found = {str(path.relative_to(ROOT)): large_classes(path.read_text()) for path in sources()}
+    assert len(found) > 500
+    assert {name: classes for name, classes in found.items() if classes} == LARGE_CLASSES
+
+
+@pytest.mark.parametrize(
+    ("methods", "attributes", "report"),
+    [(45, 25, {}), (46, 1, {"A": (46, 1)}), (1, 26, {"A": (1, 26)})],
+)
+def test_large_class_is_reported(
+    methods: int, attributes: int, report: dict[str, tuple[int, int]]
+) -> None:
+    assigned = ["self.a0.b = 0", *(f"self.a{n}: int = 0" for n in range(attributes))]
+    lines = [f"    async def m{n}(self): pass" for n in range(1, methods)]
+    lines += ["    def m(self):", *(f"        {each}" for each in assigned)]
+    assert large_classes("\n".join(["class A:", *lines])) == report
+
+
 # Layers
 
 CHECK_IMPORTS = """

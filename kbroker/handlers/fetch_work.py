@@ -647,8 +647,8 @@ class FetchWork:
                 if code in TELLING:
                     refused.append((key, index, row.response))
             elif of_client and row.replica is not None:
-                row.replica.reads += 1
-                row.replica.read_bytes += row.size
+                row.replica.traffic.reads += 1
+                row.replica.traffic.read_bytes += row.size
         if refused and self.version >= FIRST_VERSION_WITH_LEADERS:
             tell_leaders(self.ctx, response, refused)
         return response

@@ -24,6 +24,7 @@ from kbroker.storage.log import Appended, Log
 
 from .leading import Leading
 from .log_settings import log_config
+from .traffic import ReplicaTraffic
 from .waiters import CommitWaits, FetchWait, Parked
 
 ANY_EPOCH = -1
@@ -59,13 +60,9 @@ class Replica:
         "_flusher",
         "_follower_fetches",
         "_in_sync_min",
-        "_led_bytes",
-        "_led_from",
-        "_led_records",
         "_segment",
         "_unread_bytes",
         "_when_refused",
-        "appends",
         "closed",
         "commits",
         "config",
@@ -77,10 +74,9 @@ class Replica:
         "leading",
         "log",
         "partition",
-        "read_bytes",
-        "reads",
         "term",
         "topic",
+        "traffic",
         "writes",
     )
 
@@ -111,13 +107,7 @@ class Replica:
         """Those who wait until something is durable on this node."""
         self.closed = False
         """It serves no more, and never will again."""
-        self.reads = self.read_bytes = 0
-        """By clients, how often and how much."""
-        self.appends = 0
-        """As the leader."""
-        self._led_records = self._led_bytes = 0
-        self._led_from = (0, 0)
-        """Where the log ended, and what had been appended to it, when this term as leader began."""
+        self.traffic = ReplicaTraffic()
         self._deleted = False
         self._segment = log.active
         self._flusher = flusher
@@ -156,7 +146,7 @@ class Replica:
 
         One that led before goes on with its log as it is, so acks that wait are still good.
         """
-        self._count_led()
+        self.traffic.count(self.log)
         self.leading = leading
         self._take_role(leading.partition)
         self.commit()
@@ -168,28 +158,11 @@ class Replica:
 
     def become_follower(self, partition: Partition) -> None:
         """Only copy from now on: what is not committed yet may be cut away, and waiters are told."""
-        self._count_led()
+        self.traffic.stop()
         self.leading = None
         self._take_role(partition)
         self.commits.fail()
         self.writes.fail()
-
-    @property
-    def appended_records(self) -> int:
-        """How many were appended here as the leader; what stands in a log is counted by its offsets."""
-        here = self.log.log_end_offset - self._led_from[0] if self.leading is not None else 0
-        return self._led_records + here
-
-    @property
-    def appended_bytes(self) -> int:
-        """Their bytes."""
-        here = self.log.appended_bytes - self._led_from[1] if self.leading is not None else 0
-        return self._led_bytes + here
-
-    def _count_led(self) -> None:
-        """What is appended from here on is counted anew."""
-        self._led_records, self._led_bytes = self.appended_records, self.appended_bytes
-        self._led_from = self.log.log_end_offset, self.log.appended_bytes
 
     def _take_role(self, partition: Partition) -> None:
         self.term += 1
@@ -275,7 +248,7 @@ class Replica:
         except (WriteRefusedError, SyncFailedError, LostBytesError) as error:
             self._when_refused(self, error)
             raise
-        self.appends += 1
+        self.traffic.appends += 1
         if not appended.duplicate:
             size = len(batch)
             self._unread_bytes += size
@@ -472,9 +445,9 @@ class Replica:
 
     def move_to(self, log: Log) -> None:
         """Go on with a log that has the same records in another folder."""
-        self._count_led()
         self.log = log
-        self._led_from = log.log_end_offset, log.appended_bytes
+        if self.leading is not None:
+            self.traffic.count(log)
         self._segment = log.active
         self._flusher.opened(self)
         self.wake()

@@ -156,7 +156,7 @@ class Trends:
                     if replica.knows_its_end:
                         ends[place] = replica.log.high_watermark
                     if leader is not None:
-                        sizes[place] = replica.appended_bytes
+                        sizes[place] = replica.traffic.appended_bytes
                 elif leader is None and len(elsewhere) < ELSEWHERE_MAX:
                     elsewhere.append(place)
                 await slices.pause()

@@ -132,11 +132,11 @@ class PartitionMetrics:
 
     def _count_traffic(self, topic: str, replica: Replica) -> None:
         self._topics[topic] = None
-        self._count("messagesin", topic, replica.appended_records)
-        self._count("bytesin", topic, replica.appended_bytes)
-        self._count("bytesout", topic, replica.read_bytes)
-        self._count("totalproducerequests", topic, replica.appends)
-        self._count("totalfetchrequests", topic, replica.reads)
+        self._count("messagesin", topic, replica.traffic.appended_records)
+        self._count("bytesin", topic, replica.traffic.appended_bytes)
+        self._count("bytesout", topic, replica.traffic.read_bytes)
+        self._count("totalproducerequests", topic, replica.traffic.appends)
+        self._count("totalfetchrequests", topic, replica.traffic.reads)
 
     def _count(self, what: str, topic: str, times: int) -> None:
         self._traffic[what, topic] += times

@@ -265,7 +265,7 @@ async def test_counters_go_on_when_a_leader_comes_back() -> None:
         leading = replica.leading
         assert leading is not None
         replica.become_follower(replica.partition)
-        assert replica.appended_records == 2
+        assert replica.traffic.appended_records == 2
         replica.become_leader(leading)
         await produce(wire, topic, batch([b"c"]))
         look = await seen(http.endpoint_of(1))

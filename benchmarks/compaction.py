@@ -99,7 +99,7 @@ async def measure_commits(folder: str) -> float:
             load_seconds = await measure_load(broker, name)
             if name == "before":
                 began = time.perf_counter()
-                await broker.node.cleaner.clean_all()
+                await broker.node.maintenance.cleaner.clean_all()
                 print(f"figures: compacted in {time.perf_counter() - began:.1f} s", flush=True)
     return load_seconds
 

@@ -43,7 +43,7 @@ async def initialize(
 ) -> None:
     """As the group coordinator does, when members subscribe."""
     row = InitializeShareGroupStateRequest.Partition
-    made = await node.share_persister.initialize(
+    made = await node.share.persister.initialize(
         {
             SharePartition(group, topic.id, index): row(start_offset=start, state_epoch=epoch)
             for index in range(partitions)
@@ -197,4 +197,4 @@ def row_of(answer: Any, partition: int = 0) -> Any:
 
 async def is_stored(node: Node) -> None:
     """Wait until nothing is to be stored any more."""
-    await until(lambda: not any(led.is_busy for led in node.share_partitions))
+    await until(lambda: not any(led.is_busy for led in node.share.partitions))

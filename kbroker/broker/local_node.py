@@ -447,7 +447,7 @@ class LocalNode:
                     await self._end_endless_lease()
                     await self._end()
                     await self.node.peers.aclose()
-                    await self.node.share_persister.aclose()
+                    await self.node.share.persister.aclose()
                     self.node.partitions.logs.close(clean=False)
                 logger.warning("node %d crashed, as it was asked to", self.id)
 

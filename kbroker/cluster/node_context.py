@@ -9,6 +9,7 @@ from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.disk_reads import DiskReads
+from kbroker.runtime.slices import TurnQueue
 from kbroker.runtime.threads import InThread
 from kbroker.runtime.troubles import Troubles
 
@@ -31,6 +32,7 @@ class NodeContext:
         in_thread: Runs blocking work in a worker thread.
         disk_reads: Loads bytes that are only on a disk without blocking the event loop.
         batch_reads: Reads stored batches within the time slice of a client.
+        turns: Order in which long work continues in the event loop.
     """
 
     node_id: int
@@ -43,6 +45,7 @@ class NodeContext:
     in_thread: InThread
     disk_reads: DiskReads
     batch_reads: BatchReads
+    turns: TurnQueue
 
     @property
     def config(self) -> BrokerConfig:

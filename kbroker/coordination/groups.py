@@ -27,7 +27,6 @@ from kbroker.coordinator import (
 from kbroker.partitions.history import History
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Record, read_marker
-from kbroker.runtime.slices import TurnQueue
 
 from . import group_settings
 from .causes import cause_of, reason_of, rebalance_ended_by
@@ -51,10 +50,9 @@ class GroupService(SweepingShards[GroupCoordinator]):
         self,
         context: NodeContext,
         partitions: PartitionWriter,
-        turns: TurnQueue,
         persister: SharePersister,
     ) -> None:
-        super().__init__(context, partitions, turns, OFFSETS_TOPIC)
+        super().__init__(context, partitions, OFFSETS_TOPIC)
         self.share_maker = ShareMaker(self, persister, context.troubles.is_news)
         """Has share coordinators asked for the states of share groups."""
         self.history: History[str, Event] = History()

@@ -42,7 +42,7 @@ from kbroker.protocol.records import (
     read_header,
 )
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
-from kbroker.runtime.slices import Slices, TurnQueue, Wanted
+from kbroker.runtime.slices import Slices, Wanted
 from kbroker.storage.cached import Reading
 from kbroker.storage.errors import StorageError
 
@@ -154,12 +154,9 @@ class Shards(ABC, Generic[C]):
     Parameters: `topic` is the internal topic whose partitions keep their records.
     """
 
-    def __init__(
-        self, context: NodeContext, partitions: PartitionWriter, turns: TurnQueue, topic: str
-    ) -> None:
+    def __init__(self, context: NodeContext, partitions: PartitionWriter, topic: str) -> None:
         self._context = context
         self._partitions = partitions
-        self._turns = turns
         self._retired = False
         self.topic = topic
         self._shards: dict[int, Shard[C]] = {}
@@ -308,17 +305,13 @@ class Shards(ABC, Generic[C]):
         """Have a coordinator for each partition that this node leads, and for no other one."""
         topic = self._context.cluster.topics.get(self.topic)
         for shard in (*self._shards.values(), *(load.shard for load in self._loads.values())):
-            if topic is None or shard.replica.topic.id != topic.id or not self._leads(shard):
+            if topic is None or shard.replica.topic.id != topic.id or not _is_led(shard):
                 self._lose(shard)
         if topic is None or self._retired:
             return
         for index in range(len(topic.partitions)):
             if self._partitions.has_log(self.topic, index):
                 self._begin_if_led(topic, index)
-
-    def _leads(self, shard: Shard[C]) -> bool:
-        replica = shard.replica
-        return replica.is_leader and not replica.closed
 
     def _begin_if_led(self, topic: Topic, index: int) -> None:
         is_known = index in self._shards or index in self._loads
@@ -692,6 +685,11 @@ class Shards(ABC, Generic[C]):
         """The coordinator clock jumped: act on what is due now, and wait for what is next."""
         self.run_due()
         self._rearm.set()
+
+
+def _is_led(shard: Shard[Any]) -> bool:
+    replica = shard.replica
+    return replica.is_leader and not replica.closed
 
 
 async def outcome_of(outcome: R | ShardPending | None) -> R | None:

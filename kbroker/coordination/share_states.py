@@ -12,7 +12,7 @@ from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import Result, ShareStateCoordinator
 from kbroker.protocol.share_state_log import SharePartition
-from kbroker.runtime.slices import Slices, TurnQueue
+from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
 
 from .partition_writer import LeaderReplica, PartitionWriter
@@ -41,8 +41,8 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
     short. It is rewritten: a snapshot of each state at its end, and then what lies before them goes.
     """
 
-    def __init__(self, context: NodeContext, partitions: PartitionWriter, turns: TurnQueue) -> None:
-        super().__init__(context, partitions, turns, SHARE_STATE_TOPIC)
+    def __init__(self, context: NodeContext, partitions: PartitionWriter) -> None:
+        super().__init__(context, partitions, SHARE_STATE_TOPIC)
 
     def _new_topic(self) -> NewTopic:
         config = self._context.config

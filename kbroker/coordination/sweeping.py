@@ -9,7 +9,7 @@ import trio
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.coordinator import Pieces
-from kbroker.runtime.slices import Slices, Turn, TurnQueue
+from kbroker.runtime.slices import Slices, Turn
 
 from .partition_writer import PartitionWriter
 from .shards import RECORDS_AT_ONCE, REST, C, Shard, Shards
@@ -18,10 +18,8 @@ from .shards import RECORDS_AT_ONCE, REST, C, Shard, Shards
 class SweepingShards(Shards[C]):
     """Coordinators that have work over all that they have: it is begun at once, and goes on behind."""
 
-    def __init__(
-        self, context: NodeContext, partitions: PartitionWriter, turns: TurnQueue, topic: str
-    ) -> None:
-        super().__init__(context, partitions, turns, topic)
+    def __init__(self, context: NodeContext, partitions: PartitionWriter, topic: str) -> None:
+        super().__init__(context, partitions, topic)
         self._sweeps: deque[Iterator[int]] = deque()
         self._more_sweeps = trio.Event()
 
@@ -33,7 +31,7 @@ class SweepingShards(Shards[C]):
 
         A little is done at once however slow the machine is.
         """
-        turn = Turn(self._turns)
+        turn = Turn(self._context.turns)
         done = 0
         for sweep in sweeps:
             for records in sweep:

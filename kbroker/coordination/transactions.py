@@ -36,7 +36,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnResponse
 from kbroker.protocol.records import Marker, end_transaction_marker, read_header
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
-from kbroker.runtime.slices import Turn, TurnQueue
+from kbroker.runtime.slices import Turn
 
 from .admission import Writer, ask_coordinator
 from .markers import DueMarker, MarkerSender, TransactionEnd
@@ -73,14 +73,13 @@ class TransactionService(Shards[TransactionCoordinator]):
         self,
         context: NodeContext,
         partitions: PartitionWriter,
-        turns: TurnQueue,
         peers: Peers,
         producer_ids: ProducerIds,
         offsets_ended: OffsetsEnded,
     ) -> None:
-        super().__init__(context, partitions, turns, TRANSACTIONS_TOPIC)
+        super().__init__(context, partitions, TRANSACTIONS_TOPIC)
         self._peers = peers
-        self._producer_ids = producer_ids
+        self.producer_ids = producer_ids
         self._offsets_ended = offsets_ended
         self.memory = self._memory_limit(
             "transaction.coordinator.ids.max.bytes",
@@ -149,7 +148,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         """
         if not self.shard(transactional_id).coordinator.wants_producer_id(transactional_id):
             return NO_PRODUCER_ID
-        return await self._producer_ids.next()
+        return await self.producer_ids.next()
 
     # -- partitions of a transaction
 
@@ -292,7 +291,7 @@ class TransactionService(Shards[TransactionCoordinator]):
                 await self._write_in_turns(ending)
 
     async def _write_in_turns(self, ending: _Ending) -> None:
-        turn = Turn(self._turns)
+        turn = Turn(self._context.turns)
         ending.waits += 1  # for the markers that are not written yet
         async for partition in turn.each(sorted(ending.unwritten)):
             if self.serves(ending.shard):

@@ -45,7 +45,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
         ctx.apis,
         node.client_metrics.are_wanted,
     )
-    return node.api_versions.get(ctx.version, shown, partial(_response, ctx))
+    return node.responses.api_versions.get(ctx.version, shown, partial(_response, ctx))
 
 
 def _response(ctx: Context) -> ApiVersionsResponse:

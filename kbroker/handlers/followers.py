@@ -48,7 +48,7 @@ class FetchingFollower(NamedTuple):
     ) -> Slice:
         """What it copies next, up to the log end; nothing while its quota is used up (KIP-73)."""
         now = trio.current_time()
-        if node.leader_quota.wait_seconds(replica, self.node_id, now):
+        if node.replication.leader_quota.wait_seconds(replica, self.node_id, now):
             max_bytes, at_least_one = 0, False
         found = reading(
             replica.log.read,
@@ -57,7 +57,7 @@ class FetchingFollower(NamedTuple):
             limit=replica.log.log_end_offset,
             at_least_one=at_least_one,
         )
-        node.leader_quota.took(replica, self.node_id, found.size, now)
+        node.replication.leader_quota.took(replica, self.node_id, found.size, now)
         return found
 
     def has_fetched(self, node: Node, target: Target, replica: Replica) -> None:
@@ -66,7 +66,7 @@ class FetchingFollower(NamedTuple):
             self.node_id, self.broker_epoch, target.fetch_offset, target.log_start_offset
         )
         if should_join:
-            node.in_sync.look_at(replica)
+            node.replication.in_sync.look_at(replica)
 
 
 def fetching_follower(request: FetchRequest) -> FetchingFollower | None:

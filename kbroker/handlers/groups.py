@@ -87,7 +87,7 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
         elif key_type == SHARE_KEY and ctx.version >= SHARE_KEY_VERSION:
             ctx.require_cluster(AclOperation.CLUSTER_ACTION)
             key = _share_name(key)
-            coordinators = ctx.node.share_states
+            coordinators = ctx.node.share.states
         else:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {key_type}"

@@ -50,7 +50,7 @@ def metadata(
     """
     work = _Answer(ctx, request)
     if work.is_about_all and ctx.node.authorizer is None:
-        return ctx.node.answers_about_all.told(work.about_all_key(), work.about_all, ctx.turn)
+        return ctx.node.responses.all_topics.told(work.about_all_key(), work.about_all, ctx.turn)
     unfinished = ctx.turn.run(work.read())
     if unfinished is not None or work.missing:
         return work.finish(unfinished)
@@ -183,7 +183,7 @@ class _Answer:
         partitions = len(self.missing) * self._ctx.node.config.num_partitions
         if partitions > MAX_NEW_PARTITIONS:
             news = f"a Metadata request would create {partitions} partitions"
-            if self._ctx.node.troubles.is_news(news):
+            if self._ctx.node.context.troubles.is_news(news):
                 logger.warning(
                     "%s, one request may create %d: it creates none", news, MAX_NEW_PARTITIONS
                 )
@@ -329,7 +329,7 @@ class _Nodes:
 
     def _find_error(self, leader: int) -> ErrorCode:
         node = self._ctx.node
-        if not node.cluster.is_ready(leader) or node.following.finds_nobody(leader):
+        if not node.cluster.is_ready(leader) or node.replication.following.finds_nobody(leader):
             return ErrorCode.LEADER_NOT_AVAILABLE
         if self._ctx.endpoint_of(leader) is None:
             return ErrorCode.LISTENER_NOT_FOUND

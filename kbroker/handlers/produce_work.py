@@ -282,7 +282,7 @@ class ProduceWork:
         """Give the answer to what was refused, as soon as it is known who leads that instead."""
         self.to_hear = to_hear(self.ctx, self._rows())
         if not self._has_heard():
-            self.node.leader_news.wait(self._has_heard, self._resolve_now)
+            self.node.replication.leader_news.wait(self._has_heard, self._resolve_now)
 
     def _has_heard(self) -> bool:
         """Of many partitions only the first is looked at: the others were given up with it."""

@@ -25,7 +25,7 @@ async def share_acknowledge(
 
     Versions: 2 asks for more time (KIP-1222), and says how much that is.
     """
-    sessions = ctx.node.share_sessions
+    sessions = ctx.node.share.sessions
     try:
         group_id, member_id = check_member(ctx, request)
         epoch = request.share_session_epoch
@@ -39,10 +39,10 @@ async def share_acknowledge(
         return ShareAcknowledgeResponse(error_code=error.code)
     outcomes = await acknowledge(ctx, request)
     if epoch == FINAL_EPOCH and sessions.is_current(session):
-        ctx.node.release_share_session(session)
+        ctx.node.share.release(session)
         sessions.end(session)
     response = ShareAcknowledgeResponse(
-        acquisition_lock_timeout_ms=ctx.node.share_partitions.settings(group_id).delivery.lock_ms
+        acquisition_lock_timeout_ms=ctx.node.share.partitions.settings(group_id).delivery.lock_ms
     )
     topics: dict[object, ShareAcknowledgeResponse.Topic] = {}
     refused = []

@@ -99,7 +99,7 @@ def _check(ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]) -> N
 def _acknowledge(
     ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]
 ) -> Outcome | Pending[Outcome]:
-    shares = ctx.node.share_partitions
+    shares = ctx.node.share.partitions
     led = shares.known(SharePartition(request.group_id, *key))
     if led is None:
         raise KafkaError(

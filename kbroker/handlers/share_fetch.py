@@ -125,7 +125,7 @@ class _ShareFetch:
         self.epoch = request.share_session_epoch
         self.is_final = self.epoch == FINAL_EPOCH
         self.is_renewal = ctx.version >= FIRST_VERSION_WITH_RENEWAL and request.is_renew_ack
-        self.settings = self.node.share_partitions.settings(self.group_id)
+        self.settings = self.node.share.partitions.settings(self.group_id)
         self.max_bytes = min(request.max_bytes, self.node.config.fetch_max_bytes)
         self.min_bytes = request.min_bytes
         self.deadline = trio.current_time() + request.max_wait_ms / 1000
@@ -170,7 +170,7 @@ class _ShareFetch:
 
     def open_session(self) -> None:
         """Raises KafkaError."""
-        sessions = self.node.share_sessions
+        sessions = self.node.share.sessions
         if self.is_final:
             self.session = sessions.find(self.group_id, self.member_id)
             return
@@ -186,7 +186,7 @@ class _ShareFetch:
 
     def _check_session(self) -> None:
         """Raise INVALID_SHARE_SESSION_EPOCH where the session went on without this request."""
-        is_current = self.node.share_sessions.is_current(self.session)
+        is_current = self.node.share.sessions.is_current(self.session)
         if not is_current or self.session.epoch != self.told_epoch:
             raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
 
@@ -197,9 +197,9 @@ class _ShareFetch:
 
     async def answer_without_records(self) -> ShareFetchResponse:
         response = await self._respond(())
-        sessions = self.node.share_sessions
+        sessions = self.node.share.sessions
         if self.is_final and sessions.is_current(self.session):
-            self.node.release_share_session(self.session)
+            self.node.share.release(self.session)
             sessions.end(self.session)
         return response
 
@@ -214,7 +214,7 @@ class _ShareFetch:
             try:
                 topic = self._topic(target)
                 if wants_records:
-                    led = self.node.share_partitions.led(topic, target.key[1], self.group_id)
+                    led = self.node.share.partitions.led(topic, target.key[1], self.group_id)
                     found.append(_Found(target, led))
             except KafkaError as error:
                 refused.append(_Part(target, _refusal(target, error)))
@@ -338,7 +338,7 @@ class _ShareFetch:
                 row.error_code = read.error.code
             elif led.closed:
                 continue
-            elif left > 0 and self.node.share_sessions.is_current(self.session):
+            elif left > 0 and self.node.share.sessions.is_current(self.session):
                 try:
                     with self.node.partitions.storage_errors_reported(led.replica):
                         left -= self._give_some(read, row, left)
@@ -365,7 +365,7 @@ class _ShareFetch:
         acquired = acquire(delivery, taker, read.offset, batches, now_ms)
         if acquired and self.settings.commits_only:
             acquired = without_aborted(delivery, acquired, list(_aborted(led, read, headers)))
-        self.node.share_partitions.arm(led)
+        self.node.share.partitions.arm(led)
         if not acquired:
             return 0
         row.records = _part(read.slice, headers, acquired)

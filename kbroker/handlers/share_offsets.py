@@ -141,7 +141,7 @@ async def _rows(ctx: Context, shares: list[SharePartition]) -> list[Topic]:
         )
         async for share in ctx.turn.each(shares)
     }
-    summaries = await ctx.node.share_persister.summary(asked)
+    summaries = await ctx.node.share.persister.summary(asked)
     by_id = ctx.node.cluster.topics_by_id
     names = {
         share.topic_id: by_id[share.topic_id].name for share in shares if share.topic_id in by_id

@@ -137,7 +137,7 @@ def _row(
     try:
         if denied is not None:
             raise denied
-        outcome = ctx.node.share_states.perform(operation, share, asked)
+        outcome = ctx.node.share.states.perform(operation, share, asked)
     except KafkaError as error:
         lost.error_code, lost.error_message = error.code, error.message
         return None, [lost]

@@ -290,7 +290,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
             for topic in await last_rows(ctx.turn, request.topics)
         ]
     )
-    await ctx.node.upkeep.checkpoint()
+    await ctx.node.maintenance.upkeep.checkpoint()
     async for deletion in ctx.turn.each(waiting):
         await _finish(ctx, deletion, deadline)
     return response
@@ -334,7 +334,7 @@ async def _finish(ctx: Context, deletion: _Deletion, deadline: float) -> None:
     try:
         with trio.move_on_at(deadline):
             while replica.low_watermark() < offset:
-                await ctx.node.changes.next().wait()
+                await ctx.node.context.changes.next().wait()
         answer.low_watermark = replica.low_watermark()
         if answer.low_watermark < offset:
             answer.error_code, answer.low_watermark = ErrorCode.REQUEST_TIMED_OUT, -1

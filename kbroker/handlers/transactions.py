@@ -57,7 +57,7 @@ async def _new_id(ctx: Context, request: InitProducerIdRequest) -> InitProducerI
         _check_may_be_idempotent(ctx)
         if not names_whole_producer(request):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        producer_id = await ctx.node.producer_ids.next()
+        producer_id = await ctx.node.transactions.producer_ids.next()
     except KafkaError as error:
         return InitProducerIdResponse(error_code=error.code, producer_id=-1, producer_epoch=-1)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

@@ -106,7 +106,7 @@ class Connection:
         self.opened_at = trio.current_time()
         self.active_at = self.opened_at
         """When bytes were last waited for, or replies last taken, in seconds."""
-        turn = Turn(node.turns)
+        turn = Turn(node.context.turns)
         self.replies = Replies(node, peer, turn, trio.current_time)
         self.requests = Requests(
             node,
@@ -249,10 +249,10 @@ class Connection:
         no_memory, left = left.split(MemoryError) if left is not None else (None, None)
         if no_memory is not None:
             logger.error("there is no memory; closing the connection from %s", host)
-            self._node.troubles.memory_errors.happened()
+            self._node.context.troubles.memory_errors.happened()
         unexpected, left = left.split(Exception) if left is not None else (None, None)
         if unexpected is not None:
-            self._node.troubles.unhandled_errors += 1
+            self._node.context.troubles.unhandled_errors += 1
             logger.error(
                 "unexpected error; closing the connection from %s", host, exc_info=unexpected
             )
@@ -498,7 +498,9 @@ class Connection:
     def _log_refusal(self, error: Exception) -> None:
         """Log why the connection is closed; at DEBUG if a client repeats it."""
         self._refusal = str(error)
-        level = logging.WARNING if self._node.troubles.is_news(self._refusal) else logging.DEBUG
+        level = (
+            logging.WARNING if self._node.context.troubles.is_news(self._refusal) else logging.DEBUG
+        )
         hint = TOO_MANY if isinstance(error, TooManyElements) else self.requests.frames.hint()
         # Log its text: log records are kept by some handlers, and an error references its frames.
         logger.log(level, "closing the connection from %s: %s%s", self.peer.host, str(error), hint)

@@ -430,7 +430,7 @@ class Server:
                 continue  # who came has gone again
             except OSError as error:  # the process, or the system, has no room for more
                 message = f"cannot let clients in: {error}"
-                if self._node.troubles.is_news(message):
+                if self._node.context.troubles.is_news(message):
                     logger.error("%s", message)
                 await trio.sleep(ACCEPT_SECONDS)
             else:
@@ -474,7 +474,7 @@ class Server:
         except BaseException as error:
             plain.close()
             if isinstance(error, MemoryError):
-                self._node.troubles.memory_errors.happened()
+                self._node.context.troubles.memory_errors.happened()
             elif not isinstance(error, OSError | trio.TooSlowError | LoginFailed):
                 raise
             self._tell_of_handshake(listener, peer.host, error)
@@ -488,7 +488,7 @@ class Server:
         told = str(error) if isinstance(error, LoginFailed) else repr(error)
         reason = "it took too long" if slow else getattr(error, "reason", None) or told
         message = f"no TLS with {host} on listener {listener.name}: {reason}"
-        if self._node.troubles.is_news(message):
+        if self._node.context.troubles.is_news(message):
             logger.info("%s", message)
 
     async def serve(self, peer: Peer, transport: Callable[[], Awaitable[Transport | None]]) -> bool:
@@ -567,7 +567,7 @@ class Server:
             logger.warning("refusing %s: max.connections are open", host)
             return False
         if self._open >= self._connections_max:
-            if self._node.troubles.is_news("out of descriptors"):
+            if self._node.context.troubles.is_news("out of descriptors"):
                 logger.warning(
                     "refusing %s and others: %d connections are open, and what is left of this "
                     "process's descriptors the logs need; raise its limit of open files (ulimit -n)",
@@ -591,7 +591,7 @@ class Server:
                 f"clients on {peer.host} are told to connect to {peer.advertised}, which is their "
                 "own machine; set --advertise to an address that they can reach"
             )
-            if self._node.troubles.is_news(message):
+            if self._node.context.troubles.is_news(message):
                 logger.warning("%s", message)
 
     def _turn(self, listener: str) -> float:

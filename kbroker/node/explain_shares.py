@@ -21,7 +21,7 @@ def explain_share(node: Node, group_id: str, topic: str, index: int) -> Explanat
     if partition is None or known is None or partition.leader != node.id:
         return explain_partition(node, topic, index)
     name = f"group {group_id} in {topic}-{index}"
-    led = node.share_partitions.known(SharePartition(group_id, known.id, index))
+    led = node.share.partitions.known(SharePartition(group_id, known.id, index))
     past = explain_partition(node, topic, index).past
     if led is None:
         said = (

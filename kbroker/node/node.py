@@ -28,24 +28,13 @@ from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.coordination.groups import GroupService
 from kbroker.coordination.shards import Shards
-from kbroker.coordination.share_partitions import SharePartitions
-from kbroker.coordination.share_persister import SharePersister
-from kbroker.coordination.share_states import ShareStateService
 from kbroker.coordination.transactions import TransactionService
 from kbroker.coordinator import some_of
-from kbroker.partitions.cleaner import Cleaner
 from kbroker.partitions.flusher import Flusher
-from kbroker.partitions.folder_watch import FolderWatch
-from kbroker.partitions.leader_news import LeaderNews
-from kbroker.partitions.moves import ReplicaMoves
+from kbroker.partitions.maintenance import LogMaintenance
 from kbroker.partitions.partitions import Partitions
-from kbroker.partitions.scrubber import Scrubber
-from kbroker.partitions.upkeep import Upkeep
 from kbroker.protocol.schema import BrokerEpoch
-from kbroker.protocol.share_state_log import SharePartition
-from kbroker.replication.following import Following
-from kbroker.replication.in_sync import InSync
-from kbroker.replication.quota import Quota, Side
+from kbroker.replication.replication import Replication
 from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.disk_reads import DiskReads
@@ -59,7 +48,6 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
 from .activity import Activity
-from .api_versions_cache import ApiVersionsCache
 from .auditing import NodeAudit
 from .client_metrics import ClientMetrics
 from .delegation import Delegation
@@ -68,8 +56,8 @@ from .gate import Gate
 from .metering import Metering
 from .meters import Meters
 from .request_memory import RequestMemory
-from .share_sessions import ShareSession, ShareSessions
-from .shared_answers import SharedAnswers
+from .response_caches import ResponseCaches
+from .share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)
 
@@ -106,16 +94,12 @@ class Node:
             in_thread=in_thread,
             disk_reads=DiskReads(in_thread),
             batch_reads=BatchReads(in_thread),
+            turns=TurnQueue(),
         )
         self.id, self.cluster = config.node_id, cluster
-        self.changes, self.troubles = context.changes, context.troubles
-        self.stopping, self.turns = False, TurnQueue()
+        self.stopping = False
         self.partitions = Partitions(context, logs, flusher)
-        self.upkeep = Upkeep(context, self.partitions)
-        self.cleaner = Cleaner(context, self.partitions, self.upkeep)
-        self.scrubber = Scrubber(context, self.partitions)
-        self.moves = ReplicaMoves(context, self.partitions)
-        self.leader_news = LeaderNews()
+        self.maintenance = LogMaintenance(context, self.partitions)
         self.membership = Membership(
             cluster,
             config,
@@ -127,14 +111,8 @@ class Node:
         self.cordoned_folders(config)  # what this node was started with is right, or it does not
         self.controller = Controller(cluster, self.membership, config)
         self.peers = Peers(cluster, self.context.live_config, way)
-        self.in_sync = InSync(context, self.partitions)
-        self.following = Following(context, self.partitions, self.peers)
-        self.folder_watch = FolderWatch(context, self.partitions)
-        self.leader_quota = Quota(context, Side.LEADER)
+        self.replication = Replication(context, self.partitions, self.peers)
         self._coordinate(way)
-        self.share_sessions = ShareSessions(
-            config.share_sessions_max, self.release_share_session, self.share_partitions.leave
-        )
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
         self.metering = Metering(cluster.client_quotas, config, clock)
         self.client_metrics = ClientMetrics(cluster, config, clock)
@@ -146,62 +124,52 @@ class Node:
         """What clients do; None where there is no HTTP, and so nobody who could look."""
         self.authorizer = _authorizer(cluster, config)
         """None where everybody may do everything."""
-        self.api_versions = ApiVersionsCache()
-        self.answers_about_all = SharedAnswers(lambda: cluster.changes_seen)
-        """What clients are told that ask for the metadata of all topics."""
+        self.responses = ResponseCaches(cluster)
         self._obey_config()
         self._connect()
 
     def _coordinate(self, way: Way) -> None:
         """The coordinators of all kinds, and how others of this node ask them."""
-        self.share_states = ShareStateService(self.context, self.partitions, self.turns)
-        self.share_persister = SharePersister(
-            self.share_states, Peers(self.cluster, self.context.live_config, way), self.id
-        )
-        self.producer_ids = ProducerIds(
+        context, partitions = self.context, self.partitions
+        self.share = ShareGroups(context, partitions, Peers(self.cluster, context.live_config, way))
+        self.groups = GroupService(context, partitions, self.share.persister)
+        producer_ids = ProducerIds(
             self.cluster,
-            self.partitions.logs,
-            in_thread=self.context.in_thread,
-            sync_failed=self.partitions.sync_failed,
+            partitions.logs,
+            in_thread=context.in_thread,
+            sync_failed=partitions.sync_failed,
         )
-        self.groups = GroupService(self.context, self.partitions, self.turns, self.share_persister)
         self.transactions = TransactionService(
-            self.context,
-            self.partitions,
-            self.turns,
-            self.peers,
-            self.producer_ids,
-            self.groups.end_transaction,
+            context, partitions, self.peers, producer_ids, self.groups.end_transaction
         )
-        self.share_partitions = SharePartitions(self.context, self.partitions, self.share_persister)
 
     def _connect(self) -> None:
         """Who hears of what, in the order in which they do."""
-        partitions, in_sync = self.partitions, self.in_sync
+        partitions, in_sync = self.partitions, self.replication.in_sync
         partitions.when_unusable = partial(in_sync.give_away, eligible=False)
-        partitions.when_refused = self.folder_watch.refused
-        in_sync.give_away_refused = self.folder_watch.give_away
-        self.folder_watch.give_away_one = partial(in_sync.give_away, eligible=True)
-        self.folder_watch.when_refused = self.following.leave_out_refused
+        partitions.when_refused = self.maintenance.folder_watch.refused
+        in_sync.give_away_refused = self.maintenance.folder_watch.give_away
+        self.maintenance.folder_watch.give_away_one = partial(in_sync.give_away, eligible=True)
+        self.maintenance.folder_watch.when_refused = self.replication.following.leave_out_refused
         cluster = self.cluster
         for gate in self.gates:
             gate.stored_users, gate.delegation = cluster.scram_users, self.delegation
         cluster.subscribe_nodes(self.membership.nodes_changed)
         cluster.subscribe_nodes(self.controller.nodes_changed)
         cluster.subscribe_nodes(lambda _: in_sync.look_at_all())
-        cluster.subscribe_nodes(self.following.nodes_changed)
+        cluster.subscribe_nodes(self.replication.following.nodes_changed)
         cluster.subscribe(partitions.topics_changed)  # the others ask who leads
         cluster.subscribe(self._log_topics)
         for coordinators in self.coordinators:
             cluster.subscribe(coordinators.topics_changed)
-        cluster.subscribe(self.share_partitions.topics_changed)
+        cluster.subscribe(self.share.partitions.topics_changed)
         cluster.subscribe(self.membership.topics_changed)
         cluster.subscribe(self.controller.topics_changed)
-        cluster.subscribe(self.following.topics_changed)
-        cluster.subscribe(self.leader_news.topics_changed)
-        cluster.subscribe(self.folder_watch.topics_changed)
+        cluster.subscribe(self.replication.following.topics_changed)
+        cluster.subscribe(self.replication.leader_news.topics_changed)
+        cluster.subscribe(self.maintenance.folder_watch.topics_changed)
         cluster.subscribe_configs(self._on_configs_changed)
-        cluster.subscribe_configs(lambda _: self.share_partitions.settings_changed())
+        cluster.subscribe_configs(lambda _: self.share.partitions.settings_changed())
 
     @property
     def config(self) -> BrokerConfig:
@@ -238,7 +206,7 @@ class Node:
         self.partitions.set_strays_aside()
         for coordinators in self.coordinators:
             await coordinators.load()
-        self.moves.resume()
+        self.maintenance.moves.resume()
 
     async def _prepare_gates(self) -> None:
         """Let users log in, before clients are served. Raises StorageError."""
@@ -250,7 +218,7 @@ class Node:
     @property
     def coordinators(self) -> tuple[Shards[Any], ...]:
         """Of all kinds."""
-        return self.groups, self.transactions, self.share_states
+        return self.groups, self.transactions, self.share.states
 
     @property
     def is_loading(self) -> bool:
@@ -267,19 +235,19 @@ class Node:
             nursery.start_soon(self.controller.run)
             if self.config.auto_leader_rebalance_enable and not self.membership.is_alone:
                 nursery.start_soon(self.controller.balance_regularly)
-            nursery.start_soon(self.following.run)
-            nursery.start_soon(self.leader_news.run)
-            nursery.start_soon(self.in_sync.run)
-            nursery.start_soon(self.folder_watch.run)
+            nursery.start_soon(self.replication.following.run)
+            nursery.start_soon(self.replication.leader_news.run)
+            nursery.start_soon(self.replication.in_sync.run)
+            nursery.start_soon(self.maintenance.folder_watch.run)
             for coordinators in self.coordinators:
                 nursery.start_soon(coordinators.work)
-            nursery.start_soon(self.share_partitions.run)
-            nursery.start_soon(self.upkeep.run)
-            nursery.start_soon(self.moves.run)
+            nursery.start_soon(self.share.partitions.run)
+            nursery.start_soon(self.maintenance.upkeep.run)
+            nursery.start_soon(self.maintenance.moves.run)
             if self.config.log_cleaner_enable:
-                nursery.start_soon(self.cleaner.run)
+                nursery.start_soon(self.maintenance.cleaner.run)
             if not self.context.in_memory:
-                nursery.start_soon(self.scrubber.run)
+                nursery.start_soon(self.maintenance.scrubber.run)
             nursery.start_soon(self.delegation.remove_regularly)
             for gate in self.gates:
                 nursery.start_soon(gate.run, self.context.in_thread)
@@ -288,14 +256,14 @@ class Node:
     def registered(self, epoch: BrokerEpoch) -> None:
         """Lead under another registration from now on; with NO_EPOCH, nothing at all."""
         self.partitions.registered(epoch)
-        self.share_partitions.settle()
+        self.share.partitions.settle()
         for coordinators in self.coordinators:
             coordinators.settle()
 
     async def release_waits(self) -> None:
         """Begin to stop: parked fetches and group members are answered, acks that wait are given."""
         self.stopping = True
-        self.share_partitions.retire()
+        self.share.partitions.retire()
         for coordinators in self.coordinators:
             coordinators.retire()
         self.partitions.wake_fetches()
@@ -304,9 +272,9 @@ class Node:
     async def close(self) -> None:
         """Make everything durable and write the clean-shutdown marker."""
         self.audit.sum_up()
-        await self.following.stop()
+        await self.replication.following.stop()
         await self.peers.aclose()
-        await self.share_persister.aclose()
+        await self.share.persister.aclose()
         partitions = self.partitions
         partitions.close()
         # What a thread has in hand already is neither lost nor done twice.
@@ -319,13 +287,6 @@ class Node:
                 clean = False
         await self.membership.end(clean=clean)
         await self.cluster.aclose()
-
-    def release_share_session(self, session: ShareSession) -> None:
-        """A member of a share group goes: others can have the records that it holds here."""
-        for topic_id, index in session.targets:
-            led = self.share_partitions.known(SharePartition(session.group_id, topic_id, index))
-            if led is not None:
-                self.share_partitions.release(led, session.member_id)
 
     # -- what has changed
 
@@ -340,10 +301,9 @@ class Node:
         if not self.context.live_config.changed(resource):
             return
         self._obey_config()
-        self.cleaner.look_again()
-        self.scrubber.look_again()
+        self.maintenance.settings_changed()
         for notice in self.config.notices:
-            if notice.level == "warning" and self.troubles.is_news(notice.text):
+            if notice.level == "warning" and self.context.troubles.is_news(notice.text):
                 logger.warning("%s", notice.text)
         self.partitions.settings_changed()
 

@@ -77,7 +77,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         store: Store,
         secured: Secured,
     ) -> None:
-        super().__init__(cluster, broker.node.changes, clock.log_ms)
+        super().__init__(cluster, broker.node.context.changes, clock.log_ms)
         self._secured = secured
         self.faults = faults
         self.faults.now_ms = clock.log_ms
@@ -88,7 +88,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
 
     def started(self, broker: Broker, cluster: ClusterClient) -> None:
         """The broker has been started, or started again."""
-        changes = broker.node.changes  # of all nodes
+        changes = broker.node.context.changes  # of all nodes
         self.broker = broker
         self.explain = Explain(broker, self.faults)
         self.faults.changed = changes.happened
@@ -181,11 +181,11 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
 
     async def _look_at_logs(self) -> None:
         for node in self.broker.running_nodes:
-            await node.upkeep.apply_retention_now()
+            await node.maintenance.upkeep.apply_retention_now()
             for coordinators in node.coordinators:
                 await coordinators.expire()
             if node.config.log_cleaner_enable:
-                await node.cleaner.clean_all()
+                await node.maintenance.cleaner.clean_all()
             await node.partitions.flusher.sync_now()
 
     async def advance_coordinator(self, span_ms: int, *, keep_members: bool) -> None:
@@ -209,7 +209,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
                 node.groups.renew_sessions()
             for coordinators in node.coordinators:
                 coordinators.clock_moved()
-            node.share_partitions.clock_moved()
+            node.share.partitions.clock_moved()
         await complete_ends(nodes)
 
     def _next_deadline(self, keep_members: bool) -> int | None:

@@ -95,7 +95,7 @@ class FaultInjector:
 
     def finished(self) -> None:
         """Wake the waiters for an idle broker: fewer requests are in progress."""
-        self._node.changes.happened()
+        self._node.context.changes.happened()
 
     def dispatch(self, request: Request) -> Awaitable[None] | None:
         """Serve a request, or carry out the rule that it meets."""

@@ -90,7 +90,7 @@ def _shared_unrest(broker: Broker, coordinator: GroupCoordinator, name: str) -> 
 def _share_state(broker: Broker, share: SharePartition) -> ShareState | None:
     for node in broker.running_nodes:
         with contextlib.suppress(KafkaError):
-            return node.share_states.shard(share.name).coordinator.states.get(share)
+            return node.share.states.shard(share.name).coordinator.states.get(share)
     return None
 
 

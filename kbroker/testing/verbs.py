@@ -230,8 +230,8 @@ class StateVerbs:
         async with node.partitions.flusher.no_pass, node.partitions.no_checkpoint:
             start = replica.log.log_end_offset + 1
             replica.restart_at(start, node.clock.log_ms())
-        await node.upkeep.checkpoint()
-        node.changes.happened()
+        await node.maintenance.upkeep.checkpoint()
+        node.context.changes.happened()
         return start
 
     async def move_leader(

@@ -84,7 +84,7 @@ class Trial:
 
     async def earliest(self) -> int:
         """The first offset that is left once retention was applied."""
-        await self.broker.node.upkeep.apply_retention()
+        await self.broker.node.maintenance.upkeep.apply_retention()
         row = await list_offset(self.wire, T, EARLIEST)
         assert isinstance(row.offset, int)
         return row.offset
@@ -160,7 +160,7 @@ async def the_index_gets_an_entry_each_interval(trial: Trial) -> None:
             assert await trial.produce() == 0
         await trial.set("index.interval.bytes", "1")
         log.roll()
-    await trial.broker.node.upkeep.checkpoint()
+    await trial.broker.node.maintenance.upkeep.checkpoint()
     sparse, dense = (file.stat().st_size for file in trial.files("index")[:2])
     assert sparse < dense
 
@@ -353,7 +353,7 @@ async def _compacted_topic(trial: Trial, versions: int = 3) -> Log:
 
 
 async def _is_compacted(trial: Trial) -> bool:
-    return await trial.broker.node.cleaner.clean_all() > 0
+    return await trial.broker.node.maintenance.cleaner.clean_all() > 0
 
 
 @effect_of("min.cleanable.dirty.ratio")
@@ -397,7 +397,7 @@ async def tombstones_go_when_they_are_old(trial: Trial) -> None:
         await trio.sleep(0.01)
         for _ in range(2):
             assert await trial.produce(aged(key=b"other")) == 0
-        await trial.broker.node.cleaner.clean_all()
+        await trial.broker.node.maintenance.cleaner.clean_all()
         row = await fetch(trial.wire, T, log.log_start_offset)
         found = [record.key for record in read_records(row.records)]
         assert (b"k" in found) is left
@@ -424,14 +424,14 @@ async def a_smaller_key_map_takes_more_runs(trial: Trial) -> None:
             assert await trial.produce(aged(key=b"%d" % number)) == 0
         log.roll()
         await trial.broker.node.partitions.flusher.sync_now()
-        assert await trial.broker.node.cleaner.clean_all() == runs
+        assert await trial.broker.node.maintenance.cleaner.clean_all() == runs
 
 
 @effect_of("log.scrub.bytes.per.second")
 async def records_are_read_again_at_a_rate(trial: Trial) -> None:
     log = await _compacted_topic(trial)
     await trial.set("min.compaction.lag.ms", str(HOUR_MS))  # what is read stays as it is
-    scrub = trial.broker.node.scrubber.scrub_all
+    scrub = trial.broker.node.maintenance.scrubber.scrub_all
     await trial.set_broker("log.scrub.bytes.per.second", "0")
     assert await scrub() == 0
     await trial.set_broker("log.scrub.bytes.per.second", "10000")
@@ -512,7 +512,7 @@ async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
     assert offsets == [0, 0], "the second one is a duplicate"
     await trial.set_broker("producer.id.expiration.ms", "1")
     await trio.sleep(0.01)
-    await trial.broker.node.upkeep.apply_retention()
+    await trial.broker.node.maintenance.upkeep.apply_retention()
     assert (await produce(trial.wire, T, mine)).base_offset == 1
 
 

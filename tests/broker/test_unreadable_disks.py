@@ -195,5 +195,5 @@ async def test_scrub_takes_an_unreadable_partition_offline(
         topic = await fill(wire, SIZES["large"])
         disk = ColdDisk(monkeypatch, folder)
         disk.break_files(folder / "t-0")
-        await broker.node.scrubber.scrub_all()
+        await broker.node.maintenance.scrubber.scrub_all()
         await check(broker, wire, topic, fetch_batches, caplog)

@@ -269,8 +269,8 @@ async def read_share_state(world: World) -> None:
 
 
 async def load_share_states_again(world: World) -> None:
-    world.broker.node.share_states.stop()
-    await world.broker.node.share_states.load()
+    world.broker.node.share.states.stop()
+    await world.broker.node.share.states.load()
     await read_share_state(world)
 
 
@@ -278,13 +278,15 @@ async def load_share_states_again(world: World) -> None:
 
 
 async def compact(world: World) -> None:
-    assert await world.broker.node.cleaner.clean_all() == 1  # the other partition is compacted
+    assert (
+        await world.broker.node.maintenance.cleaner.clean_all() == 1
+    )  # the other partition is compacted
 
 
 async def compact_in_the_event_loop(world: World) -> None:
     """The disk of the test does not reach the process in which compactions run."""
     node = world.broker.node
-    node.cleaner._compactor = InlineCompactor(node.partitions.logs.files)
+    node.maintenance.cleaner._compactor = InlineCompactor(node.partitions.logs.files)
     await compact(world)
 
 
@@ -299,7 +301,7 @@ async def move_to_another_folder(world: World) -> None:
 
 
 async def apply_retention(world: World) -> None:
-    await world.broker.node.upkeep.apply_retention_now()
+    await world.broker.node.maintenance.upkeep.apply_retention_now()
 
 
 async def delete_records(world: World) -> None:
@@ -312,7 +314,7 @@ async def delete_records(world: World) -> None:
 
 
 async def scrub(world: World) -> None:
-    assert await world.broker.node.scrubber.scrub_all() > 0
+    assert await world.broker.node.maintenance.scrubber.scrub_all() > 0
 
 
 async def append_as_producer(world: World) -> None:

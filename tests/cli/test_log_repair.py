@@ -178,7 +178,7 @@ async def write_compacted(
             values[record.key] = record.value
         await broker.node.partitions.flusher.sync_now()
         before = {path.name: path.read_bytes() for path in (folder / "t-0").glob("*.log")}
-        assert await broker.node.cleaner.clean_all() > 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
     return before, values
 
 

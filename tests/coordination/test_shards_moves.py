@@ -126,7 +126,7 @@ async def test_share_states_move_with_their_coordinator(
     broker: Broker, wire: Routed, how: str
 ) -> None:
     topic = await create_topic(wire, "t", 4)
-    await broker.running().share_states.create_topic()
+    await broker.running().share.states.create_topic()
     await all_in_sync(broker)
     states = [SharePartition("queue", topic.id, index) for index in range(4)]
     for number, share in enumerate(states):
@@ -152,7 +152,7 @@ async def ask_for_state(broker: Broker, key: ApiKey, share: SharePartition, **fi
     version = load_apis()[key].versions[-1]
     with trio.fail_after(ANSWER_SECONDS):
         while True:
-            node_id = await coordinator(broker, "share_states", share.name)
+            node_id = await coordinator(broker, "share.states", share.name)
             async with connected(broker.local_node(node_id).endpoint) as wire:
                 (row,) = (await wire.ask(key, version, message)).results[0].partitions
             if not row.error_code:

@@ -97,13 +97,13 @@ async def test_a_fetch_that_waits_hears_that_leadership_goes(broker: Broker) -> 
         member = ShareMember(wire, topic)
         await member.begin()
         await member.send_fetch(())
-        await until(lambda: any(led.waits for led in local.node.share_partitions))
+        await until(lambda: any(led.waits for led in local.node.share.partitions))
         back = request(ApiKey.ELECT_LEADERS, election_type=0, topic_partitions=None)
         back.timeout_ms = 10_000
         assert not (await admin.ask(ApiKey.ELECT_LEADERS, 2, back)).error_code
         row = row_of(await wire.receive())
         assert (row.error_code, row.current_leader.leader_id) == (NOT_LEADER, preferred)
-        assert not len(local.node.share_partitions)
+        assert not len(local.node.share.partitions)
 
 
 class Done:
@@ -166,7 +166,7 @@ class Worker:
 
 def starts(broker: Broker) -> set[int]:
     """The first offset that is not done with, as nodes know it that have led."""
-    shares = (share for node in broker.running_nodes for share in node.share_partitions)
+    shares = (share for node in broker.running_nodes for share in node.share.partitions)
     return {share.delivery.start_offset for share in shares if share.delivery is not None}
 
 

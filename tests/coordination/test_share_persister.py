@@ -45,12 +45,12 @@ async def shared(broker: Broker) -> list[SharePartition]:
 
 async def test_each_node_reaches_all_coordinators(broker: Broker) -> None:
     shares = await shared(broker)
-    first, second, third = (local.node.share_persister for local in broker.nodes)
+    first, second, third = (local.node.share.persister for local in broker.nodes)
     initialize = InitializeShareGroupStateRequest.Partition
     made = await first.initialize({each: initialize(start_offset=5) for each in shares})
     assert {share: row.error_code for share, row in made.items()} == dict.fromkeys(shares, 0)
     node = broker.running()
-    assert len({node.share_states.coordinator_id(each.name) for each in shares}) > 1
+    assert len({node.share.states.coordinator_id(each.name) for each in shares}) > 1
     read = ReadShareGroupStateRequest.Partition
     states = await second.read({each: read(leader_epoch=3) for each in shares})
     assert {row.start_offset for row in states.values()} == {5}
@@ -78,10 +78,10 @@ async def test_each_node_reaches_all_coordinators(broker: Broker) -> None:
 
 async def test_it_goes_on_while_coordinators_move(broker: Broker) -> None:
     shares = await shared(broker)
-    await broker.running().share_states.create_topic()
+    await broker.running().share.states.create_topic()
     await all_in_sync(broker)
     initialize = InitializeShareGroupStateRequest.Partition
-    asks = broker.local_node(1).node.share_persister
+    asks = broker.local_node(1).node.share.persister
     await asks.initialize({each: initialize(start_offset=0) for each in shares})
     write = WriteShareGroupStateRequest.Partition
     for offset, local in enumerate((broker.local_node(2), broker.local_node(3)), 1):
@@ -98,7 +98,7 @@ async def test_it_goes_on_while_coordinators_move(broker: Broker) -> None:
 async def test_errors_are_those_of_their_partitions(broker: Broker) -> None:
     shares = [*await shared(broker), SharePartition("queue", uuid4(), 0)]
     initialize = InitializeShareGroupStateRequest.Partition
-    asks = broker.local_node(2).node.share_persister
+    asks = broker.local_node(2).node.share.persister
     made = await asks.initialize({each: initialize(start_offset=0) for each in shares})
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert [made[each].error_code for each in shares] == [0] * PARTITIONS + [unknown]
@@ -110,7 +110,7 @@ async def test_without_a_coordinator_it_gives_up(
     monkeypatch.setattr(share_persister, "ANSWER_SECONDS", 0.1)
     shares = await shared(broker)
     node = broker.local_node(1).node
-    monkeypatch.setattr(node.share_states, "coordinator_id", lambda name: -1)
+    monkeypatch.setattr(node.share.states, "coordinator_id", lambda name: -1)
     initialize = InitializeShareGroupStateRequest.Partition
-    made = await node.share_persister.initialize({each: initialize() for each in shares})
+    made = await node.share.persister.initialize({each: initialize() for each in shares})
     assert {row.error_code for row in made.values()} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}

@@ -49,7 +49,7 @@ class World(NamedTuple):
 
     async def loaded_again(self) -> World:
         """Return new coordinators of the same partitions, as after a restart."""
-        service = ShareStateService(self.context, self.partitions, TurnQueue())
+        service = ShareStateService(self.context, self.partitions)
         await service.load()
         return self._replace(service=service)
 
@@ -108,9 +108,10 @@ async def world() -> World:
         in_thread=run_in_thread,
         disk_reads=DiskReads(),
         batch_reads=BatchReads(),
+        turns=TurnQueue(),
     )
     partitions = PartitionsInMemory(cluster)
-    return World(context, partitions, ShareStateService(context, partitions, TurnQueue()), topic)
+    return World(context, partitions, ShareStateService(context, partitions), topic)
 
 
 def refuse(code: ErrorCode) -> Callable[[ReplicaInMemory], None]:

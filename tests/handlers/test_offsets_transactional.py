@@ -360,7 +360,7 @@ async def write_transactions(broker: Broker, wire: Wire, start: int, stop: int) 
 async def clean(broker: Broker) -> None:
     log_of(broker).roll()
     await broker.node.partitions.flusher.sync_now()
-    assert await broker.node.cleaner.clean_all() > 0
+    assert await broker.node.maintenance.cleaner.clean_all() > 0
 
 
 async def reload(broker: Broker) -> None:

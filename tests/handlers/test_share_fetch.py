@@ -135,7 +135,7 @@ async def test_a_fetch_waits_for_records() -> None:
         member = ShareMember(wire, topic)
         await member.begin()
         await member.send_fetch()
-        (led,) = broker.node.share_partitions
+        (led,) = broker.node.share.partitions
         await until(lambda: led.waits)
         await produce(other, topic, batch())
         assert len(row_of(await wire.receive()).acquired_records) == 1
@@ -153,7 +153,7 @@ async def test_a_fetch_waits_for_what_others_release() -> None:
         await first.take()
         await second.begin()
         await second.send_fetch()
-        (led,) = broker.node.share_partitions
+        (led,) = broker.node.share.partitions
         await until(lambda: led.waits)
         await first.say((2, 3, RELEASE))
         (range_,) = row_of(await other.receive()).acquired_records
@@ -175,7 +175,7 @@ async def many_that_wait(
             members.append(ShareMember(other, topic, f"member-{number}"))
             await members[-1].begin()
             await members[-1].send_fetch((), **fields)
-        (led,) = broker.node.share_partitions
+        (led,) = broker.node.share.partitions
         await until(lambda: len(led.waits) == WAITING)
         yield members
 
@@ -237,7 +237,7 @@ async def test_who_waits_for_more_than_there_is_does_not_keep_it_from_others() -
         await wants_much.begin()
         await wants_little.begin()
         await wants_much.send_fetch((), min_bytes=100_000)
-        (led,) = broker.node.share_partitions
+        (led,) = broker.node.share.partitions
         await until(lambda: len(led.waits) == 1)
         await wants_little.send_fetch(())
         await until(lambda: len(led.waits) == 2)
@@ -289,7 +289,7 @@ async def test_locks_run_out() -> None:
         await second.begin()
         await second.send_fetch()
         clock.coordinator.add(15_000)
-        broker.node.share_partitions.clock_moved()
+        broker.node.share.partitions.clock_moved()
         (range_,) = row_of(await other.receive()).acquired_records
         assert (range_.first_offset, range_.last_offset, range_.delivery_count) == (5, 9, 2)
         assert (await first.say((5, 9, ACCEPT))).error_code == WRONG_STATE
@@ -370,7 +370,7 @@ async def test_records_of_transactions_that_are_committed() -> None:
         await end(wire, "second", second, commit=True)
         assert await member.take(()) == [(4, 9, 1)]
         assert not (await member.say((4, 9, ACCEPT))).error_code
-        (led,) = broker.node.share_partitions
+        (led,) = broker.node.share.partitions
         assert led.delivery is not None
         assert led.delivery.start_offset == 10
 
@@ -394,8 +394,8 @@ async def test_where_a_group_begins(begins: str, offset: int) -> None:
             await produce(wire, topic, batch([Record(None, b"x", at_ms)]))
         member = ShareMember(wire, topic)
         await member.begin()
-        await until(lambda: all(led.delivery for led in broker.node.share_partitions))
-        (led,) = broker.node.share_partitions
+        await until(lambda: all(led.delivery for led in broker.node.share.partitions))
+        (led,) = broker.node.share.partitions
         assert led.delivery is not None
         assert led.delivery.start_offset == offset
 
@@ -457,8 +457,8 @@ async def test_a_session_ends_with_its_connection() -> None:
         topic = await filled(broker, wire)
         async with connected(broker.endpoint) as leaver:
             assert await ShareMember(leaver, topic).take() == [(0, 9, 1)]
-            assert len(broker.node.share_sessions) == 1
-        await until(lambda: not len(broker.node.share_sessions))
+            assert len(broker.node.share.sessions) == 1
+        await until(lambda: not len(broker.node.share.sessions))
         assert await ShareMember(wire, topic, "b").take() == [(0, 9, 2)]
 
 
@@ -469,8 +469,8 @@ async def test_what_a_group_has_is_forgotten_with_its_last_connection() -> None:
             member = ShareMember(leaver, topic)
             await member.take()
             await member.close()
-            assert len(broker.node.share_partitions) == 1
-        await until(lambda: not len(broker.node.share_partitions))
+            assert len(broker.node.share.partitions) == 1
+        await until(lambda: not len(broker.node.share.partitions))
 
 
 async def test_a_member_that_closes_releases_its_records() -> None:
@@ -592,7 +592,7 @@ async def test_acknowledgements_go_with_a_fetch() -> None:
         assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(10, 19)]
         await is_stored(broker.node)
         await member.say((10, 19, ACCEPT))
-        assert broker.node.share_partitions.known(SharePartition(GROUP, topic.id, 0))
+        assert broker.node.share.partitions.known(SharePartition(GROUP, topic.id, 0))
 
 
 # -- states
@@ -603,7 +603,7 @@ async def test_a_group_that_has_no_state() -> None:
         topic = await create_topic(wire, "t")
         row = await ShareMember(wire, topic).refusal()
         assert row.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-        assert not len(broker.node.share_partitions)
+        assert not len(broker.node.share.partitions)
 
 
 async def test_a_later_life_of_the_group_fences_this_one() -> None:
@@ -626,7 +626,7 @@ async def test_a_later_leader_fences_this_one() -> None:
         member = ShareMember(wire, topic)
         await member.take()
         share = SharePartition(GROUP, topic.id, 0)
-        await broker.node.share_persister.read(
+        await broker.node.share.persister.read(
             {share: ReadShareGroupStateRequest.Partition(leader_epoch=100)}
         )
         row = await member.say((0, 9, ACCEPT))
@@ -639,7 +639,7 @@ async def test_many_changes_are_stored_at_once(monkeypatch: pytest.MonkeyPatch) 
         member = ShareMember(wire, topic)
         await member.take()
         written: list[WriteShareGroupStateRequest.Partition] = []
-        persister = broker.node.share_persister
+        persister = broker.node.share.persister
         real = persister.write
 
         async def write(rows: Any) -> Any:
@@ -666,12 +666,12 @@ async def test_a_topic_that_goes() -> None:
         member = ShareMember(other, topic)
         await member.take()
         await member.send_fetch(())
-        (led,) = broker.node.share_partitions
+        (led,) = broker.node.share.partitions
         await until(lambda: led.waits)
         await delete_topic(wire, "t")
         row = row_of(await other.receive())
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert not len(broker.node.share_partitions)
+        assert not len(broker.node.share.partitions)
         row = row_of(await member.fetch((), max_wait_ms=0))
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -682,7 +682,7 @@ async def test_fetches_that_wait_are_answered_when_the_node_stops() -> None:
         member = ShareMember(wire, topic)
         await member.begin()
         await member.send_fetch(())
-        (led,) = broker.node.share_partitions
+        (led,) = broker.node.share.partitions
         await until(lambda: led.waits)
         await broker.node.release_waits()
         assert not (await wire.receive()).error_code

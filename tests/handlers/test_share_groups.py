@@ -118,7 +118,7 @@ async def test_a_group_lives_on_the_wire(wire: Wire, broker: Broker) -> None:
     assert (await beat(wire, "b", -1)).member_epoch == -1
     assert await delete(wire) == 0
     assert (await describe(wire)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    states = [shard.coordinator.states for shard in broker.node.share_states.shards()]
+    states = [shard.coordinator.states for shard in broker.node.share.states.shards()]
     assert not any(states), "share coordinators have forgotten it too"
 
 
@@ -246,7 +246,7 @@ async def test_states_that_cannot_be_made_are_asked_for_again(
 ) -> None:
     await create_topic(wire, "t", 2)
     await find(wire)
-    persister = broker.node.share_persister
+    persister = broker.node.share.persister
     initialize = persister.initialize
     refused: list[int] = []
 

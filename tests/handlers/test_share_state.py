@@ -148,7 +148,7 @@ async def test_states_go_with_their_topic() -> None:
         topic_id = await begin(broker, wire)
         await ask(wire, INITIALIZE, topic_id, 0)
         await delete_topic(wire, "orders")
-        (shard,) = broker.node.share_states.shards()
+        (shard,) = broker.node.share.states.shards()
         assert not shard.coordinator.states
 
 
@@ -159,13 +159,13 @@ async def test_a_log_of_the_past_is_rewritten(monkeypatch: pytest.MonkeyPatch) -
         await ask(wire, INITIALIZE, topic_id, 0, 1)
         for offset in range(20):
             await ask(wire, WRITE, topic_id, 0, **change((3 * offset, 3 * offset)))
-        await broker.node.share_states.expire()
-        (shard,) = broker.node.share_states.shards()
+        await broker.node.share.states.expire()
+        (shard,) = broker.node.share.states.shards()
         log = shard.replica.log
         assert log.log_end_offset - log.log_start_offset == 2
         before = ranges((await ask(wire, READ, topic_id, 0))[0])
-        broker.node.share_states.reload(SharePartition("queue", topic_id, 0).name)
+        broker.node.share.states.reload(SharePartition("queue", topic_id, 0).name)
         assert ranges((await ask(wire, READ, topic_id, 0))[0]) == before
         assert len(before) == 20
-        await broker.node.share_states.expire()
+        await broker.node.share.states.expire()
         assert log.log_end_offset - log.log_start_offset == 2, "nothing to be won"

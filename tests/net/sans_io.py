@@ -39,7 +39,7 @@ async def connection_of(results: Mapping[ApiKey, Result]) -> AsyncIterator[Ends]
     async with started() as broker:
         node = broker.node
         peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
-        turn = Turn(node.turns)
+        turn = Turn(node.context.turns)
         replies = Replies(node, peer, turn, trio.current_time)
         apis: dict[int, Api] = dict(load_apis())
         for key, result in results.items():

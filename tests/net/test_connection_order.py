@@ -1147,9 +1147,9 @@ async def test_work_that_fails_ends_its_connection_only(caplog: pytest.LogCaptur
         work.let_go = None  # type: ignore[assignment]
         await wire.send(*creation("t"))
         assert await wire.wait_closed() == b""
-        assert broker.node.troubles.unhandled_errors == 1
+        assert broker.node.context.troubles.unhandled_errors == 1
         assert "unexpected error" in caplog.text
-        broker.node.troubles.unhandled_errors = 0
+        broker.node.context.troubles.unhandled_errors = 0
         assert await other.works()
 
 

@@ -75,7 +75,7 @@ async def test_a_state_that_is_asked_for_and_fetches_that_wait() -> None:
         await member.send_fetch(())
         known = broker.node.cluster.topic("t")
         assert known is not None
-        led = broker.node.share_partitions.known(SharePartition(GROUP, known.id, 0))
+        led = broker.node.share.partitions.known(SharePartition(GROUP, known.id, 0))
         assert led is not None
         await until(lambda: led.waits)
         assert said(broker).endswith("; 1 fetches wait")

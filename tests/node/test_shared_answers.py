@@ -180,6 +180,6 @@ async def test_many_clients_get_one_answer_of_many_partitions() -> None:
             await wire.send(ApiKey.METADATA, 12, ALL)
         answers = [(await wire.receive_frame())[4:] for wire in clients]
         assert len(set(answers)) == 1
-        shared = broker.nodes[0].node.answers_about_all
+        shared = broker.nodes[0].node.responses.all_topics
         assert len(shared._made) == 1
         assert not shared._being_made

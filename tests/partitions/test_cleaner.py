@@ -79,7 +79,7 @@ async def test_a_topic_is_compacted_while_it_is_written(start: Start) -> None:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
         before = log_of(broker, "t").segments.size
-        assert await broker.node.cleaner.clean_all() > 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
         assert log_of(broker, "t").segments.size < before / 3
         await update(wire, topic, 100, 120)
         found = await contents(wire, topic)
@@ -87,7 +87,7 @@ async def test_a_topic_is_compacted_while_it_is_written(start: Start) -> None:
             b"key %d" % (number % KEYS): number for number in range(115, 120)
         }
         assert [it.offset for it in found if it.offset >= 100] == list(range(100, 120))
-        assert await broker.node.cleaner.clean_all() > 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
         again = await contents(wire, topic)
         assert len(again) < len(found)
         assert {it.key: it.offset for it in again} == {it.key: it.offset for it in found}
@@ -114,14 +114,14 @@ async def test_a_restart_finds_what_was_compacted(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
-        await broker.node.cleaner.clean_all()
+        await broker.node.maintenance.cleaner.clean_all()
         before = await contents(wire, topic)
     assert "t 0 " in (tmp_path / "cleaner-offset-checkpoint").read_text()
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await contents(wire, topic) == before
         assert log_of(broker, "t").first_dirty_offset > 0
         await update(wire, topic, 100, 200)
-        assert await broker.node.cleaner.clean_all() > 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
 
 
 async def test_committed_offsets_are_compacted(start: Start) -> None:
@@ -135,7 +135,7 @@ async def test_committed_offsets_are_compacted(start: Start) -> None:
         log.roll()
         await broker.node.partitions.flusher.sync_now()
         before = log.segments.size
-        assert await broker.node.cleaner.clean_all() > 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
         assert log.segments.size < before / 10
         broker.node.groups.stop()
         await broker.node.groups.load()
@@ -176,7 +176,7 @@ async def test_damage_takes_the_partition_offline(
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
         damage(Path(log_of(broker, "t").segments[1].log_path))
-        assert await broker.node.cleaner.clean_all() == 0
+        assert await broker.node.maintenance.cleaner.clean_all() == 0
         assert (await fetch(wire, topic)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         row = await produce(wire, topic, batch([Record(b"k", b"v")]))
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -190,7 +190,7 @@ async def test_a_topic_that_is_deleted_meanwhile(
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
-        compactor = broker.node.cleaner._compactor
+        compactor = broker.node.maintenance.cleaner._compactor
         compact = compactor.compact
 
         async def compact_too_late(task: CompactionTask) -> object:
@@ -201,7 +201,7 @@ async def test_a_topic_that_is_deleted_meanwhile(
             return result
 
         monkeypatch.setattr(compactor, "compact", compact_too_late)
-        assert await broker.node.cleaner.clean_all() == 0
+        assert await broker.node.maintenance.cleaner.clean_all() == 0
         assert len(await contents(wire, topic)) == 3
         assert leftovers(tmp_path / "t-0") == []
 
@@ -214,7 +214,7 @@ async def test_a_full_memory(caplog: pytest.LogCaptureFixture) -> None:
             if row.error_code:
                 break
         before = await contents(wire, topic)
-        assert await broker.node.cleaner.clean_all() == 0
+        assert await broker.node.maintenance.cleaner.clean_all() == 0
         assert await contents(wire, topic) == before
     assert "is not compacted" in caplog.text
 
@@ -227,7 +227,7 @@ async def test_files_that_vanish_meanwhile(
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 100)
         before = await contents(wire, topic)
-        compactor = broker.node.cleaner._compactor
+        compactor = broker.node.maintenance.cleaner._compactor
         compact = compactor.compact
 
         async def compact_and_lose(task: CompactionTask) -> object:
@@ -238,10 +238,10 @@ async def test_files_that_vanish_meanwhile(
 
         monkeypatch.setattr(compactor, "compact", compact_and_lose)
         for _ in range(2):
-            assert await broker.node.cleaner.clean_all() == 0
+            assert await broker.node.maintenance.cleaner.clean_all() == 0
         assert await contents(wire, topic) == before
         monkeypatch.setattr(compactor, "compact", compact)
-        assert await broker.node.cleaner.clean_all() > 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
     assert caplog.text.count("is gone") == 1
 
 
@@ -316,14 +316,14 @@ class TestTheProcess:
         """With updates all the time a run follows the other, and each start would be felt by others."""
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "t", configs=COMPACTED)
-            compactor = broker.node.cleaner._compactor
+            compactor = broker.node.maintenance.cleaner._compactor
             assert isinstance(compactor, ProcessCompactor)
             await update(wire, topic, 0, 60)
-            assert await broker.node.cleaner.clean_all() > 0
+            assert await broker.node.maintenance.cleaner.clean_all() > 0
             process = compactor._process
             assert process is not None
             await update(wire, topic, 60, 120)
-            assert await broker.node.cleaner.clean_all() > 0
+            assert await broker.node.maintenance.cleaner.clean_all() > 0
             assert compactor._process is process
         assert process.returncode == -signal.SIGKILL
 
@@ -346,8 +346,8 @@ class TestTheProcess:
         ):
             topic = await create_topic(wire, "t", configs=COMPACTED)
             await update(wire, topic, 0, 60)
-            assert await broker.node.cleaner.clean_all() > 0
-            compactor = broker.node.cleaner._compactor
+            assert await broker.node.maintenance.cleaner.clean_all() > 0
+            compactor = broker.node.maintenance.cleaner._compactor
             assert isinstance(compactor, ProcessCompactor)
             assert compactor._process is None
 
@@ -367,13 +367,13 @@ async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCapt
         half = await create_topic(wire, "half", configs=COMPACTED)
         for number in range(60):
             await produce(wire, half, batch([Record(b"%d" % number, bytes(100))]))
-        assert await broker.node.cleaner.clean_all() > 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
         for number in range(100):
             await produce(wire, half, batch([Record(b"%d" % number, bytes(100))]))
         whole = await create_topic(wire, "whole", configs=COMPACTED)
         await update(wire, whole, 0, 60)
         caplog.clear()
-        assert await broker.node.cleaner.clean_all() >= 2
+        assert await broker.node.maintenance.cleaner.clean_all() >= 2
     folders = [record.getMessage().split("/")[-1] for record in caplog.records]
     assert folders[0].startswith("whole-0: compacted")
     assert any(text.startswith("half-0: compacted") for text in folders)

@@ -121,7 +121,7 @@ async def base_disk(truth: Values) -> CrashFiles:
     async with started(files) as broker:
         await broker.create_topic(TOPIC, 1, configs=CONFIGS)
         await put(broker, 0, RECORDS // 2, truth)
-        assert await broker.node.cleaner.clean_all() > 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
         await put(broker, RECORDS // 2, RECORDS, truth)
     return files
 
@@ -141,7 +141,7 @@ async def faults_of(case: Case, base: CrashFiles, truth: Values) -> tuple[list[s
                 await put(broker, RECORDS + run * 30, RECORDS + (run + 1) * 30, truth)
             if run < case.bad_runs:
                 disk.arm()
-            await broker.node.cleaner.clean_all()
+            await broker.node.maintenance.cleaner.clean_all()
             disk.heal()
             if log_of(broker).offline is None:
                 faults += differences("while it ran", broker, truth)
@@ -150,7 +150,7 @@ async def faults_of(case: Case, base: CrashFiles, truth: Values) -> tuple[list[s
         async with started(left) as broker:
             faults += differences(f"at start {start}", broker, truth)
             if not faults and start:
-                await broker.node.cleaner.clean_all()
+                await broker.node.maintenance.cleaner.clean_all()
                 faults += differences(f"cleaned after start {start}", broker, truth)
         left = left.killed()
     return faults, disk

@@ -46,12 +46,12 @@ async def test_rot_takes_one_partition_offline(
             for segment, _ in broker.node.partitions.named_replica(name, 0).log.segments.sealed()
         )
         for _ in range(2):  # each round reads everything
-            assert await broker.node.scrubber.scrub_all() == sealed
+            assert await broker.node.maintenance.scrubber.scrub_all() == sealed
         rot(Path(log.segments[1].log_path))
-        assert await broker.node.scrubber.scrub_all() < sealed
+        assert await broker.node.maintenance.scrubber.scrub_all() < sealed
         topics = {name: (await fetch(wire, Topic(name))).error_code for name in ("rotten", "sound")}
         assert topics == {"rotten": ErrorCode.KAFKA_STORAGE_ERROR, "sound": 0}
-        assert await broker.node.scrubber.scrub_all() > 0
+        assert await broker.node.maintenance.scrubber.scrub_all() > 0
     assert caplog.text.count("kbroker log repair") == 1
 
 
@@ -73,8 +73,8 @@ async def test_a_segment_that_goes_meanwhile(tmp_path: Path) -> None:
         await fill(wire, "t")
         log = broker.node.partitions.named_replica("t", 0).log
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(broker.node.scrubber.scrub_all)
+            nursery.start_soon(broker.node.maintenance.scrubber.scrub_all)
             await trio.sleep(0.05)
             log.delete_records_before(log.high_watermark)
-            await broker.node.upkeep.checkpoint()
+            await broker.node.maintenance.upkeep.checkpoint()
         assert log.offline is None

@@ -53,7 +53,7 @@ async def cluster(*settings: str, users: str) -> AsyncIterator[Broker]:
         config, data_dir=None, listeners=configured_listeners(config), nodes=3
     ) as broker:
         yield broker
-        assert not any(each.node.troubles.unhandled_errors for each in broker.nodes)
+        assert not any(each.node.context.troubles.unhandled_errors for each in broker.nodes)
 
 
 async def create(wire: Wire) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from operator import attrgetter
 from typing import Any
 
 import trio
@@ -128,14 +129,14 @@ def _first_partition(key: ApiKey, message: Any) -> tuple[str, int]:
 async def coordinator(broker: Broker, kind: str, key: str) -> int:
     """The running node that has a coordinator, as soon as there is one.
 
-    `kind` is "groups", "transactions" or "share_states".
+    `kind` is "groups", "transactions" or "share.states".
     """
     found = NO_LEADER
 
     def is_there() -> bool:
         nonlocal found
         node = broker.running()
-        shards: Shards[Any] = getattr(node, kind)
+        shards: Shards[Any] = attrgetter(kind)(node)
         found = shards.coordinator_id(key)
         return found != NO_LEADER and broker.local_node(found).is_running
 

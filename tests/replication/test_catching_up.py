@@ -39,7 +39,7 @@ async def test_a_node_that_still_follows_cuts() -> None:
         await send(broker, 1, topic, b"a", b"b")
         await until_equal(broker, "t", 1, 2)
         node, replica = broker.local_node(2).node, replica_on(broker, 2, "t")
-        await node.following.stop()
+        await node.replication.following.stop()
         followed = Followed(replica, replica.leader_epoch, Backoff(1))
         await CatchingUp(node.context, node.partitions).cut(
             followed, FetchResponse.EpochEnd(epoch=0, end_offset=0)

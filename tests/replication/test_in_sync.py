@@ -275,10 +275,10 @@ async def test_a_node_that_stops_in_order_stays_in_sync() -> None:
         created = await first.cluster.create_topic("t", [[1, 2, 3]], {}, cause="test")
         await until(lambda: sorted(created.partitions[0].isr) == [1, 2, 3])
         replica = second.partitions.named_hosted("t", 0)
-        await second.following.stop()
+        await second.replication.following.stop()
         replica.close(deleted=False)
         replica.log.close(clean=True)  # it is offline from now on
-        second.in_sync.look_at_all()
+        second.replication.in_sync.look_at_all()
         await trio.sleep(0.2)
         assert sorted(created.partitions[0].isr) == [1, 2, 3]
 

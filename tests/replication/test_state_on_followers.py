@@ -119,7 +119,7 @@ async def test_each_replica_compacts_by_itself() -> None:
         await keyed(broker, topic, 60)
         await until_equal(broker, "t", 1, 2)
         size = log_on(broker, 1, "t").segments.size
-        assert await broker.local_node(2).node.cleaner.clean_all() > 0
+        assert await broker.local_node(2).node.maintenance.cleaner.clean_all() > 0
         assert log_on(broker, 2, "t").segments.size < size
         assert log_on(broker, 1, "t").segments.size == size
         await one_more(broker, topic)
@@ -140,7 +140,7 @@ async def test_a_follower_copies_what_compaction_left(links: Links, tmp_path: Pa
         topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
         with links.held(2):
             await keyed(broker, topic, 60)
-            assert await broker.local_node(1).node.cleaner.clean_all() > 0
+            assert await broker.local_node(1).node.maintenance.cleaner.clean_all() > 0
         await until_equal(broker, "t", 1, 2)
         await broker.local_node(2).stop()
         await broker.local_node(2).start()
@@ -155,9 +155,9 @@ async def test_retention_is_the_leaders() -> None:
         for _ in range(20):
             await send(broker, 1, topic, b"x" * 400)
         await until_equal(broker, "t", 1, 2)
-        await broker.local_node(2).node.upkeep.apply_retention_now()
+        await broker.local_node(2).node.maintenance.upkeep.apply_retention_now()
         assert log_on(broker, 2, "t").log_start_offset == 0
-        await broker.local_node(1).node.upkeep.apply_retention_now()
+        await broker.local_node(1).node.maintenance.upkeep.apply_retention_now()
         start = log_on(broker, 1, "t").log_start_offset
         assert start > 0
         await until(lambda: log_on(broker, 2, "t").log_start_offset == start)

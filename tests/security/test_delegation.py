@@ -284,7 +284,7 @@ async def guarded(
         clock=clock,
     ) as broker:
         yield broker
-        assert broker.node.troubles.unhandled_errors == 0
+        assert broker.node.context.troubles.unhandled_errors == 0
 
 
 @asynccontextmanager

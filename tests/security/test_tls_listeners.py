@@ -58,7 +58,7 @@ async def secured(
         nodes=nodes,
     ) as broker:
         yield broker
-        assert not any(each.node.troubles.unhandled_errors for each in broker.nodes)
+        assert not any(each.node.context.troubles.unhandled_errors for each in broker.nodes)
 
 
 def mutual(authority: Authority) -> list[str]:

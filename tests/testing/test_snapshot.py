@@ -323,7 +323,7 @@ def test_no_producer_id_is_given_out_again(broker: LocalBroker) -> None:
     """A client that was given one after the snapshot still has it."""
 
     async def producer_id(running: RunningBroker) -> int:
-        return await running.broker.node.producer_ids.next()
+        return await running.broker.node.transactions.producer_ids.next()
 
     snapshot = broker.snapshot()
     given = broker.run_in_broker(producer_id)

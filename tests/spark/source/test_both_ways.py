@@ -90,7 +90,7 @@ def _compacted(broker: LocalBroker) -> None:
     for each in range(3000):
         producer.produce("both-compacted", key=b"%d" % (each * each % 97), value=bytes(50))
     producer.flush()
-    assert broker.run_in_broker(lambda it: it.broker.node.cleaner.clean_all()) > 0
+    assert broker.run_in_broker(lambda it: it.broker.node.maintenance.cleaner.clean_all()) > 0
 
 
 def _trimmed(broker: LocalBroker) -> None:

@@ -13,7 +13,7 @@ from .compression import Codec, Compressor, decompressed_chunks
 from .errors import ErrorCode, KafkaError
 from .lz4_header import check_frame
 from .primitives import Buffer
-from .record_walk import ORDINARY_MAX, RecordWalk, ordinary_max_timestamp
+from .record_walk import ORDINARY_MAX, RecordSteps, RecordWalk, ordinary_max_timestamp
 from .records import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -76,6 +76,7 @@ class LogValidator:
         "_pieces",
         "_recompressed",
         "_rules",
+        "_steps",
         "_walk",
     )
 
@@ -101,8 +102,10 @@ class LogValidator:
         self._is_recompressed = rules.codec is not None and rules.codec != codec
         if not (codec or self._is_recompressed or len(buffer) > HEADER_SIZE + PIECE_BYTES):
             self._walk = RecordWalk(header, rules, now_ms, self._batch[HEADER_SIZE:].tobytes())
+            self._steps = RecordSteps(self._walk)
             return
         self._walk = RecordWalk(header, rules, now_ms)
+        self._steps = RecordSteps(self._walk)
         if codec:
             payload = self._batch[HEADER_SIZE:]
             if codec == _LZ4:
@@ -138,7 +141,7 @@ class LogValidator:
                 MESSAGE_TOO_LARGE (too many headers, or too large in the topic's own codec).
         """
         try:  # not `errors_as`: it would take as long as the check of a small batch
-            if not self._walk.step(RECORDS_PER_STEP):
+            if not self._steps.step(RECORDS_PER_STEP):
                 return False
             if self._pieces is not None:
                 if self._feed():

@@ -1,9 +1,9 @@
 """Checks of the frames of all records of one batch: lengths, deltas and counts, but not contents.
 
-`RecordWalk` is fed with uncompressed records, in one piece or as they are decompressed, and checks
-them in bounded steps. Records that lie in one piece are checked by one tight loop. A record whose
-bytes arrive in several pieces is checked field by field, so a value of many megabytes is skipped
-without being held in memory.
+`RecordWalk` is fed with uncompressed records, in one piece or as they are decompressed, and
+`RecordSteps` checks them in bounded steps. Records that lie in one piece are checked by one tight
+loop. A record whose bytes arrive in several pieces is checked field by field, so a value of many
+megabytes is skipped without being held in memory.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class RecordWalk:
         "_latest",
         "_longest",
         "_needs_keys",
-        "_partial",
         "_position",
         "_record_headers",
         "_rules",
@@ -117,40 +116,42 @@ class RecordWalk:
         self._record_headers = 0  # headers of the record that is checked
         self.headers = 0
         """Headers that were checked."""
-        self._partial: Generator[None, None, None] | None = None
 
     def feed(self, data: bytes) -> None:
-        """Add the next decompressed bytes, after `step` has checked all earlier bytes."""
+        """Add the next decompressed bytes, after `RecordSteps` has checked all earlier bytes."""
         if self._position < len(self._data):
             data = self._data[self._position :] + data
         self._before += self._position
         self._data, self._position = data, 0
 
-    def step(self, records: int) -> bool:
-        """Check some of the records that were fed.
+    def check(self, records: int) -> bool:
+        """Check some of the records that were fed, as far as they are whole.
 
         Args:
             records: Maximum number of records to check. Headers count as records.
 
         Returns:
-            True if all bytes that were fed are checked, False if records are left.
+            False if the piece ends within the next record: `piecewise` has to check that record.
 
         Raises:
             MalformedError: The bytes are not the records that the header announces.
             RecordLimitError: The batch has more than `batch.max.headers` headers.
         """
-        if self._partial is not None and not self._finish_partial():
-            return True
-        stop = min(self.index + records, self._count)
         try:
-            self._walk(stop)
+            self._walk(min(self.index + records, self._count))
         except IndexError:  # the piece ends within the next record
             self._forget_errors(self.index)
             if self._is_last:
                 raise MalformedError(f"record {self.index} ends after its batch") from None
-            self._partial = self._piecewise()
-            if not self._finish_partial():
-                return True
+            return False
+        return True
+
+    def is_done_with_piece(self) -> bool:
+        """Return True if all bytes that were fed are checked.
+
+        Raises:
+            MalformedError: Bytes follow the last record.
+        """
         if len(self.errors) >= RECORD_ERRORS_MAX:
             self.index = self._count
             self._position = len(self._data)
@@ -353,18 +354,7 @@ class RecordWalk:
 
     # -- one record in several pieces
 
-    def _finish_partial(self) -> bool:
-        """Continue with a record that began in an earlier piece; return True if it is checked."""
-        assert self._partial is not None
-        try:
-            next(self._partial)
-        except StopIteration:
-            self._partial = None
-            self.index += 1
-            return True
-        return False
-
-    def _piecewise(self) -> Generator[None, None, None]:
+    def piecewise(self) -> Generator[None, None, None]:
         """Check one record, field by field; stops whenever it needs the next piece."""
         index = self.index
         raw = yield from self._varint(_INT_BYTES_MAX)
@@ -398,6 +388,7 @@ class RecordWalk:
         position = self._before + self._position
         if position != end:
             raise _malformed(index, "another length than it says")
+        self.index += 1
 
     def _varint(self, bytes_max: int) -> Generator[None, None, int]:
         """Read a varint, still in zigzag form."""
@@ -492,6 +483,52 @@ class RecordWalk:
         if self._last_untimely == index:
             self._last_untimely = -1
             self.untimely -= 1
+
+
+class RecordSteps:
+    """Steps of a `RecordWalk`.
+
+    The generator that checks a record in several pieces references the walk. If the walk referenced
+    the generator, an unfinished check would be a reference cycle: it would keep its piece of the
+    records until the garbage collector runs, which is rare in a server.
+
+    Args:
+        walk: The walk, which no other code moves.
+    """
+
+    __slots__ = ("_partial", "_walk")
+
+    def __init__(self, walk: RecordWalk) -> None:
+        self._walk = walk
+        self._partial: Generator[None, None, None] | None = None
+
+    def step(self, records: int) -> bool:
+        """Check some of the records that were fed to the walk.
+
+        Args:
+            records: Maximum number of records to check. Headers count as records.
+
+        Returns:
+            True if all bytes that were fed are checked, False if records are left.
+
+        Raises:
+            MalformedError: The bytes are not the records that the header announces.
+            RecordLimitError: The batch has more than `batch.max.headers` headers.
+        """
+        walk = self._walk
+        if self._partial is not None and not self._finish_partial(self._partial):
+            return True
+        if not walk.check(records) and not self._finish_partial(walk.piecewise()):
+            return True
+        return walk.is_done_with_piece()
+
+    def _finish_partial(self, partial: Generator[None, None, None]) -> bool:
+        """Continue with a record whose bytes arrive in pieces; return True if it is checked."""
+        self._partial = partial
+        for _ in partial:
+            return False
+        self._partial = None
+        return True
 
 
 def ordinary_max_timestamp(

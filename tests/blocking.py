@@ -27,6 +27,10 @@ class BlockingWire:
         (size,) = struct.unpack(">i", self._receive(4))
         return decode_response(messages.response_class(key), self._receive(size), version)[1]
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
     def _receive(self, size: int) -> bytes:
         data = b""
         while len(data) < size:

@@ -80,6 +80,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="How often tests/processes lets a disk fail (KBROKER_DISK_FAULTS).",
     )
     group.addoption(
+        "--large-values",
+        type=int,
+        default=int(os.environ.get("KBROKER_LARGE_VALUES", "150")),
+        help="Requests with a large value in tests/process/test_serving_memory.py "
+        "(KBROKER_LARGE_VALUES).",
+    )
+    group.addoption(
         "--long-records",
         type=int,
         default=int(os.environ.get("KBROKER_LONG_RECORDS", "0")),
@@ -109,6 +116,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=int(os.environ.get("KBROKER_SCHEMAS", "80")),
         help="How many schemas are registered in tests/schemas/test_kills.py (KBROKER_SCHEMAS).",
     )
+    _add_selection(group)
+
+
+def _add_selection(group: pytest.OptionGroup) -> None:
+    """Add the options that select or repeat cases, other than by their number."""
     group.addoption(
         "--faults",
         choices=["nodes", "networks", "etcd"],

@@ -14,7 +14,7 @@ from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.log_validator import validated_at_once
 from kbroker.protocol.lz4_header import with_old_checksum, with_right_checksum
-from kbroker.protocol.record_walk import ORDINARY_MAX, RecordWalk
+from kbroker.protocol.record_walk import ORDINARY_MAX, RecordSteps, RecordWalk
 from kbroker.protocol.records import (
     DEFAULT_RULES,
     HEADER_SIZE,
@@ -109,10 +109,11 @@ def test_size_of_a_decompressed_record_is_limited(size: int, codec: Codec) -> No
 def outcome(header: BatchHeader, pieces: Sequence[bytes], rules: ProduceRules, step: int) -> object:
     """All that a walk over records in pieces finds out."""
     walk = RecordWalk(header, rules, NOW)
+    steps = RecordSteps(walk)
     try:
         for piece in pieces:
             walk.feed(piece)
-            while not walk.step(step):
+            while not steps.step(step):
                 pass
         walk.finish()
     except ValueError as error:

@@ -280,7 +280,9 @@ class LocalNode:
         self._nursery = nursery
         with self._marked:
             await self.node.lead()
-            await nursery.start(self._run)
+            # The tasks of a run do not end with the caller: a cancelled caller must still get to `stop`.
+            with trio.CancelScope(shield=True):
+                await nursery.start(self._run)
         self.state = NodeState.RUNNING
 
     async def join(self) -> None:

@@ -14,7 +14,8 @@ from kbroker.broker import Broker, open_broker
 from kbroker.broker.local_node import LocalNode
 from kbroker.config import BrokerConfig
 from kbroker.folders.data_folders import DataFolders
-from kbroker.net.server import CannotListen, Listener
+from kbroker.net.server import CannotListen, Listener, Server
+from kbroker.node.node import Node
 from kbroker.storage.errors import StorageError
 
 from ..brokers import started
@@ -214,3 +215,25 @@ async def test_folder_without_meta_properties_is_refused_with_the_lines_that_it_
     async with started(data) as broker:
         assert len(broker.nodes) == nodes
         assert "t" in broker.node.cluster.topics
+
+
+@pytest.mark.parametrize("moment", ["run", "lead"])
+async def test_a_start_that_is_cancelled_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """As SIGTERM cancels it: the tasks of a node have begun, and the node is not called running yet."""
+    cancelled = trio.CancelScope()
+    owner = Server if moment == "run" else Node
+    original = getattr(owner, moment)
+
+    async def cancel_first(*arguments: object, **options: object) -> None:
+        cancelled.cancel()
+        await original(*arguments, **options)
+
+    monkeypatch.setattr(owner, moment, cancel_first)
+    with trio.fail_after(30), cancelled:
+        async with started(tmp_path):
+            await trio.sleep_forever()
+    assert cancelled.cancelled_caught
+    async with started(tmp_path):
+        pass

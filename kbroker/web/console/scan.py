@@ -71,7 +71,7 @@ class Reader:
         committed: bool,
         schemas: Schemas | None = None,
         slices: Slices | None = None,
-        record_bytes_max: int = RECORD_BYTES_MAX,
+        record_bytes_max: int,
     ) -> None:
         self.topic = topic
         self._cluster = cluster

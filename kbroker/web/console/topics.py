@@ -206,6 +206,7 @@ class Topics:
                 wanted,
                 committed=committed,
                 schemas=schemas,
+                record_bytes_max=RECORD_BYTES_MAX,
             )
             lanes = [Lane(index, *place) for index, place in places.items()]
             scan = Scan(reader, lanes, backwards=backwards)
@@ -287,7 +288,9 @@ async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
     name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
     offset = path_number(request, "offset", INT64_MAX - 1)
     wanted = Wanted(name, request)
-    reader = Reader(viewer.cluster, name, wanted, committed=False)
+    reader = Reader(
+        viewer.cluster, name, wanted, committed=False, record_bytes_max=RECORD_BYTES_MAX
+    )
     await choose_partitions(viewer.cluster, name, (index,))
     row = await reader.fetch(index, offset)
     if not row.error_code:

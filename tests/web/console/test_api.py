@@ -22,7 +22,7 @@ from kbroker.protocol.compression import Codec
 from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.record_stream import OversizedRecord, stream_records
 from kbroker.protocol.records import BatchHeader, Record
-from kbroker.web.console import scan
+from kbroker.web.console import scan, topics
 from kbroker.web.console.api import LIVE_MAX
 from kbroker.web.console.cluster import PARTITIONS_CHECKED_MAX
 from kbroker.web.service import HttpService
@@ -134,7 +134,7 @@ async def test_records_are_looked_at_from_either_end_an_offset_or_a_time() -> No
 async def test_oversized_record_is_listed_with_its_size_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scan, "RECORD_BYTES_MAX", 1000)
+    monkeypatch.setattr(topics, "RECORD_BYTES_MAX", 1000)
     async with console() as it:
         await it.topic("t", record(b"small"), record(bytes(5000), b"k"))
         large, small = (await it.get("/topics/t/messages"))["records"]

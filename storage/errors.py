@@ -12,6 +12,7 @@ class StorageError(KafkaError):
     """The disk (or the memory limit) refused; a client is answered KAFKA_STORAGE_ERROR."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+    message: str
 
     def __init__(self, message: str) -> None:
         super().__init__(self.code, message)

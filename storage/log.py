@@ -415,7 +415,7 @@ class Log:
         try:
             yield
         except SyncFailedError as error:
-            self.fail(str(error))
+            self.fail(error.message)
             raise
 
     @contextmanager
@@ -424,7 +424,7 @@ class Log:
         try:
             yield
         except CorruptLogError as error:
-            self.fail(str(error))
+            self.fail(error.message)
             raise
 
     # -- producers and transactions
@@ -499,7 +499,7 @@ class Log:
         try:
             sync_together(self._files, self.pending.take_dirty())
         except StorageError as error:
-            self.fail(str(error))
+            self.fail(error.message)
             raise
         return offset
 
@@ -651,7 +651,7 @@ class Log:
                 )
             return self._read_sealed(offset, max_bytes, limit, at_least_one)
         except CorruptLogError as error:
-            self.fail(str(error))
+            self.fail(error.message)
             raise
 
     def _read_sealed(self, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> Slice:

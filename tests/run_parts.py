@@ -38,6 +38,9 @@ PYTEST_OPTIONS = f"--durations={SLOWEST} --durations-min=1 -o faulthandler_timeo
 DURATION = re.compile(r"(\d+\.\d+)s (?:call|setup|teardown) +(\S.*)")
 """A line of pytest's list of slow tests: seconds, and the node ID."""
 
+SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+\.py\b")
+"""A line of pytest's short summary, which is no line of a log."""
+
 
 @dataclass(slots=True)
 class Result:
@@ -183,7 +186,7 @@ def _print_lines(process: subprocess.Popen[str], prefix: str, result: Result) ->
     with process.stdout:
         for line in process.stdout:
             print(f"{prefix}{line}", end="", flush=True)
-            if line.startswith(("FAILED ", "ERROR ")):  # of pytest's short summary
+            if SUMMARY.match(line):
                 result.failures.append(line.rstrip())
             elif match := DURATION.match(line):
                 result.durations.append((float(match[1]), match[2]))

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -109,7 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(environment.undo)
     level = config.getoption("kbroker_log")
     if level:
-        logging.getLogger("kbroker").setLevel(level.upper())
+        logger = logging.getLogger("kbroker")
+        config.add_cleanup(partial(logger.setLevel, logger.level))
+        logger.setLevel(level.upper())
 
 
 @pytest.fixture(scope="session")

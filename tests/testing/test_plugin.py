@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
@@ -145,9 +146,10 @@ def test_log_level_and_data_of_a_failure(run: Run, tmp_path: Path) -> None:
             kbroker.produce("orders", "kept")
             assert False
     """
-    keep = tmp_path / "kept"
-    result = run(text, "--kbroker-keep", str(keep), "--kbroker-log", "info")
+    keep, level = tmp_path / "kept", logging.getLogger("kbroker").level
+    result = run(text, "--kbroker-keep", str(keep), "--kbroker-log", "debug")
     result.assert_outcomes(failed=1)
+    assert logging.getLogger("kbroker").level == level, "the run leaves the level changed"
     result.stdout.fnmatch_lines(["log: * INFO topic orders created: *", "kept: kbroker serve *"])
     (folder,) = keep.glob("*test_it/1")
     with LocalBroker(load=Snapshot.load(folder)) as again:

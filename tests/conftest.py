@@ -26,6 +26,8 @@ from .wire import Wire, connected
 if TYPE_CHECKING:
     from kbroker.testing import BrokerThread
 
+    from .security.certificates import Authority
+
 
 def pytest_configure() -> None:
     """Beside other work any test is slow: Hypothesis does not judge them by that."""
@@ -180,6 +182,14 @@ async def wire(broker: Broker) -> AsyncIterator[Wire]:
     """A connection to `broker`."""
     async with connected(broker.endpoint) as opened:
         yield opened
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """A certificate authority that issues certificates into the folder of the test."""
+    from .security.certificates import Authority  # Spark's environment lacks what it needs
+
+    return Authority(tmp_path)
 
 
 @pytest.fixture

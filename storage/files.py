@@ -376,6 +376,12 @@ class _Handle:
         return data
 
 
+def cut_torn(file: File) -> None:
+    """Remove the bytes that a failed append left at the end. Raises WriteRefusedError."""
+    if file.is_torn:
+        file.truncate(file.size)
+
+
 class OsFile:
     """One file of the operating system: for reading, and in append mode if it may be written."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .errors import CorruptLogError, StorageError
-from .files import File, Files
+from .files import File, Files, cut_torn
 from .open_segments import OpenSegments
 
 
@@ -143,9 +143,8 @@ class SegmentFile:
 
         A sealed segment, and any after a clean stop, must end with its last batch. Raises WriteRefusedError.
         """
-        file = self.opened
-        if file is not None and file.is_torn:
-            file.truncate(file.size)
+        if self.opened is not None:
+            cut_torn(self.opened)
 
     def seal(self) -> None:
         """Close it now if it is durable, otherwise with its next sync."""

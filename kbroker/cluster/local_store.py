@@ -16,7 +16,7 @@ import trio
 from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
 from kbroker.storage.errors import StorageError, SyncFailedError, WriteRefusedError
-from kbroker.storage.files import File, Files
+from kbroker.storage.files import File, Files, cut_torn
 from kbroker.storage.naming import RESERVE
 from kbroker.storage.reserve import Reserve
 
@@ -470,8 +470,7 @@ class LocalStore:
         if journal is None:
             return
         try:
-            if journal.is_torn:
-                journal.truncate(journal.size)
+            cut_torn(journal)
             if not self._is_failed and self._files.durable:
                 self._note_clean_end()
         except StorageError as error:

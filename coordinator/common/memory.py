@@ -29,9 +29,7 @@ TOPIC_BYTES: Final = 200  # of one topic that a member subscribes to
 OFFSET_BYTES: Final = 400  # of one committed offset, without its strings
 TRANSACTIONAL_ID_BYTES: Final = 1024  # of one transactional ID, without its name
 TOPOLOGY_FACTOR: Final = 4  # bytes in memory for each byte of a stored topology
-SHARED_FACTOR: Final = (
-    16  # bytes in memory for each byte that lists the partitions of a share group
-)
+SHARED_FACTOR: Final = 16  # bytes in memory for each stored byte about partitions of a share group
 UNLIMITED: Final = 2**63
 
 RECORD, TOPOLOGY, SHARED = 0, 1, 2

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 K = TypeVar("K")
@@ -19,6 +19,8 @@ NOTHING: Mapping[UUID, dict[int, int]] = MappingProxyType({})
 NO_TARGET: Mapping[UUID, frozenset[int]] = MappingProxyType({})
 LEAVES, LEAVES_FOR_A_WHILE, JOINS = -1, -2, 0
 """Epochs of a heartbeat that say what a member wants; the second one is of static members."""
+NO_EPOCH = -1
+"""Epoch of a member or an assignment without a record."""
 FIRST_EPOCH = 1
 """Of a group without records."""
 NAME_LENGTH_MAX = 1_000
@@ -37,6 +39,22 @@ class MemberState(Enum):
     """It waits for partitions that others have to give back."""
     UNKNOWN = 127
     """Of a later release; the member has to begin anew."""
+
+
+class AssignedGroup(Protocol):
+    """A group whose targets were made for one of its epochs."""
+
+    def set_assignment_epoch(self, epoch: int, at_ms: int) -> None: ...
+
+
+def put_assignment(group: AssignedGroup, key: object, value: Any) -> None:
+    """Replay the record of the epoch for which the targets were made."""
+    group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
+
+
+def delete_assignment(group: AssignedGroup, key: object) -> None:
+    """Replay the tombstone of that record."""
+    group.set_assignment_epoch(NO_EPOCH, 0)
 
 
 def add_to(counts: dict[K, int], name: K, by: int) -> None:

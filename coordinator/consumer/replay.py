@@ -23,12 +23,18 @@ from kbroker.protocol.consumer_group_metadata import (
     Key,
 )
 
-from ..common.modern_group import NOTHING, Assigned, MemberState
+from ..common.modern_group import (
+    NO_EPOCH,
+    NOTHING,
+    Assigned,
+    MemberState,
+    delete_assignment,
+    put_assignment,
+)
 from ..common.record import RecordValue
 from ..state import ShardState
 from .group import ClassicSide, ConsumerGroup, ConsumerMember, Resolved
 
-NO_EPOCH = -1
 _STATES = MappingProxyType({each.value: each for each in MemberState})
 
 
@@ -94,14 +100,6 @@ def _delete_member(group: ConsumerGroup, key: ConsumerGroupMemberMetadataKey) ->
     group.remove(key.member_id)
 
 
-def _put_assignment(group: ConsumerGroup, key: Any, value: Any) -> None:
-    group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
-
-
-def _delete_assignment(group: ConsumerGroup, key: Any) -> None:
-    group.set_assignment_epoch(NO_EPOCH, 0)
-
-
 def _put_target(group: ConsumerGroup, key: Any, value: Any) -> None:
     group.targets[key.member_id] = {
         row.topic_id: frozenset(row.partitions) for row in value.topic_partitions
@@ -165,7 +163,7 @@ _PUT: Mapping[type[Any], Callable[[ConsumerGroup, Any, Any], None]] = MappingPro
         ConsumerGroupMetadataKey: _put_epoch,
         ConsumerGroupPartitionMetadataKey: _put_topics,
         ConsumerGroupMemberMetadataKey: _put_member,
-        ConsumerGroupTargetAssignmentMetadataKey: _put_assignment,
+        ConsumerGroupTargetAssignmentMetadataKey: put_assignment,
         ConsumerGroupTargetAssignmentMemberKey: _put_target,
         ConsumerGroupCurrentMemberAssignmentKey: _put_current,
         ConsumerGroupRegularExpressionKey: _put_resolved,
@@ -175,7 +173,7 @@ _DELETE: Mapping[type[Any], Callable[[ConsumerGroup, Any], None]] = MappingProxy
     {
         ConsumerGroupPartitionMetadataKey: _delete_topics,
         ConsumerGroupMemberMetadataKey: _delete_member,
-        ConsumerGroupTargetAssignmentMetadataKey: _delete_assignment,
+        ConsumerGroupTargetAssignmentMetadataKey: delete_assignment,
         ConsumerGroupTargetAssignmentMemberKey: _delete_target,
         ConsumerGroupCurrentMemberAssignmentKey: _delete_current,
         ConsumerGroupRegularExpressionKey: _delete_resolved,

@@ -23,12 +23,16 @@ from kbroker.protocol.share_group_metadata import (
     ShareGroupTargetAssignmentMetadataKey,
 )
 
-from ..common.modern_group import NO_TARGET, MemberState
+from ..common.modern_group import (
+    NO_EPOCH,
+    NO_TARGET,
+    MemberState,
+    delete_assignment,
+    put_assignment,
+)
 from ..common.record import RecordValue
 from ..state import ShardState
 from .group import SharedState, SharedTopic, SharedTopics, ShareGroup, ShareMember
-
-NO_EPOCH = -1
 
 
 def replay_share_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
@@ -67,14 +71,6 @@ def _put_member(
 
 def _delete_member(group: ShareGroup, key: ShareGroupMemberMetadataKey) -> None:
     group.remove(key.member_id)
-
-
-def _put_assignment(group: ShareGroup, key: Any, value: Any) -> None:
-    group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
-
-
-def _delete_assignment(group: ShareGroup, key: Any) -> None:
-    group.set_assignment_epoch(NO_EPOCH, 0)
 
 
 def _put_target(group: ShareGroup, key: Any, value: Any) -> None:
@@ -133,7 +129,7 @@ _PUT: Mapping[type[Any], Callable[[ShareGroup, Any, Any], None]] = MappingProxyT
     {
         ShareGroupMetadataKey: _put_epoch,
         ShareGroupMemberMetadataKey: _put_member,
-        ShareGroupTargetAssignmentMetadataKey: _put_assignment,
+        ShareGroupTargetAssignmentMetadataKey: put_assignment,
         ShareGroupTargetAssignmentMemberKey: _put_target,
         ShareGroupCurrentMemberAssignmentKey: _put_current,
         ShareGroupStatePartitionMetadataKey: _put_shared,
@@ -142,7 +138,7 @@ _PUT: Mapping[type[Any], Callable[[ShareGroup, Any, Any], None]] = MappingProxyT
 _DELETE: Mapping[type[Any], Callable[[ShareGroup, Any], None]] = MappingProxyType(
     {
         ShareGroupMemberMetadataKey: _delete_member,
-        ShareGroupTargetAssignmentMetadataKey: _delete_assignment,
+        ShareGroupTargetAssignmentMetadataKey: delete_assignment,
         ShareGroupTargetAssignmentMemberKey: _delete_target,
         ShareGroupCurrentMemberAssignmentKey: _delete_current,
         ShareGroupStatePartitionMetadataKey: _delete_shared,

@@ -23,6 +23,7 @@ from kbroker.protocol.streams_group_metadata import (
     StreamsGroupTopologyKey,
 )
 
+from ..common.modern_group import NO_EPOCH, delete_assignment, put_assignment
 from ..common.record import RecordValue
 from ..state import ShardState
 from .group import (
@@ -39,7 +40,6 @@ from .group import (
 )
 from .topology import Topology
 
-NO_EPOCH = -1
 _Rows = Iterable[StreamsGroupCurrentMemberAssignmentValue.TaskIds]
 
 
@@ -91,14 +91,6 @@ def _put_member(
 
 def _delete_member(group: StreamsGroup, key: StreamsGroupMemberMetadataKey) -> None:
     group.remove(key.member_id)
-
-
-def _put_assignment(group: StreamsGroup, key: Any, value: Any) -> None:
-    group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
-
-
-def _delete_assignment(group: StreamsGroup, key: Any) -> None:
-    group.set_assignment_epoch(NO_EPOCH, 0)
 
 
 def _put_target(group: StreamsGroup, key: Any, value: Any) -> None:
@@ -181,7 +173,7 @@ _PUT: Mapping[type[Any], Callable[[StreamsGroup, Any, Any], None]] = MappingProx
     {
         StreamsGroupMetadataKey: _put_epoch,
         StreamsGroupMemberMetadataKey: _put_member,
-        StreamsGroupTargetAssignmentMetadataKey: _put_assignment,
+        StreamsGroupTargetAssignmentMetadataKey: put_assignment,
         StreamsGroupTargetAssignmentMemberKey: _put_target,
         StreamsGroupCurrentMemberAssignmentKey: _put_current,
         StreamsGroupTopologyKey: _put_topology,
@@ -190,7 +182,7 @@ _PUT: Mapping[type[Any], Callable[[StreamsGroup, Any, Any], None]] = MappingProx
 _DELETE: Mapping[type[Any], Callable[[StreamsGroup, Any], None]] = MappingProxyType(
     {
         StreamsGroupMemberMetadataKey: _delete_member,
-        StreamsGroupTargetAssignmentMetadataKey: _delete_assignment,
+        StreamsGroupTargetAssignmentMetadataKey: delete_assignment,
         StreamsGroupTargetAssignmentMemberKey: _delete_target,
         StreamsGroupCurrentMemberAssignmentKey: _delete_current,
         StreamsGroupTopologyKey: _delete_topology,

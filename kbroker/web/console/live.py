@@ -50,7 +50,7 @@ PART_OF_TIME = 0.8
 """Of what a request may take; then the page asks again, and the stream goes on where it was."""
 PLACES_MAX = 200
 """Partitions of which an event says where it is."""
-RETRY_SECONDS = 1
+RETRY_BACKOFF_SECONDS = 1
 """Time between two attempts to read a partition that cannot be read."""
 UNKNOWN = -1
 """Place of a partition whose end is not known yet."""
@@ -222,7 +222,7 @@ class _Stream(Response):
                     else:
                         self._reading[node] = indexes
                         nursery.start_soon(self._read_from, node)
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     async def _read_from(self, node: int) -> None:
         """Read from a leader, as long as it serves partitions."""

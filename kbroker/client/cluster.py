@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeAlias
 
 import trio
@@ -83,7 +84,9 @@ class ClusterClient:
         """A connection to the first bootstrap address that answers. Raises CannotConnect."""
         async with self._dialling:
             if self._any is None or self._any.broken:
+                await self._close_broken(self._any)
                 self._any = await self._first_that_answers(self._connect)
+                self._any.replacement = self.any
             return self._any
 
     async def _first_that_answers(
@@ -155,8 +158,15 @@ class ClusterClient:
         async with self._dialling:
             known = self._nodes.get(node_id)
             if known is None or known.broken:
+                await self._close_broken(known)
                 known = self._nodes[node_id] = await self.dial(node_id)
+                known.replacement = partial(self.node, node_id)
             return known
+
+    async def _close_broken(self, connection: Connection | None) -> None:
+        if connection is not None and connection in self._open:
+            self._open.remove(connection)
+            await connection.aclose()
 
     async def dial(self, node_id: int) -> Connection:
         """One more connection to a broker. Raises as `node`."""

@@ -50,6 +50,8 @@ class Connection:
         self._renew: Callable[[Ask], Awaitable[None]] | None = None
         self._renew_at = math.inf
         self.broken = False
+        self.replacement: Callable[[], Awaitable[Connection]] | None = None
+        """Returns the connection for requests that waited for this one while it broke."""
         self.versions: dict[int, tuple[int, int]] = {}
 
     @property
@@ -66,17 +68,26 @@ class Connection:
     async def request(self, key: ApiKey, version: int, message: object) -> Answer:
         """Send one request and return its response.
 
-        Raises OSError when the connection ends before the answer, DecodeError when the answer
-        makes no sense.
+        Raises:
+            OSError: The connection ends before the response.
+            DecodeError: The response is malformed.
         """
         async with self._turn:
-            try:
-                if self._is_renewal_due:
-                    await self._log_in_again()
-                return await self._exchange(key, version, message)
-            except BaseException:
-                self.broken = True  # also when nobody waits any more: the answer may still come
-                raise
+            # A request that was given up has left its response for the next one to read.
+            if not self.broken:
+                return await self._request(key, version, message)
+        if self.replacement is None:
+            raise ConnectionResetError("the connection broke before this request was sent")
+        return await (await self.replacement()).request(key, version, message)
+
+    async def _request(self, key: ApiKey, version: int, message: object) -> Answer:
+        try:
+            if self._is_renewal_due:
+                await self._log_in_again()
+            return await self._exchange(key, version, message)
+        except BaseException:
+            self.broken = True  # also if it is cancelled: the response may still come
+            raise
 
     def renew_after(self, seconds: float, renew: Callable[[Ask], Awaitable[None]]) -> None:
         """Have `renew` log in again before the first request after that time (KIP-368)."""

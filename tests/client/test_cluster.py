@@ -1,0 +1,70 @@
+"""Connections of a client to the brokers of a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from kbroker.client.cluster import open_cluster
+from kbroker.client.connection import Connection, open_connection
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
+
+from ..brokers import hand_to, started
+
+WAITING = FetchRequest(max_wait_ms=60_000, min_bytes=1)
+
+
+def answer_late(ctx: Any, request: Any) -> Any:
+    async def answer() -> None:
+        await trio.sleep(0.5)
+
+    return answer()
+
+
+async def give_up_while_others_wait(connection: Connection, requests: int) -> list[Any]:
+    """Cancel a request that is not answered. Returns the outcomes of those that wait for it."""
+    outcomes: list[Any] = []
+
+    async def ask() -> None:
+        try:
+            outcomes.append(await connection.ask(MetadataRequest(topics=[]), oldest=10))
+        except OSError as error:
+            outcomes.append(error)
+
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(0.1):
+            async with trio.open_nursery() as first:
+                first.start_soon(connection.ask, WAITING)
+                await trio.testing.wait_all_tasks_blocked()
+                for _ in range(requests):
+                    nursery.start_soon(ask)
+    return outcomes
+
+
+@pytest.mark.parametrize("name", ["any", "node"])
+async def test_requests_behind_a_cancelled_one_get_their_own_responses(name: str) -> None:
+    async with started() as broker, open_cluster([broker.endpoint]) as cluster:
+        hand_to(broker, ApiKey.FETCH, answer_late)
+        connection = await (cluster.any() if name == "any" else cluster.node(1))
+        with trio.fail_after(20):
+            answers = await give_up_while_others_wait(connection, 3)
+        assert [len(each.brokers) for each in answers] == [1, 1, 1]
+        assert len(cluster._open) <= 2, "the broken connection is closed"
+
+
+async def test_requests_on_a_connection_of_their_own_fail_if_it_breaks_before_them() -> None:
+    async with started() as broker:
+        hand_to(broker, ApiKey.FETCH, answer_late)
+        connection = await open_connection(*broker.endpoint)
+        await connection.negotiate()
+        with trio.fail_after(20):
+            errors = await give_up_while_others_wait(connection, 2)
+        assert [str(each) for each in errors] == [
+            "the connection broke before this request was sent"
+        ] * 2
+        await connection.aclose()

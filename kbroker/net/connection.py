@@ -462,7 +462,7 @@ class Connection:
     async def _finish(self, work: Awaitable[None]) -> None:
         """Complete a request. Once begun, only `abort` ends it."""
         self._send_or_hand_over()
-        await self._shielded(work)
+        await self._shielded(self.requests.turn.without_waits(work))
         if self.requests.finish_one():
             await self._yield_to_others()
 

@@ -6,9 +6,8 @@ above one is answered at once and told for how long nothing more is read of it (
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Mapping
-from types import coroutine
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Awaitable, Mapping
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -17,6 +16,7 @@ from kbroker.config import BrokerConfig
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.rates import Meters, Rate, TokenBucket, Windows
+from kbroker.runtime.timed_steps import in_timed_steps
 from kbroker.security.quotas import Limit, Limits, QuotaKey, canonical
 
 Result = TypeVar("Result")
@@ -101,6 +101,7 @@ class Toll:
         "_is_settled",
         "_limits",
         "_metering",
+        "_resumed_at",
         "_seconds",
         "_user",
         "is_obeyed",
@@ -127,6 +128,7 @@ class Toll:
         self._client_id = client_id[:NAME_MAX]
         self._seconds = 0.0
         self._is_settled = False
+        self._resumed_at = 0.0
 
     def exempt(self) -> None:
         """Whoever asks is no client: it takes nothing of any quota."""
@@ -191,30 +193,19 @@ class Toll:
 
     async def timed(self, work: Awaitable[Result]) -> Result:
         """Do work, and count the time that the event loop is busy with it."""
-        return cast(Result, await self._steps(work))
+        return await in_timed_steps(work, self._resumed, self._paused)
 
-    @coroutine
-    def _steps(self, work: Awaitable[Result]) -> Generator[Any, Any, Result]:
-        steps = work.__await__()
-        step, value = steps.send, None
-        while True:
-            began = trio.current_time()
-            try:
-                waits_for = step(value)
-            except StopIteration as end:
-                return cast(Result, end.value)
-            finally:
-                self.worked(began)
-            try:
-                value = yield waits_for
-            except BaseException as error:  # noqa: BLE001  # the work has to see it
-                step, value = steps.throw, error
-            else:
-                step = steps.send
+    def _resumed(self, now: float) -> None:
+        self._resumed_at = now
+
+    def _paused(self, now: float) -> None:
+        self._count_seconds(now - self._resumed_at)
 
     def worked(self, began: float) -> None:
         """Count the time since then, in seconds of trio's clock."""
-        seconds = trio.current_time() - began
+        self._count_seconds(trio.current_time() - began)
+
+    def _count_seconds(self, seconds: float) -> None:
         if self._is_settled:
             self._count(REQUESTS, seconds * PERCENT)  # no more can be made of it
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import (
     AsyncIterator,
@@ -12,11 +13,14 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
+from enum import Enum, auto
 from heapq import merge
 from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import trio
+
+from .timed_steps import in_timed_steps
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,6 +39,10 @@ BURST_SECONDS = 0.001
 """How far they may be ahead of that: two milliseconds of them in one pass."""
 TURN_SECONDS = 0.005
 """How long one client may keep the event loop; see `TurnQueue` for how many do."""
+QUIET_SECONDS = 1.0
+"""How long a client has not waited for a time slice, or has been connected, to wait less."""
+STALLED_TURN_SECONDS = 0.05
+"""The same for a client that used less CPU time, because threads or other processes took it."""
 
 
 class Slices:
@@ -76,54 +84,65 @@ class Slices:
                 self._began = trio.current_time()
 
 
+class Line(Enum):
+    """One of the lines of a `TurnQueue`."""
+
+    QUIET = auto()
+    """Clients that have not waited for the last `QUIET_SECONDS`."""
+    FIRST = auto()
+    """Clients that have not waited before in the same request."""
+    AGAIN = auto()
+    """Clients with long requests."""
+
+
 class TurnQueue:
-    """Where those wait who have had their turn and want another one: one goes on in each pass of the
-    event loop, and so a pass takes about one turn, however many of them there are.
+    """The clients that have used their time slice and want another one.
 
-    Without a queue each of them goes on in every pass: who sends little waits for the sum of all
-    their turns, and that for each time that its request comes back to the event loop.
+    One client goes on in each pass of the event loop, so a pass takes about one time slice however
+    many clients wait. The three lines take turns: a client that sends little does not wait for all
+    clients with long requests, or for all the new connections of a client that sends much.
 
-    Who has had a single turn stands in a line of its own, and the two lines take turns: a small
-    request that lost its turn to something else does not wait for a turn of each long one.
+    Args:
+        cpu_seconds: Clock of the CPU time that the event loop's thread has used, in seconds.
     """
 
-    def __init__(self) -> None:
-        self._first: deque[trio.Event] = deque()
-        self._again: deque[trio.Event] = deque()
-        self._lines = [self._first, self._again]
-        """The one from which the last came stands behind."""
+    def __init__(self, *, cpu_seconds: Callable[[], float] = time.thread_time) -> None:
+        self.cpu_seconds = cpu_seconds
+        self._lines: dict[Line, deque[trio.Event]] = {line: deque() for line in Line}
+        """The line that was served last is the last one."""
         self._called: trio.Event | None = None
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._again)
+        return sum(map(len, self._lines.values()))
 
-    async def wait(self, *, again: bool) -> None:
-        """Let one pass of the event loop go by, and those go on who came before.
+    @property
+    def is_empty(self) -> bool:
+        """Return True if the next client does not wait for others."""
+        return self._called is None
 
-        Parameters: `again` is said by who has waited here before in the same work.
-        """
-        line = self._again if again else self._first
+    async def wait(self, line: Line) -> None:
+        """Wait for one pass of the event loop, and for the clients that came before."""
+        waiting = self._lines[line]
         mine = trio.Event()
-        line.append(mine)
+        waiting.append(mine)
         if self._called is None:
             self._call_next()
         try:
             await mine.wait()
         finally:
-            line.remove(mine)
+            waiting.remove(mine)
             # The next one goes on in the next pass, whatever this one does in its turn.
             if self._called is mine:
                 self._call_next()
 
     def _call_next(self) -> None:
         self._called = None
-        line = next(filter(None, self._lines), None)
-        if line is None:
-            return
-        if line is self._lines[0]:
-            self._lines.reverse()
-        self._called = line[0]
-        self._called.set()
+        for line, waiting in self._lines.items():
+            if waiting:
+                self._lines[line] = self._lines.pop(line)
+                self._called = waiting[0]
+                self._called.set()
+                return
 
 
 class Steps:
@@ -142,7 +161,7 @@ class Steps:
     async def run(self, step: Callable[[], Result]) -> Result:
         """Do one step, and return what comes of it."""
         if self._queue or self._rested_at > trio.current_time() + BURST_SECONDS:
-            await self._queue.wait(again=False)
+            await self._queue.wait(Line.FIRST)
         began = trio.current_time()
         try:
             return step()
@@ -163,21 +182,50 @@ class Turn:
     times in a second, because little work then costs no more than a plain call.
     """
 
-    __slots__ = ("_ends_at", "_queue", "_waited")
+    __slots__ = (
+        "_cpu_ends_at",
+        "_ends_at",
+        "_paused_at",
+        "_paused_cpu",
+        "_queue",
+        "_waited",
+        "_waited_at",
+    )
 
     def __init__(self, queue: TurnQueue) -> None:
         self._queue = queue
+        self._waited_at = trio.current_time()
+        """When the client last waited in the queue, or connected, in seconds."""
+        self._paused_at = self._paused_cpu = 0.0
+        """Times in seconds at which the work last began to wait; see `without_waits`."""
         self.begin()
 
     def begin(self) -> None:
         """A first turn begins: of what has just come."""
         self._waited = False
+        self._start()
+
+    def _start(self) -> None:
         self._ends_at = trio.current_time() + TURN_SECONDS
+        # Reading the CPU clock costs as much as a small request can gain while nobody waits.
+        queue = self._queue
+        self._cpu_ends_at = 0.0 if queue.is_empty else queue.cpu_seconds() + TURN_SECONDS
 
     @property
     def is_over(self) -> bool:
-        """Whether the others are to have theirs."""
-        return trio.current_time() >= self._ends_at
+        """Return True if the other clients have to be served.
+
+        A client that lost the CPU to threads or other processes goes on: it would wait for a whole
+        queue of clients that used their time.
+        """
+        over = trio.current_time() - self._ends_at
+        if over < 0:
+            return False
+        if over >= STALLED_TURN_SECONDS or self._queue.is_empty:
+            return True
+        if not self._cpu_ends_at:  # nobody waited when this turn began
+            self._start()
+        return self._queue.cpu_seconds() >= self._cpu_ends_at
 
     async def pause(self) -> None:
         """Let the others have their turn, if this one is over."""
@@ -186,9 +234,31 @@ class Turn:
 
     async def next(self) -> None:
         """Let the others have their turn, and begin another one."""
-        await self._queue.wait(again=self._waited)
+        await self._queue.wait(self._line())
         self._waited = True
-        self._ends_at = trio.current_time() + TURN_SECONDS
+        self._waited_at = trio.current_time()
+        self._start()
+
+    def _line(self) -> Line:
+        if self._waited:
+            return Line.AGAIN
+        is_quiet = trio.current_time() - self._waited_at > QUIET_SECONDS
+        return Line.QUIET if is_quiet else Line.FIRST
+
+    async def without_waits(self, work: Awaitable[Result]) -> Result:
+        """Await work. While it waits, for example for a thread, the time slice does not go on."""
+        self._paused(trio.current_time())
+        return await in_timed_steps(work, self._resumed, self._paused)
+
+    def _resumed(self, now: float) -> None:
+        self._ends_at += now - self._paused_at
+        if self._cpu_ends_at:
+            self._cpu_ends_at += self._queue.cpu_seconds() - self._paused_cpu
+
+    def _paused(self, now: float) -> None:
+        self._paused_at = now
+        if self._cpu_ends_at:
+            self._paused_cpu = self._queue.cpu_seconds()
 
     def each(self, items: Iterable[Item]) -> AsyncIterator[Item]:
         """The items one after the other, with a pause behind each."""
@@ -241,7 +311,7 @@ class Turn:
             await self.pause()
         else:
             await wanted()
-            self._ends_at = trio.current_time() + TURN_SECONDS
+            self._start()
 
 
 class _Each(Generic[Item]):
@@ -257,8 +327,8 @@ class _Each(Generic[Item]):
         return self
 
     async def __anext__(self) -> Item:
-        if self._turn.is_over:
-            await self._turn.pause()
         for item in self._items:
+            if self._turn.is_over:
+                await self._turn.pause()
             return item
         raise StopAsyncIteration

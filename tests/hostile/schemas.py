@@ -37,6 +37,7 @@ async def ask(target: Target, method: str, path: str, body: bytes = b"") -> int:
     data = (http.send(head) or b"") + (http.send(h11.Data(data=body)) or b"")
     data += http.send(h11.EndOfMessage()) or b""
     stream = await trio.open_tcp_stream(*target.registry)
+    told = b""
     async with stream, trio.open_nursery() as nursery:
         nursery.start_soon(stream.send_all, data)
         while True:
@@ -45,11 +46,13 @@ async def ask(target: Target, method: str, path: str, body: bytes = b"") -> int:
                 http.receive_data(await stream.receive_some(65536))
             elif isinstance(event, h11.Response):
                 status = event.status_code
+            elif isinstance(event, h11.Data):
+                told = bytes(event.data)[:200]
             elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
                 break
         nursery.cancel_scope.cancel()
     if status == SERVER_ERROR:
-        raise Spoilt(f"{method} {path} is answered with {status}")
+        raise Spoilt(f"{method} {path} is answered with {status}: {told!r}")
     return status
 
 

@@ -21,7 +21,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
-from kbroker.runtime.slices import TurnQueue
+from kbroker.runtime.slices import Line, TurnQueue
 
 from ..brokers import hand_to, started
 from ..turns import TURN_SECONDS_MAX, longest_step
@@ -243,10 +243,10 @@ async def passes_of(wire: Wire, monkeypatch: pytest.MonkeyPatch, key: ApiKey, as
     waits = 0
     wait = TurnQueue.wait
 
-    async def counted(self: TurnQueue, *, again: bool) -> None:
+    async def counted(self: TurnQueue, line: Line) -> None:
         nonlocal waits
         waits += 1
-        await wait(self, again=again)
+        await wait(self, line)
 
     with monkeypatch.context() as patch:
         patch.setattr(TurnQueue, "wait", counted)

@@ -8,10 +8,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.runtime.slices import (
     BURST_SECONDS,
+    QUIET_SECONDS,
     REST,
     SLICE_SECONDS,
+    STALLED_TURN_SECONDS,
     STEP_REST,
     TURN_SECONDS,
+    Line,
     Slices,
     Steps,
     Turn,
@@ -67,7 +70,7 @@ class Passes(trio.abc.Instrument):
 
 
 async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -> None:
-    queue = TurnQueue()
+    queue = TurnQueue(cpu_seconds=trio.current_time)
     passes = Passes()
     turns = [0] * 20
     go_on = trio.Event()
@@ -96,7 +99,7 @@ async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -
 
 async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None:
     """And those do not wait for ever for new ones that come and come."""
-    queue = TurnQueue()
+    queue = TurnQueue(cpu_seconds=trio.current_time)
     began = long_turns = 0
     short_turns: list[int] = []
 
@@ -132,12 +135,12 @@ async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None
 
 
 async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
-    queue = TurnQueue()
+    queue = TurnQueue(cpu_seconds=trio.current_time)
     went_on = []
 
     async def wait(index: int, scope: trio.CancelScope) -> None:
         with scope:
-            await queue.wait(again=False)
+            await queue.wait(Line.FIRST)
             went_on.append(index)
 
     scopes = [trio.CancelScope() for _ in range(6)]
@@ -214,3 +217,75 @@ async def test_a_step_that_fails_counts_as_well(mock_clock: MockClock) -> None:
     await steps.run(lambda: None)
     trio.lowlevel.remove_instrument(passes)
     assert len(passes.turns) > 1, "the next one lets others have their turn before"
+
+
+async def test_quiet_client_does_not_wait_for_all_new_connections(mock_clock: MockClock) -> None:
+    queue = TurnQueue()
+    quiet, served = Turn(queue), 0
+    mock_clock.jump(2 * QUIET_SECONDS)
+
+    async def connect_and_ask() -> None:
+        nonlocal served
+        await Turn(queue).next()
+        served += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(300):
+            nursery.start_soon(connect_and_ask)
+        await trio.lowlevel.checkpoint()
+        await quiet.next()
+        assert served <= 4
+        quiet.begin()
+        await quiet.next()
+        assert served == 300, "this client has just waited, as the others have"
+
+
+async def test_time_slice_does_not_include_waits(mock_clock: MockClock) -> None:
+    turn = Turn(TurnQueue())
+
+    async def wait_in_between() -> None:
+        mock_clock.jump(TURN_SECONDS / 2)
+        await trio.lowlevel.checkpoint()
+        go_on.set()
+        await jumped.wait()
+
+    async def jump() -> None:
+        await go_on.wait()
+        mock_clock.jump(10 * TURN_SECONDS)
+        jumped.set()
+
+    go_on, jumped = trio.Event(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(jump)
+        await turn.without_waits(wait_in_between())
+    assert not turn.is_over
+    mock_clock.jump(TURN_SECONDS)
+    assert turn.is_over
+
+
+async def test_client_without_cpu_time_keeps_its_time_slice_while_others_wait(
+    mock_clock: MockClock,
+) -> None:
+    used = 100.0
+    queue = TurnQueue(cpu_seconds=lambda: used)
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(Turn(queue).next)
+        await trio.lowlevel.checkpoint()
+        assert not queue.is_empty
+        turn = Turn(queue)
+        mock_clock.jump(2 * TURN_SECONDS)
+        assert not turn.is_over, "threads had the CPU"
+        used += TURN_SECONDS
+        assert turn.is_over
+        turn.begin()
+        mock_clock.jump(TURN_SECONDS + STALLED_TURN_SECONDS)
+        assert turn.is_over, "others have waited for too long"
+
+
+async def test_last_item_is_not_followed_by_a_wait(mock_clock: MockClock) -> None:
+    queue = TurnQueue()
+    turn = Turn(queue)
+    async for _ in turn.each([1]):
+        mock_clock.jump(TURN_SECONDS)
+    assert turn.is_over, "the loop ended without another time slice"

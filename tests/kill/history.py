@@ -24,10 +24,13 @@ class Sent(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """The broker has acknowledged a value at an offset."""
+    """The broker has acknowledged a value at an offset.
+
+    `offset` is None if librdkafka concluded from a later batch that this one was appended.
+    """
 
     place: Place
-    offset: int
+    offset: int | None
     value: int
 
 
@@ -150,6 +153,10 @@ class _Partition:
         self.read_to = 0
         self.read: dict[int, int] = {}
         self.offset_of: dict[int, int] = {}
+        self.unplaced: set[int] = set()
+        """Acked values whose offsets are unknown, until they are read."""
+        self.unplaced_due: set[int] = set()
+        """Those of them that a read which has begun must have found."""
 
 
 class _Commits:
@@ -199,6 +206,7 @@ class Checker:
                     partition = self._partitions[place]
                     partition.due = partition.highest_acked
                     partition.due_again = partition.read_to
+                    partition.unplaced_due = set(partition.unplaced)
                 case Read():
                     self._on_read(event)
                 case Polled():
@@ -225,6 +233,9 @@ class Checker:
         sent_to, _, floor = self._sent.get(value, (None, 0, -1))
         if sent_to != place:
             self._report("phantom", place, f"ack of {value} at {offset}, which was not sent there")
+        if offset is None:
+            partition.unplaced.add(value)
+            return
         if partition.acked.get(offset, value) != value:
             other = partition.acked[offset]
             self._report("twice", place, f"{offset} was given to {other} and to {value}")
@@ -252,8 +263,18 @@ class Checker:
             acked = partition.acked.get(offset)
             if acked is not None and here.get(offset) != acked:
                 self._check_missing(read.place, partition, offset, acked)
+        self._check_unplaced(read.place, partition)
         partition.log_start = max(partition.log_start, read.log_start)
         partition.read_to = max(partition.read_to, read.end)
+
+    def _check_unplaced(self, place: Place, partition: _Partition) -> None:
+        """Check acked values without offsets. Those of trimmed topics may have been deleted."""
+        partition.unplaced -= partition.offset_of.keys()
+        lost = partition.unplaced & partition.unplaced_due
+        partition.unplaced -= lost
+        if place[0] not in self._trimmed:
+            for value in sorted(lost):
+                self._report("lost", place, f"{value}, acked without an offset")
 
     def _on_polled(self, polled: Polled) -> None:
         partition = self._partitions[polled.place]

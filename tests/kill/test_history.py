@@ -164,6 +164,14 @@ def test_an_offset_below_one_that_was_known_before() -> None:
     assert kinds([*history, Sent(0, PLACE, 2), Acked(PLACE, 4, 2)]) == {"inverted"}
 
 
+def test_acked_value_without_offset_is_found_or_lost() -> None:
+    events = [*sound(), Sent(0, PLACE, 6000), Acked(PLACE, None, 6000)]
+    assert kinds(events) == set(), "it was acked after the last read began"
+    found = Read(PLACE, 0, 10, 11, [(10, 6000)])
+    assert kinds([*events, Reading(PLACE), found]) == set()
+    assert kinds([*events, Reading(PLACE), Read(PLACE, 0, 10, 10, [])]) == {"lost"}
+
+
 def test_a_log_start_that_falls() -> None:
     again = Read(OLD, 2, 10, 10, [])
     assert kinds([*sound(), Reading(OLD), again]) == {"start"}

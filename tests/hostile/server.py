@@ -15,7 +15,7 @@ import trio
 from kbroker.broker import open_broker
 from kbroker.config import BrokerConfig
 from kbroker.process.http import http_service
-from kbroker.process.interpreter import set_up_interpreter
+from kbroker.process.interpreter import collect_young_objects, set_up_interpreter
 from kbroker.process.listeners import configured_listeners
 
 from ..turns import ThreadTime
@@ -79,8 +79,11 @@ async def serve(passes: Passes, data_dir: str, options: dict[str, str]) -> None:
         ports = [*(each.port for each in node.listeners), http.port]
         say({"ports": ports, "registry": registry.port})
         orders = trio.lowlevel.FdStream(0)
-        while await orders.receive_some(1):
-            say(passes.report())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collect_young_objects)
+            while await orders.receive_some(1):
+                say(passes.report())
+            nursery.cancel_scope.cancel()
 
 
 if __name__ == "__main__":

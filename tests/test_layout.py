@@ -176,7 +176,6 @@ CLASS_ATTRIBUTES_MAX = 25
 LARGE_CLASSES = {
     "LogManager": (50, 20),
     "GroupCoordinator": (53, 13),
-    "EtcdStore": (46, 14),
     "Shards": (56, 10),
     "SchemaApi": (50, 6),
     "LocalBroker": (53, 22),

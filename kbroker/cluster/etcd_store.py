@@ -23,13 +23,14 @@ import math
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 
 from kbroker.storage.errors import StorageError
 
 from .etcd_gateway import Gateway, Message, Refusal, Status, to_base64
+from .etcd_keys import EtcdKeys, Held
 from .store import (
     ABSENT,
     Change,
@@ -77,22 +78,6 @@ ALARM_SECONDS = 10.0
 COMPARE_SECONDS = 60.0
 
 
-class Held(NamedTuple):
-    """A key in etcd. `created` is the revision of the put that created it, and `version` counts the
-    puts since then."""
-
-    key: str
-    value: Document
-    revision: int
-    created: int
-    version: int
-
-    def is_older_than(self, known: Held) -> bool:
-        """Return True if etcd holds an older state: both numbers increase with each put of a key."""
-        is_same = self.created == known.created
-        return self.revision < known.revision or (is_same and self.version < known.version)
-
-
 class EtcdLease(TimedLease):
     """A lease of etcd."""
 
@@ -136,7 +121,7 @@ class EtcdStore:
 
     def __init__(self, gateway: Gateway, prefix: str) -> None:
         self._gateway = gateway
-        self._prefix = prefix
+        self._keys = EtcdKeys(prefix)
         self._held: dict[str, Held] = {}
         """All keys below the prefix, without it."""
         self._revision = 0
@@ -201,7 +186,7 @@ class EtcdStore:
         done = [self._put(CAUSE, {"cause": cause})]
         for key, value in puts.items():
             if value is None:
-                done.append({"request_delete_range": {"key": self._key(ENTRY + key)}})
+                done.append({"request_delete_range": {"key": self._keys.encode(ENTRY + key)}})
             else:
                 done.append(self._put(ENTRY + key, value, hung))
         asked = {
@@ -230,16 +215,18 @@ class EtcdStore:
         at: Message = {"target": "MOD", "mod_revision": str(revision)}
         if revision == ABSENT:
             at = {"target": "CREATE", "create_revision": "0"}
-        return {"key": self._key(ENTRY + key), "result": "EQUAL", **at}
+        return {"key": self._keys.encode(ENTRY + key), "result": "EQUAL", **at}
 
     def _put(self, key: str, value: Document, hung: Message | None = None) -> Message:
         data = to_base64(json.dumps(value, separators=(",", ":")).encode())
-        return {"request_put": {"key": self._key(key), "value": data, **(hung or {})}}
+        return {"request_put": {"key": self._keys.encode(key), "value": data, **(hung or {})}}
 
     async def _read(self, prefix: str) -> tuple[int, list[Held]]:
         """The revision of now, and all keys that begin so. Raises Compacted: begin again."""
         found: list[Held] = []
-        revision = await self._read_pages(prefix, lambda pair: found.append(self._held_in(pair)))
+        revision = await self._read_pages(
+            prefix, lambda pair: found.append(self._keys.held_in(pair))
+        )
         return revision, found
 
     async def _read_pages(
@@ -250,7 +237,7 @@ class EtcdStore:
         To tell all at once would take etcd longer than a member may take, and the event loop longer
         than a turn. Raises Compacted.
         """
-        asked = {**self._all_of(prefix), "limit": str(self.PAGE_KEYS), **options}
+        asked = {**self._keys.range_of(prefix), "limit": str(self.PAGE_KEYS), **options}
         while True:
             try:
                 answer = await self._ask("kv/range", asked)
@@ -336,8 +323,8 @@ class EtcdStore:
 
     async def _look_for_return(self) -> None:
         """Resume if etcd holds the newer state again."""
-        answer = await self._gateway.ask("kv/range", {"key": self._key(CAUSE)})
-        found = [self._held_in(pair) for pair in answer.get("kvs", ())]
+        answer = await self._gateway.ask("kv/range", {"key": self._keys.encode(CAUSE)})
+        found = [self._keys.held_in(pair) for pair in answer.get("kvs", ())]
         known = self._held.get(CAUSE)
         revision = int(answer["header"]["revision"])
         is_newest = revision >= self._revision
@@ -420,7 +407,7 @@ class EtcdStore:
         self._is_read.set()
 
     async def _follow_watch(self) -> None:
-        wanted = {**self._all_of(""), "start_revision": str(self._revision + 1)}
+        wanted = {**self._keys.range_of(""), "start_revision": str(self._revision + 1)}
         async with self._gateway.stream("watch", {"create_request": wanted}) as answers:
             while (answer := await answers.next()) is not None:
                 if "compact_revision" in answer:
@@ -440,12 +427,12 @@ class EtcdStore:
         entries: dict[str, Entry | None] = {}
         cause, ended = "", []
         events = list(events)
-        self._check_newer(self._held_in(each["kv"]) for each in events if _is_put(each))
+        self._check_newer(self._keys.held_in(each["kv"]) for each in events if _is_put(each))
         for event in events:
-            key = self._name(event["kv"]["key"])
+            key = self._keys.decode(event["kv"]["key"])
             before, now = self._held.pop(key, None), None
             if _is_put(event):
-                now = self._held[key] = self._held_in(event["kv"])
+                now = self._held[key] = self._keys.held_in(event["kv"])
             if key.startswith(ENTRY):
                 entries[key.removeprefix(ENTRY)] = Entry(now.value, revision) if now else None
             elif key == CAUSE and now is not None:
@@ -546,11 +533,11 @@ class EtcdStore:
     async def _is_behind(self) -> bool:
         """Return True if the watch lags behind etcd. Raises StorageError if etcd holds an older state."""
         known = self._held.get(CAUSE)
-        counting = {"request_range": {**self._all_of(""), "count_only": True}}
-        reading = {"request_range": {"key": self._key(CAUSE)}}
+        counting = {"request_range": {**self._keys.range_of(""), "count_only": True}}
+        reading = {"request_range": {"key": self._keys.encode(CAUSE)}}
         answer = await self._ask("kv/txn", {"success": [counting, reading]})
         counted, read = (each["response_range"] for each in answer["responses"])
-        found = [self._held_in(pair) for pair in read.get("kvs", ())]
+        found = [self._keys.held_in(pair) for pair in read.get("kvs", ())]
         newest = found[0].revision if found else 0
         if known is not None and (not found or found[0].is_older_than(known)):
             raise self._rolled_back(newest, known.revision)
@@ -561,7 +548,7 @@ class EtcdStore:
         found: dict[str, int] = {}
 
         def take(pair: Message) -> None:
-            found[self._name(pair["key"])] = int(pair["mod_revision"])
+            found[self._keys.decode(pair["key"])] = int(pair["mod_revision"])
 
         revision = await self._read_pages(ENTRY, take, keys_only=True)
         await self._hear_of(revision)
@@ -596,36 +583,6 @@ class EtcdStore:
             return here is not None and here.revision <= revision
         return here is None or here.revision < there
 
-    # -- names
-
-    def _all_of(self, prefix: str) -> Message:
-        first = (self._prefix + prefix).encode()
-        return {"key": to_base64(first), "range_end": to_base64(_end_of(first))}
-
-    def _key(self, key: str) -> str:
-        return to_base64((self._prefix + key).encode())
-
-    def _name(self, key: str) -> str:
-        return b64decode(key).decode().removeprefix(self._prefix)
-
-    def _held_in(self, pair: Message) -> Held:
-        key = self._name(pair["key"])
-        try:
-            value = json.loads(b64decode(pair.get("value", "")))
-        except ValueError:
-            raise StorageError(
-                f"what etcd holds at {self._prefix}{key} was not written by kbroker: give the "
-                "cluster a prefix of its own"
-            ) from None
-        numbers = (int(pair[each]) for each in ("mod_revision", "create_revision", "version"))
-        return Held(key, value, *numbers)
-
 
 def _is_put(event: Message) -> bool:
     return bool(event.get("type") != "DELETE")
-
-
-def _end_of(prefix: bytes) -> bytes:
-    """The first key behind all that begin so."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"

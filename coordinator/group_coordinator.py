@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -26,14 +26,6 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from kbroker.protocol.messages.share_groups import (
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
@@ -43,8 +35,6 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from kbroker.protocol.share_state_log import SharePartition
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic.group import Group
@@ -52,7 +42,6 @@ from .classic.group_state import STABLE
 from .classic.groups import ClassicGroups
 from .classic.rebalance import Rebalances, note
 from .common.memory import GroupMemory, MemoryLimit, ShardMemory
-from .common.modern_group import Target
 from .common.record import OFFSETS_SERDE, CoordinatorRecord
 from .common.result import Answer, ClientInfo, Now, Parked, Pieces, Result, append_error
 from .common.settings import (
@@ -72,11 +61,11 @@ from .listing import delete_group, describe_group, list_groups
 from .offsets import Offsets
 from .replay import end_transaction, replay
 from .share.describing import describe_share_group
-from .share.group import NO_STATE, SharedTopics, ShareGroup
+from .share.group import ShareGroup
 from .share.groups import KINDS as SHARE_KINDS
 from .share.groups import ShareGroups
-from .share.initialization import StatesToMake, ToMake
-from .share.offsets import Begun, ShareOffsets
+from .share.initialization import StatesToMake
+from .share.offsets import ShareOffsets
 from .standing import (
     consumer_group_standing,
     share_group_standing,
@@ -133,7 +122,8 @@ class GroupCoordinator:
         self._state = ShardState(ShardMemory(limits))
         self._rebalances = Rebalances(self._state, settings)
         self._classic = ClassicGroups(self._state, self._rebalances, settings, new_uuid)
-        self._offsets = Offsets(self._state, self._rebalances, settings, topics)
+        self.offsets = Offsets(self._state, self._rebalances, settings, topics)
+        """Requests for committed offsets."""
         self._topics = KnownTopics(topics)
         default = ConsumerGroupSettings()
         self._settings_of = consumer_settings or (lambda group_id: default)
@@ -150,15 +140,17 @@ class GroupCoordinator:
             self._topics,
         )
         default_of_shares = ShareGroupSettings()
-        self._making = StatesToMake(self._state, self._topics)
+        self.share_states = StatesToMake(self._state, self._topics)
+        """States that share coordinators are to create."""
         self._share = ShareGroups(
             self._state,
             timers,
             share_settings or (lambda group_id: default_of_shares),
             self._topics,
-            self._making,
+            self.share_states,
         )
-        self._share_offsets = ShareOffsets(self._state, self._topics, self._making)
+        self.share_offsets = ShareOffsets(self._state, self._topics, self.share_states)
+        """Requests for the states of share groups."""
         self._classic_members = ClassicMembers(
             self._consumer,
             timers,
@@ -256,7 +248,7 @@ class GroupCoordinator:
     def share_heartbeat(
         self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> Result[ShareGroupHeartbeatResponse]:
-        """ShareGroupHeartbeat 1. What it asks of share coordinators is in `take_states_to_make`."""
+        """ShareGroupHeartbeat 1. What it asks of share coordinators is in `share_states`."""
         return self._bounded(self._share.heartbeat(request, client, now), client.host, now)
 
     def _bounded(
@@ -312,86 +304,7 @@ class GroupCoordinator:
         """The client that waits in `slot` has gone; call it once, before the slot is answered."""
         return self._classic.abandon(slot, now)
 
-    # -- states of share groups
-
-    def take_states_to_make(self) -> list[ToMake]:
-        """What share coordinators are to be asked for by now. Take it when a result was stored, ask
-        once that is committed, and call `states_made` in the end."""
-        return self._making.take()
-
-    def states_made(self, group_id: str, partitions: Target, *, well: bool) -> Result[Any]:
-        """Share coordinators have made states for a group, or have not."""
-        return self._making.made(group_id, partitions, well=well)
-
-    def alter_share_offsets(self, group_id: str, topics: SharedTopics, now: Now) -> Result[Begun]:
-        """AlterShareGroupOffsets 0, its first step. When that is committed, ask the share coordinators
-        and call `states_made`. An error is in the response."""
-        return self._share_offsets.alter(group_id, topics, now)
-
-    def delete_share_offsets(self, group_id: str, topics: Mapping[UUID, str]) -> Result[Begun]:
-        """DeleteShareGroupOffsets 0, its first step, of topics that there are. When that is committed,
-        ask the share coordinators and call `share_offsets_deleted`."""
-        return self._share_offsets.delete(group_id, topics)
-
-    def has_share_states(self, group_id: str) -> bool:
-        """Whether a group ever had the state of a share partition."""
-        return self._share_offsets.has_states(group_id)
-
-    def share_offsets_deleted(
-        self, group_id: str, topic_ids: Collection[UUID]
-    ) -> Result[ErrorCode]:
-        """Share coordinators have deleted the states of topics."""
-        return self._share_offsets.deleted(group_id, topic_ids)
-
-    def delete_share_states(self, group_id: str) -> Result[Begun]:
-        """Before `delete_group` of a share group. When that is committed, ask the share coordinators."""
-        return self._share_offsets.delete_all(group_id)
-
-    def shared_partitions(self, group_id: str) -> Iterator[SharePartition]:
-        """The share partitions of a group that have a state now; none where there is no such group."""
-        group = self._state.share_groups.get(group_id)
-        topics = NO_STATE.initialized if group is None else group.shared.initialized
-        return (
-            SharePartition(group_id, topic_id, partition)
-            for topic_id, topic in topics.items()
-            for partition in sorted(topic.partitions)
-        )
-
-    def forget_shared_topics(self, topic_ids: Collection[UUID]) -> Pieces:
-        """Topics were deleted: share groups have no states of them any more. In pieces."""
-        return self._share_offsets.forget_topics(topic_ids)
-
     # -- offsets
-
-    def commit_offsets(
-        self, request: OffsetCommitRequest, now: Now, version: int
-    ) -> Result[OffsetCommitResponse]:
-        """OffsetCommit 0-10 (0 acts as 1)."""
-        return self._offsets.commit(request, now, version)
-
-    def commit_transactional_offsets(
-        self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
-    ) -> Result[TxnOffsetCommitResponse]:
-        """TxnOffsetCommit 0-5: the offsets are pending until the producer's transaction ends.
-
-        `refusal` is why the transaction does not take them, as far as its coordinator knows.
-        """
-        return self._offsets.commit_in_transaction(request, now, refusal)
-
-    def fetch_offsets(
-        self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool = False
-    ) -> Generator[None, None, OffsetFetchResponse.Group]:
-        """OffsetFetch 0-10, one group of it (`shapes.groups_to_fetch` makes them, 0 acts as 1).
-
-        There may be many rows, so it comes in pieces; others may commit between two of them. With
-        `require_stable` a partition with a pending offset has none yet (KIP-447). Release the
-        answer like that of a `Result` without records; then it is stable, too.
-        """
-        return self._offsets.fetch(request, version, require_stable=require_stable)
-
-    def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
-        """OffsetDelete 0."""
-        return self._offsets.delete(request)
 
     def forget_topics(self, names: Collection[str]) -> Pieces:
         """Delete the offsets of deleted topics, in pieces.
@@ -400,17 +313,17 @@ class GroupCoordinator:
         the names again stays. Without pieces when the work of an earlier call is not done yet: then
         that goes on with these names.
         """
-        return self._offsets.forget_topics(names)
+        return self.offsets.forget_topics(names)
 
     def forget_missing_topics(self) -> Pieces:
         """Delete the offsets of topics that there are no more, in pieces."""
         return chain(
-            self._offsets.forget_missing_topics(), self._share_offsets.forget_missing_topics()
+            self.offsets.forget_missing_topics(), self.share_offsets.forget_missing_topics()
         )
 
     def expire(self, now: Now) -> Pieces:
         """Delete what has outlived its retention, in pieces."""
-        return self._offsets.expire(now)
+        return self.offsets.expire(now)
 
     # -- requests of operators
 

@@ -88,6 +88,7 @@ class Offsets:
     def commit(
         self, request: OffsetCommitRequest, now: Now, version: int
     ) -> Result[OffsetCommitResponse]:
+        """OffsetCommit 0-10 (0 acts as 1)."""
         response, wanted = self._read(request, by_id=version >= FIRST_VERSION_OF_IDS)
         result = Result(response)
         if not wanted:
@@ -111,8 +112,12 @@ class Offsets:
         return result
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode
+        self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
     ) -> Result[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit 0-5: the offsets are pending until the producer's transaction ends.
+
+        `refusal` is why the transaction does not take them, as far as its coordinator knows.
+        """
         commit = plain_commit(request)
         response, wanted = self._read(commit, by_id=False)
         result: Result[TxnOffsetCommitResponse] = Result()
@@ -279,9 +284,15 @@ class Offsets:
     # -- fetch
 
     def fetch(
-        self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool
+        self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool = False
     ) -> Generator[None, None, OffsetFetchResponse.Group]:
-        """Committed offsets of one group; what is not there is no error."""
+        """OffsetFetch 0-10, one group of it (`shapes.groups_to_fetch` makes them, 0 acts as 1).
+
+        There may be many rows, so it comes in pieces; others may commit between two of them. A
+        missing offset is not an error. With `require_stable` a partition with a pending offset has
+        none yet (KIP-447). Release the response like that of a `Result` without records; then it
+        is stable, too.
+        """
         consumer_group = self._state.consumer_groups.get(request.group_id)
         if consumer_group is not None and (code := fetcher_error(consumer_group, request)):
             return fetch_refused(request, code, version)
@@ -355,7 +366,7 @@ class Offsets:
     # -- delete
 
     def delete(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
-        """Delete single offsets (KIP-496): not those of topics that the group reads."""
+        """OffsetDelete 0: delete single offsets (KIP-496), but not those of topics that the group reads."""
         if not request.group_id:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         group = self._state.committing_group(request.group_id)

@@ -51,7 +51,11 @@ class StatesToMake:
         """When each group last asked for states, in coordinator time. It is not kept anywhere."""
 
     def take(self) -> list[ToMake]:
-        """What is to be asked for now; call it once the records of an operation are stored."""
+        """Return what share coordinators are to be asked for now.
+
+        Take it when the result of an operation is stored, ask when that is committed, and call
+        `made` at the end.
+        """
         due, self._due = self._due, []
         return due
 

@@ -6,17 +6,18 @@ between. What a coordinator was about to do when it moved is asked for again by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.share_state_log import SharePartition
 
 from ..common.modern_group import NO_TARGET, Target
 from ..common.result import Now, Pieces, Result, append_error
 from ..common.topics import KnownTopics
 from ..state import ShardState
-from .group import SharedState, SharedTopics, ShareGroup, partitions_of, together
+from .group import NO_STATE, SharedState, SharedTopics, ShareGroup, partitions_of, together
 from .groups import find_share_group
 from .initialization import StatesToMake
 from .records import shared_record
@@ -49,13 +50,23 @@ class ShareOffsets:
         self._topics = topics
         self._making = making
 
+    def partitions(self, group_id: str) -> Iterator[SharePartition]:
+        """Return the share partitions of a group that have a state; none if there is no such group."""
+        group = self._state.share_groups.get(group_id)
+        topics = NO_STATE.initialized if group is None else group.shared.initialized
+        return (
+            SharePartition(group_id, topic_id, partition)
+            for topic_id, topic in topics.items()
+            for partition in sorted(topic.partitions)
+        )
+
     # -- alter
 
     def alter(self, group_id: str, topics: SharedTopics, now: Now) -> Result[Begun]:
-        """Begin to set where an empty group begins in these partitions: what share coordinators are to
-        be asked for.
+        """AlterShareGroupOffsets 0, its first step: begin to set where an empty group begins.
 
-        There may be no such group yet.
+        There may be no such group yet. When the result is committed, ask the share coordinators and
+        call `StatesToMake.made`. An error is in the response.
         """
         try:
             group = self._empty_group(group_id, may_be_new=True)
@@ -76,8 +87,11 @@ class ShareOffsets:
     # -- delete
 
     def delete(self, group_id: str, topics: Mapping[UUID, str]) -> Result[Begun]:
-        """Begin to delete the states of topics of an empty group: those that share coordinators are to
-        be asked for. Of the other topics there is nothing to delete."""
+        """DeleteShareGroupOffsets 0, its first step: begin to delete states of an empty group.
+
+        `topics` exist; those without a state are left out of the response. When the result is
+        committed, ask the share coordinators and call `deleted`.
+        """
         try:
             group = self._empty_group(group_id)
         except KafkaError as error:
@@ -120,8 +134,10 @@ class ShareOffsets:
         return result
 
     def delete_all(self, group_id: str) -> Result[Begun]:
-        """Begin to delete all states of a group that is to be deleted: those that share coordinators are
-        to be asked for."""
+        """Begin to delete all states of a group, before the group itself is deleted.
+
+        When the result is committed, ask the share coordinators.
+        """
         try:
             group = self._empty_group(group_id)
         except KafkaError as error:
@@ -149,7 +165,7 @@ class ShareOffsets:
     # -- topics that go
 
     def forget_topics(self, topic_ids: Collection[UUID]) -> Pieces:
-        """Topics were deleted, and with them the states that share coordinators had of them."""
+        """Topics were deleted, and with them the states that share coordinators had of them. In pieces."""
         return self._forget(lambda topic_id: topic_id in topic_ids)
 
     def forget_missing_topics(self) -> Pieces:

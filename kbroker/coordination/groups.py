@@ -138,7 +138,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
     def store(self, shard: GroupShard, result: Result[Any]) -> Result[Any]:
         result = super().store(shard, result)
         if self.serves(shard):  # or else it is being loaded, and they are taken afterwards
-            for states in shard.coordinator.take_states_to_make():
+            for states in shard.coordinator.share_states.take():
                 self.share_maker.make(shard, states)
         return result
 
@@ -203,7 +203,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
             for shard in self.shards():
                 coordinator = shard.coordinator
                 self._begin([self.sweep(shard, coordinator.forget_topics(names))])
-                self._begin([self.sweep(shard, coordinator.forget_shared_topics(gone))])
+                self._begin([self.sweep(shard, coordinator.share_offsets.forget_topics(gone))])
 
     def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
         """Topics may have been deleted while no node had the coordinator."""

@@ -96,7 +96,7 @@ class ShareMaker:
             for partitions, well in ((made, True), (not_made, False)):
                 if partitions and self._groups.serves(shard):
                     coordinator = shard.coordinator
-                    result = coordinator.states_made(states.group_id, partitions, well=well)
+                    result = coordinator.share_states.made(states.group_id, partitions, well=well)
                     self._groups.run(shard, result)
         for share, error in islice(failed.items(), 1):
             text = f"states were not made, as that of {share.name}: {error}"

@@ -298,7 +298,7 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
 async def _delete_share_states(groups: GroupService, shard: GroupShard, group_id: str) -> ErrorCode:
     """Have share coordinators forget a share group that is to be deleted; why that is not done."""
     outcome: Begun | ShardPending | None = groups.run(
-        shard, shard.coordinator.delete_share_states(group_id)
+        shard, shard.coordinator.share_offsets.delete_all(group_id)
     )
     begun = await outcome_of(outcome)
     if begun is None or begun.error_code:

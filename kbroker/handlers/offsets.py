@@ -94,7 +94,7 @@ def _commit(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer:
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return commit_refused(request, error.code)
-    return groups.run(shard, shard.coordinator.commit_offsets(request, groups.now(), ctx.version))
+    return groups.run(shard, shard.coordinator.offsets.commit(request, groups.now(), ctx.version))
 
 
 async def _commit_in_steps(
@@ -242,7 +242,7 @@ def _commit_in_transaction(
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return transaction_refused(request, error.code)
-    result = shard.coordinator.commit_transactional_offsets(request, groups.now(), refusal)
+    result = shard.coordinator.offsets.commit_in_transaction(request, groups.now(), refusal)
     return groups.run(shard, result)
 
 
@@ -295,7 +295,7 @@ class _FetchedOffsets:
             self._ctx.require_group(AclOperation.DESCRIBE, group.group_id)
             denied = yield from self._leave_out_denied(group)
             shard = groups.shard(group.group_id)
-            found = yield from shard.coordinator.fetch_offsets(
+            found = yield from shard.coordinator.offsets.fetch(
                 group, version, require_stable=self._request.require_stable
             )
             if not groups.serves(shard):
@@ -432,7 +432,7 @@ def _delete(
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    return groups.run(shard, shard.coordinator.delete_offsets(request))
+    return groups.run(shard, shard.coordinator.offsets.delete(request))
 
 
 async def _delete_long(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:

@@ -90,7 +90,7 @@ async def _describe(
 async def _describe_all(ctx: Context, group_id: str) -> list[Topic]:
     groups = ctx.node.groups
     shard = groups.shard(group_id)
-    found = shard.coordinator.shared_partitions(group_id)
+    found = shard.coordinator.share_offsets.partitions(group_id)
     if not await outcome_of(groups.release(shard, True)):
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     by_id = ctx.node.cluster.topics_by_id
@@ -217,7 +217,7 @@ async def alter_share_group_offsets(
         shard = groups.shard(group_id)
     except KafkaError as error:
         return cls(error_code=error.code, error_message=error.message)
-    result = shard.coordinator.alter_share_offsets(group_id, asked.topics, groups.now())
+    result = shard.coordinator.share_offsets.alter(group_id, asked.topics, groups.now())
     outcome: Begun | ShardPending | None = groups.run(shard, result)
     begun = await outcome_of(outcome)
     if begun is None:
@@ -311,8 +311,8 @@ async def delete_share_group_offsets(
     except KafkaError as error:
         return cls(error_code=error.code, error_message=error.message)
     coordinator = shard.coordinator
-    has_states = coordinator.has_share_states(group_id)
-    result = coordinator.delete_share_offsets(group_id, topics)
+    has_states = coordinator.share_offsets.has_states(group_id)
+    result = coordinator.share_offsets.delete(group_id, topics)
     outcome: Begun | ShardPending | None = groups.run(shard, result)
     begun = await outcome_of(outcome)
     if begun is None:
@@ -373,7 +373,7 @@ async def _delete(
     if not groups.serves(shard):
         return ErrorCode.NOT_COORDINATOR
     done = [topic_id for topic_id in partitions if topic_id not in failed]
-    ended = shard.coordinator.share_offsets_deleted(group_id, done)
+    ended = shard.coordinator.share_offsets.deleted(group_id, done)
     outcome: ErrorCode | ShardPending | None = groups.run(shard, ended)
     code = await outcome_of(outcome)
     if code is None or code:

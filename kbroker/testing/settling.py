@@ -75,7 +75,9 @@ def _unrest_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str 
 def _shared_unrest(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
     """What a share group with members has not done with; None when nothing is left."""
     topics = broker.running().cluster.topics_by_id
-    for share in coordinator.shared_partitions(name) if coordinator.view(name).members else ():
+    for share in (
+        coordinator.share_offsets.partitions(name) if coordinator.view(name).members else ()
+    ):
         state = _share_state(broker, share)
         topic = topics.get(share.topic_id)
         if state is None or topic is None or state.start_offset < 0:

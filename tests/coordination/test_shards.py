@@ -171,7 +171,7 @@ async def test_a_coordinator_of_before_writes_nothing(
     shard = groups.shard("g")
     replica = broker.node.partitions.named_replica(OFFSETS_TOPIC, shard.replica.index)
     replica.become_follower(replica.partition)
-    result = shard.coordinator.commit_offsets(commit_request(7), groups.now(), 7)
+    result = shard.coordinator.offsets.commit(commit_request(7), groups.now(), 7)
     answer: Any = groups.run(shard, result)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert shard.replica.log.log_end_offset == 0

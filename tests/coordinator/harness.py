@@ -353,7 +353,7 @@ class Harness:
         for piece in result.work or ():
             if piece is not None:
                 self.settle(piece)
-        self.to_make += self.coordinator.take_states_to_make()
+        self.to_make += self.coordinator.share_states.take()
         if not self.hold:
             self.commit_log()
 
@@ -527,7 +527,9 @@ class Harness:
         """Share coordinators answer all that they are asked for; returns what that was."""
         asked, self.to_make = self.to_make, []
         for each in asked:
-            self.settle(self.coordinator.states_made(each.group_id, each.partitions, well=well))
+            self.settle(
+                self.coordinator.share_states.made(each.group_id, each.partitions, well=well)
+            )
         return asked
 
     def create_topic(self, name: str, partitions: int) -> None:
@@ -678,7 +680,7 @@ class Harness:
         request = self.commit_request(offsets, member_id, generation, version=version, **fields)
         call: Call[OffsetCommitResponse] = Call(version)
         request = travel(request, version)
-        self.settle(self.coordinator.commit_offsets(request, self.now, version), call)
+        self.settle(self.coordinator.offsets.commit(request, self.now, version), call)
         return [row.error_code for topic in call.response.topics for row in topic.partitions]
 
     def commit_in_transaction(
@@ -719,7 +721,7 @@ class Harness:
         request.topics = list(topics.values())
         request = travel(request, version)
         call: Call[TxnOffsetCommitResponse] = Call(version)
-        result = self.coordinator.commit_transactional_offsets(request, self.now, refusal)
+        result = self.coordinator.offsets.commit_in_transaction(request, self.now, refusal)
         self.settle(result, call)
         return [row.error_code for topic in call.response.topics for row in topic.partitions]
 
@@ -735,7 +737,7 @@ class Harness:
         row = OffsetFetchRequest.Group(
             group_id=group, topics=None, member_id=member_id, member_epoch=epoch
         )
-        return done(self.coordinator.fetch_offsets(row, 9)).error_code
+        return done(self.coordinator.offsets.fetch(row, 9)).error_code
 
     def fetch_response(
         self,
@@ -763,7 +765,7 @@ class Harness:
         request = travel(request, version)
         rows = [
             done(
-                self.coordinator.fetch_offsets(row, version, require_stable=request.require_stable)
+                self.coordinator.offsets.fetch(row, version, require_stable=request.require_stable)
             )
             for row in groups_to_fetch(request, version)
         ]
@@ -805,7 +807,7 @@ class Harness:
             ],
         )
         call: Call[OffsetDeleteResponse] = Call(0)
-        self.settle(self.coordinator.delete_offsets(travel(request, 0)), call)
+        self.settle(self.coordinator.offsets.delete(travel(request, 0)), call)
         return call.response
 
     def delete_groups(self, *group_ids: str) -> dict[str, int]:

@@ -125,7 +125,7 @@ class RandomRequests:
             leader_epoch=self._number(32),
             commit_timestamp=self._number(64),
         )
-        return h.coordinator.commit_offsets(travel(request, version), h.now, version)
+        return h.coordinator.offsets.commit(travel(request, version), h.now, version)
 
     def _delete_offsets(self, h: Harness, version: int) -> Result[Any]:
         def topic() -> OffsetDeleteRequest.Topic:
@@ -133,7 +133,7 @@ class RandomRequests:
 
         partition = OffsetDeleteRequest.Partition(partition_index=self._number(32))
         request = OffsetDeleteRequest(group_id=self._text(), topics=self._several(topic))
-        return h.coordinator.delete_offsets(request)
+        return h.coordinator.offsets.delete(request)
 
     # Fields
 

@@ -164,7 +164,7 @@ class ShareSimulation:
             self.h.create_topic(name, self.rng.randint(1, 6))
         elif self.rng.random() < 0.3:
             self.h.delete_topic(name)
-            self.h.forget(self.h.coordinator.forget_shared_topics([known[0]]))
+            self.h.forget(self.h.coordinator.share_offsets.forget_topics([known[0]]))
             # What could not be written down is looked for when the shard is loaded.
             self.h.forget(self.h.coordinator.forget_missing_topics())
         else:
@@ -192,16 +192,16 @@ class ShareSimulation:
         coordinator = self.h.coordinator
         if self.rng.random() < 0.5:
             topics = {known[0]: SharedTopic(name, frozenset({0}))}
-            result = coordinator.alter_share_offsets("g", topics, self.h.now)
+            result = coordinator.share_offsets.alter("g", topics, self.h.now)
             self.h.settle(result)
             if self.rng.random() < 0.8:
                 partitions = begun(result).partitions
-                self.h.settle(coordinator.states_made("g", partitions, well=True))
+                self.h.settle(coordinator.share_states.made("g", partitions, well=True))
         else:
-            result = coordinator.delete_share_offsets("g", {known[0]: name})
+            result = coordinator.share_offsets.delete("g", {known[0]: name})
             self.h.settle(result)
             if self.rng.random() < 0.8:
-                self.h.settle(coordinator.share_offsets_deleted("g", [known[0]]))
+                self.h.settle(coordinator.share_offsets.deleted("g", [known[0]]))
         self.work["refused" if begun(result).error_code else "operated"] += 1
 
     def restart(self) -> None:

@@ -207,8 +207,8 @@ def test_topics_that_come_grow_and_go_are_noticed() -> None:
     topic_id = h.topics.id_of("later")
     assert topic_id is not None
     h.delete_topic("later")
-    h.forget(h.coordinator.forget_shared_topics([topic_id]))
-    assert list(h.coordinator.shared_partitions("g")) == []
+    h.forget(h.coordinator.share_offsets.forget_topics([topic_id]))
+    assert list(h.coordinator.share_offsets.partitions("g")) == []
     assert given(h, h.share_beat("a", 6)) == {}
 
 
@@ -216,9 +216,9 @@ def test_topics_that_went_while_nobody_had_the_group_are_forgotten() -> None:
     h = begun()
     del h.topics.topics["orders"]
     h = h.restarted()
-    assert len(list(h.coordinator.shared_partitions("g"))) == 4
+    assert len(list(h.coordinator.share_offsets.partitions("g"))) == 4
     h.forget(h.coordinator.forget_missing_topics())
-    assert list(h.coordinator.shared_partitions("g")) == []
+    assert list(h.coordinator.share_offsets.partitions("g")) == []
 
 
 def test_a_large_topic_has_its_states_made_in_parts() -> None:
@@ -271,8 +271,8 @@ def test_an_answer_about_what_nobody_waits_for_changes_nothing() -> None:
     h = begun()
     before = list(h.log)
     topic_id = h.topics.id_of("audit") or UUID(int=0)
-    h.settle(h.coordinator.states_made("g", {topic_id: {0}}, well=True))
-    h.settle(h.coordinator.states_made("nothing", {topic_id: {0}}, well=True))
+    h.settle(h.coordinator.share_states.made("g", {topic_id: {0}}, well=True))
+    h.settle(h.coordinator.share_states.made("nothing", {topic_id: {0}}, well=True))
     assert h.log == before
 
 
@@ -299,11 +299,11 @@ def topic_of(h: Harness, *partitions: int) -> dict[UUID, SharedTopic]:
 
 def test_where_an_empty_group_begins_can_be_set_before_there_is_one() -> None:
     h = harness()
-    result = h.coordinator.alter_share_offsets("g", topic_of(h, 1), h.now)
+    result = h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now)
     h.settle(result)
     assert begun_by(result).epoch == 1
-    h.settle(h.coordinator.states_made("g", begun_by(result).partitions, well=True))
-    assert [share.partition for share in h.coordinator.shared_partitions("g")] == [1]
+    h.settle(h.coordinator.share_states.made("g", begun_by(result).partitions, well=True))
+    assert [share.partition for share in h.coordinator.share_offsets.partitions("g")] == [1]
     assert h.describe_share().group_state == "Empty"
     h.share_beat("a", 0)
     assert asked(h) == {"orders": [0, 2, 3]}
@@ -312,9 +312,9 @@ def test_where_an_empty_group_begins_can_be_set_before_there_is_one() -> None:
 def test_nothing_is_altered_of_a_group_with_members() -> None:
     h = begun()
     for result in (
-        h.coordinator.alter_share_offsets("g", topic_of(h, 1), h.now),
-        h.coordinator.delete_share_offsets("g", {}),
-        h.coordinator.delete_share_states("g"),
+        h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now),
+        h.coordinator.share_offsets.delete("g", {}),
+        h.coordinator.share_offsets.delete_all("g"),
     ):
         assert begun_by(result).error_code == ErrorCode.NON_EMPTY_GROUP
         assert not result.records
@@ -324,20 +324,20 @@ def test_nothing_is_altered_of_a_group_with_members() -> None:
 def test_a_group_forgets_a_topic() -> None:
     h = empty_group()
     (topic_id,) = topic_of(h)
-    result = h.coordinator.delete_share_offsets("g", {topic_id: "orders"})
+    result = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
     h.settle(result)
     assert begun_by(result).partitions == {topic_id: {0, 1, 2, 3}}
-    assert list(h.coordinator.shared_partitions("g")) == []
-    again = h.coordinator.delete_share_offsets("g", {topic_id: "orders"})
+    assert list(h.coordinator.share_offsets.partitions("g")) == []
+    again = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
     assert begun_by(again).partitions == {topic_id: {0, 1, 2, 3}}, "it is not known to be done"
-    h.settle(h.coordinator.share_offsets_deleted("g", [topic_id]))
-    last = h.coordinator.delete_share_offsets("g", {topic_id: "orders"})
+    h.settle(h.coordinator.share_offsets.deleted("g", [topic_id]))
+    last = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
     assert not begun_by(last).partitions
 
 
 def test_a_group_goes_with_its_states() -> None:
     h = empty_group()
-    result = h.coordinator.delete_share_states("g")
+    result = h.coordinator.share_offsets.delete_all("g")
     h.settle(result)
     assert {*begun_by(result).partitions} == {*topic_of(h)}
     assert h.delete_groups("g") == {"g": 0}

@@ -30,8 +30,9 @@ from kbroker.protocol.records import BatchHeader, Record, read_marker
 
 from . import group_settings
 from .causes import cause_of, reason_of, rebalance_ended_by
+from .loading import Load
 from .partition_writer import PartitionWriter
-from .shards import Load, Shard
+from .shard import Shard
 from .share_maker import ShareMaker
 from .share_persister import SharePersister
 from .sweeping import SweepingShards

@@ -17,10 +17,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -28,97 +27,34 @@ from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.coordinator import Answer, MemoryLimit, Now, Parked, Pieces, Result, hash_partition
-from kbroker.coordinator.common.record import CoordinatorRecord, CoordinatorRecordSerde
+from kbroker.coordinator.common.record import CoordinatorRecord
 from kbroker.coordinator.common.shapes import refused
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.primitives import DecodeError, EncodeError
-from kbroker.protocol.record_stream import OversizedRecord, stream_records
+from kbroker.protocol.primitives import EncodeError
 from kbroker.protocol.records import (
     BatchHeader,
     Record,
     encode_batch,
-    iter_headers,
     read_header,
 )
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
-from kbroker.runtime.slices import Slices, Wanted
-from kbroker.storage.cached import Reading
+from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
 
-from .partition_writer import LeaderLog, LeaderReplica, PartitionWriter
+from .deadlines import Deadlines
+from .loading import RECORDS_AT_ONCE, Load, Loads
+from .partition_writer import LeaderLog, PartitionWriter
+from .shard import C, Coordinator, Shard
 
 logger = logging.getLogger(__name__)
 
 MEMORY_PARTITIONS = 1
 """Partitions of an internal topic when all is in memory."""
-LOAD_BYTES = 1 << 16
-"""How much of a log is read at once when a coordinator is loaded."""
-RECORDS_PER_STEP = 10
-RECORDS_AT_ONCE = 100
-"""So many are replayed while others wait: some milliseconds of it."""
-TURNS_AT_START = 100
-"""So often that many, before a node serves; what is left then goes on behind."""
-REST = 1
-"""While coordinators are loaded, others have as much of the event loop as that."""
-
 NO_NEWS = logging.DEBUG
 """Level of what has been said before."""
 
-Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record | OversizedRecord | None]]]
-
-
-class Coordinator(Protocol):
-    """What is common to the coordinators; see `kbroker.coordinator`."""
-
-    @property
-    def serde(self) -> CoordinatorRecordSerde: ...
-
-    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None: ...
-
-    def on_loaded(self, now: Now) -> Iterator[Result[None]]: ...
-
-    def on_unloaded(self) -> list[Answer]: ...
-
-    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]: ...
-
-    def next_deadline(self) -> int | None: ...
-
-    def due(self, now: Now) -> Iterator[Result[None]]: ...
-
-    def expire(self, now: Now) -> Pieces: ...
-
-
-C = TypeVar("C", bound=Coordinator)
 R = TypeVar("R")
-
-
-@dataclass(slots=True, eq=False)
-class Shard(Generic[C]):
-    """One coordinator and the partition that keeps its state."""
-
-    replica: LeaderReplica
-    coordinator: C
-
-
-@dataclass(slots=True, eq=False)
-class Load(Generic[C]):
-    """A coordinator that is being rebuilt: each of `steps` replays a few records, and counts them.
-
-    `wanted` is what has to be awaited before it goes on. `missed_topics` says that topics were
-    deleted meanwhile.
-    """
-
-    shard: Shard[C]
-    steps: Iterator[int | Wanted]
-    wanted: Wanted = None
-    waits_for_commit: bool = False
-    missed_topics: bool = False
-
-    @property
-    def bytes(self) -> int:
-        """How much there is to replay."""
-        return self.shard.replica.log.segments.size
 
 
 class ShardPending(Pending[Any]):
@@ -160,10 +96,15 @@ class Shards(ABC, Generic[C]):
         self._retired = False
         self.topic = topic
         self._shards: dict[int, Shard[C]] = {}
-        self._loads: dict[int, Load[C]] = {}
-        self._more_loads = trio.Event()
-        self._armed_ms: float = math.inf
-        self._rearm = trio.Event()
+        self._loads = Loads(
+            context,
+            partitions,
+            replay=self._load_records,
+            begin=self._begin_serving,
+            serve=self._serve,
+            report=self._cannot_load,
+        )
+        self.deadlines = Deadlines(context.clock, self.shards, self.run_all)
 
     @abstractmethod
     def _new_topic(self) -> NewTopic:
@@ -268,7 +209,7 @@ class Shards(ABC, Generic[C]):
 
     def known_shards(self) -> list[Shard[C]]:
         """As `shards`, with those that are being rebuilt."""
-        return [*self._shards.values(), *(load.shard for load in self._loads.values())]
+        return [*self._shards.values(), *(load.shard for load in self._loads)]
 
     def serves(self, shard: Shard[C]) -> bool:
         """Whether a coordinator is still the one of its partition."""
@@ -296,15 +237,15 @@ class Shards(ABC, Generic[C]):
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Follow the leaders of the internal topic; the replicas of this node have done so."""
-        for load in self._loads.values():
-            load.missed_topics = load.missed_topics or bool(event.deleted)
+        if event.deleted:
+            self._loads.note_deleted_topics()
         if any(topic.name == self.topic for topic in (*event.deleted, *event.changed)):
             self.settle()
 
     def settle(self) -> None:
         """Have a coordinator for each partition that this node leads, and for no other one."""
         topic = self._context.cluster.topics.get(self.topic)
-        for shard in (*self._shards.values(), *(load.shard for load in self._loads.values())):
+        for shard in self.known_shards():
             if topic is None or shard.replica.topic.id != topic.id or not _is_led(shard):
                 self._lose(shard)
         if topic is None or self._retired:
@@ -314,7 +255,7 @@ class Shards(ABC, Generic[C]):
                 self._begin_if_led(topic, index)
 
     def _begin_if_led(self, topic: Topic, index: int) -> None:
-        is_known = index in self._shards or index in self._loads
+        is_known = index in self._shards or self._loads.get(index) is not None
         if is_known or not self._partitions.leads(topic.partitions[index]):
             return
         try:
@@ -336,125 +277,47 @@ class Shards(ABC, Generic[C]):
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
         shard = Shard(replica, self._new_coordinator(index))
-        load = self._loads[index] = Load(shard, self._steps(shard))
-        end_offset = replica.log.log_end_offset
         # What is in the log of the only replica is not taken back.
-        if replica.log.high_watermark < end_offset and len(topic.partitions[index].isr) > 1:
-            load.waits_for_commit = True
-            replica.commits.add(end_offset, partial(self._may_go_on, load))
-        self._more_loads.set()
-        return load
-
-    def _may_go_on(self, load: Load[C], committed: bool) -> None:
-        """What the log held when leadership came is committed, or leadership is gone again."""
-        load.waits_for_commit = False
-        if not committed:
-            self._lose(load.shard)
-        self._more_loads.set()
+        return self._loads.add(shard, is_replicated=len(topic.partitions[index].isr) > 1)
 
     def _load_now(self, topic: Topic, index: int) -> Shard[C]:
         """Return a coordinator that can be rebuilt at once, as small ones can. Raises KafkaError."""
         load = self._loads.get(index) or self._begin_load(topic, index)
-        if load.waits_for_commit or not self._replay_some(load, RECORDS_AT_ONCE):
+        if not self._loads.finish_now(load):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return load.shard
 
-    def _steps(self, shard: Shard[C]) -> Iterator[int | Wanted]:
-        """Replay the log of a coordinator until nothing is left of it, and let it begin; yields after
-        a few records, how many those were, and what has to be awaited before it goes on."""
-        log = shard.replica.log
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            read = partial(_stored_batches, log, offset)
-            offset, batches = yield from self._context.disk_reads.in_pieces(read)
-            for header, records in batches:
-                for some in _in_steps(records):
-                    yield from self._load_records(shard.coordinator, header, some)
-                    yield max(len(some), 1)
+    def _begin_serving(self, shard: Shard[C]) -> Iterator[int]:
+        """Let a coordinator begin whose log is replayed; yields the cost of each piece."""
         counts = 0  # the first piece does not: small coordinators are there at once
         for result in shard.coordinator.on_loaded(self.now()):
             self.run(shard, result)
             yield counts
             counts = RECORDS_AT_ONCE
 
-    def _replay_some(self, load: Load[C], records: int) -> bool:
-        """Go on with a load for about so many records; whether that was all.
-
-        Raises KafkaError NOT_COORDINATOR when the log cannot be read.
-        """
-        shard = load.shard
-        index = shard.replica.index
-        try:
-            with self._partitions.storage_errors_reported(shard.replica):
-                while records > 0 and load.wanted is None:
-                    step = next(load.steps)
-                    if isinstance(step, int):
-                        records -= step
-                    else:
-                        load.wanted = step
-        except StopIteration:
-            del self._loads[index]
-            self._shards[index] = shard
-            self.store(shard, Result())  # which was put off until it serves
-            self._on_loaded(load)
-            return True
-        except (KafkaError, DecodeError) as error:
-            self._drop_load(index)
-            self._cannot_load(index, error)
-            message = error.message if isinstance(error, KafkaError) else str(error)
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
-        return False
-
-    def _on_loaded(self, load: Load[C]) -> None:
-        """A coordinator begins to serve."""
+    def _serve(self, load: Load[C]) -> None:
+        """A coordinator is rebuilt."""
+        shard = self._shards[load.shard.replica.index] = load.shard
+        self.store(shard, Result())  # which was put off until it serves
+        self._on_loaded(load)
 
     async def load(self) -> None:
         """Rebuild the coordinators from their partitions, the smallest first, for a moment.
 
-        What is left is rebuilt by `run_loads`. Where a partition is damaged, the others serve.
+        What is left is rebuilt by `work`.
         """
         self.settle()
-        turns = TURNS_AT_START
-        for load in sorted(self._loads.values(), key=lambda load: load.bytes):
-            while turns and self._is_ready(load):
-                await self._try_to_go_on(load, RECORDS_AT_ONCE)
-                turns -= 1
-                await trio.lowlevel.checkpoint()  # clients of other nodes get their turn
+        await self._loads.run_some()
 
-    async def _finish_loads(self) -> None:
-        """Rebuild one coordinator after the other, beside clients of the others."""
-        slices = Slices(rest=REST)
-        while load := next(filter(self._is_ready, self._loads.values()), None):
-            while self._is_ready(load):
-                await self._try_to_go_on(load, RECORDS_PER_STEP)
-                await slices.pause()
-
-    def _is_ready(self, load: Load[C]) -> bool:
-        """Whether a load can go on: it is not done, its leadership holds and its log is committed."""
-        return self._loads.get(load.shard.replica.index) is load and not load.waits_for_commit
-
-    async def _try_to_go_on(self, load: Load[C], records: int) -> None:
-        if load.wanted is not None:
-            await load.wanted()
-            load.wanted = None
-            if not self._is_ready(load):  # leadership may have gone meanwhile
-                return
-        with suppress(KafkaError):  # the reason is logged
-            self._replay_some(load, records)
+    def _on_loaded(self, load: Load[C]) -> None:
+        """A coordinator begins to serve."""
 
     async def work(self) -> None:
         """Load, act on time-outs and expire, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.run_loads)
-            nursery.start_soon(self.run_timers)
+            nursery.start_soon(self._loads.run)
+            nursery.start_soon(self.deadlines.run)
             nursery.start_soon(self.expire_regularly)
-
-    async def run_loads(self) -> None:
-        """Rebuild the coordinators of partitions that this node begins to lead, until cancelled."""
-        while True:
-            self._more_loads = trio.Event()  # first, so that what comes meanwhile is not missed
-            await self._finish_loads()
-            await self._more_loads.wait()
 
     # -- work over all that coordinators have
 
@@ -495,7 +358,7 @@ class Shards(ABC, Generic[C]):
             self._note(event)
         if result.work is not None:
             self._do_beside(shard, result.work)
-        self._arm(shard)
+        self.deadlines.arm(shard)
         self._context.changes.happened()
         return result
 
@@ -612,21 +475,14 @@ class Shards(ABC, Generic[C]):
     def _lose(self, shard: Shard[C]) -> None:
         """The partition cannot be written any more: its coordinator's state is ahead of the log."""
         index = shard.replica.index
-        load = self._loads.get(index)
-        if load is not None and load.shard is shard:
-            self._drop_load(index)
+        self._loads.drop(shard)
         if self._shards.get(index) is shard:
             del self._shards[index]
             give(shard.coordinator.on_unloaded())
 
-    def _drop_load(self, index: int) -> None:
-        """Give up a load; nobody is parked in its coordinator yet."""
-        self._loads.pop(index).shard.coordinator.on_unloaded()
-
     def stop(self) -> None:
         """Tell everyone who is parked that the coordinator goes."""
-        for index in tuple(self._loads):
-            self._drop_load(index)
+        self._loads.drop_all()
         for shard in self.shards():
             self._lose(shard)
 
@@ -641,33 +497,6 @@ class Shards(ABC, Generic[C]):
 
     # -- time
 
-    def _arm(self, shard: Shard[C]) -> None:
-        deadline = shard.coordinator.next_deadline()
-        if deadline is not None and deadline < self._armed_ms:
-            self._rearm.set()
-
-    async def run_timers(self) -> None:
-        """Let coordinators act on their time-outs, until cancelled."""
-        while True:
-            self._rearm = trio.Event()
-            self.run_due()
-            deadline = self.next_deadline()
-            self._armed_ms = math.inf if deadline is None else deadline
-            wait_seconds = max(self._armed_ms - self._context.clock.coordinator_ms(), 0) / 1000
-            with trio.move_on_after(wait_seconds):
-                await self._rearm.wait()
-
-    def next_deadline(self) -> int | None:
-        """When the next time-out comes, in coordinator time; None when nothing waits for one."""
-        deadlines = [shard.coordinator.next_deadline() for shard in self._shards.values()]
-        return min((each for each in deadlines if each is not None), default=None)
-
-    def run_due(self) -> None:
-        """Act on the time-outs that have come."""
-        now = self.now()
-        for shard in self.shards():
-            self.run_all(shard, shard.coordinator.due(now))
-
     async def expire_regularly(self) -> None:
         """Forget what has outlived its retention, until cancelled."""
         while True:
@@ -680,11 +509,6 @@ class Shards(ABC, Generic[C]):
         for shard in self.shards():
             for _ in self.sweep(shard, shard.coordinator.expire(self.now())):
                 await slices.pause()
-
-    def clock_moved(self) -> None:
-        """The coordinator clock jumped: act on what is due now, and wait for what is next."""
-        self.run_due()
-        self._rearm.set()
 
 
 def _is_led(shard: Shard[Any]) -> bool:
@@ -739,29 +563,3 @@ def _batches_of(
     middle = len(records) // 2
     for half in (records[:middle], records[middle:]):
         yield from _batches_of(half, encode, bytes_max)
-
-
-def _stored_batches(log: LeaderLog, offset: int, reading: Reading) -> tuple[int, Batches]:
-    """The batches of a log from `offset` on, as many as are replayed at once, and what is next."""
-    found = reading(log.read, offset, LOAD_BYTES, limit=log.log_end_offset)
-    if not found.size:
-        return log.log_end_offset, iter(())
-    data = found.records if isinstance(found.records, bytes) else reading(found.records.read)
-    batches = memoryview(data)
-    return found.next_offset, (
-        (header, stream_records(batches[position : position + header.size], header))
-        for position, header in iter_headers(batches)
-    )
-
-
-def _in_steps(records: Iterator[Record | OversizedRecord | None]) -> Iterator[list[Record]]:
-    """The records of a batch, at most `RECORDS_PER_STEP` at a time; none after a step without any."""
-    some: list[Record] = []
-    for record in records:
-        if isinstance(record, Record):
-            some.append(record)
-        if record is None or len(some) == RECORDS_PER_STEP:
-            yield some
-            some = []
-    if some:
-        yield some

@@ -19,7 +19,8 @@ from kbroker.protocol.messages.share_state import (
 )
 from kbroker.protocol.share_state_log import SharePartition
 
-from .shards import Shard, Shards, outcome_of
+from .shard import Shard
+from .shards import Shards, outcome_of
 from .share_persister import SharePersister
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,10 @@ from kbroker.protocol.share_state_log import SharePartition
 from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
 
+from .loading import Load
 from .partition_writer import LeaderReplica, PartitionWriter
-from .shards import Load, Shard, ShardPending, outcome_of
+from .shard import Shard
+from .shards import ShardPending, outcome_of
 from .sweeping import SweepingShards
 from .topics import ClusterTopics
 

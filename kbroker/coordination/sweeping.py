@@ -11,8 +11,10 @@ from kbroker.cluster.node_context import NodeContext
 from kbroker.coordinator import Pieces
 from kbroker.runtime.slices import Slices, Turn
 
+from .loading import RECORDS_AT_ONCE, REST
 from .partition_writer import PartitionWriter
-from .shards import RECORDS_AT_ONCE, REST, C, Shard, Shards
+from .shard import C, Shard
+from .shards import Shards
 
 
 class SweepingShards(Shards[C]):

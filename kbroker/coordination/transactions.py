@@ -41,7 +41,8 @@ from kbroker.runtime.slices import Turn
 from .admission import Writer, ask_coordinator
 from .markers import DueMarker, MarkerSender, TransactionEnd
 from .partition_writer import LeaderReplica, PartitionWriter
-from .shards import Shard, ShardPending, Shards, outcome_of
+from .shard import Shard
+from .shards import ShardPending, Shards, outcome_of
 
 logger = logging.getLogger(__name__)
 

@@ -208,7 +208,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
             if keep_members:
                 node.groups.renew_sessions()
             for coordinators in node.coordinators:
-                coordinators.clock_moved()
+                coordinators.deadlines.clock_moved()
             node.share.partitions.clock_moved()
         await complete_ends(nodes)
 
@@ -217,7 +217,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         for node in self.broker.running_nodes:
             if keep_members:
                 node.groups.renew_sessions()
-            deadlines += [coordinators.next_deadline() for coordinators in node.coordinators]
+            deadlines += [coordinators.deadlines.next() for coordinators in node.coordinators]
         return min((each for each in deadlines if each is not None), default=None)
 
     # -- snapshots

@@ -108,7 +108,7 @@ class StateVerbs:
         self.did(f"expired member {member}", group=group)
         for member_id in meant:
             shard.coordinator.end_session(group, member_id, groups.now())
-        groups.run_due()
+        groups.deadlines.run_due()
         left = {member.id for member in shard.coordinator.view(group).members}
         return [member_id for member_id in meant if member_id not in left]
 
@@ -213,7 +213,7 @@ class StateVerbs:
         service = coordinator_of_transactions(self.broker, transactional_id).transactions
         self.did("let it last too long", transactional_id=transactional_id)
         shard.coordinator.end_timeout(transactional_id, service.now())
-        service.run_due()
+        service.deadlines.run_due()
         await complete_ends(self._nodes)
 
     async def offset_out_of_range(self, topic: str, partition: int = 0) -> int:

@@ -422,7 +422,7 @@ class World(NamedTuple):
 
     async def expire(self, milliseconds: int) -> None:
         self.clock.coordinator.add(milliseconds)
-        self.broker.node.groups.clock_moved()
+        self.broker.node.groups.deadlines.clock_moved()
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from kbroker.broker import Broker
 from kbroker.cluster import OFFSETS_TOPIC
 from kbroker.coordination.groups import GroupService, GroupShard
-from kbroker.coordination.shards import _stored_batches
+from kbroker.coordination.loading import _stored_batches
 from kbroker.coordinator import CoordinatorRecord, Result
 from kbroker.coordinator.common.records import offset_record
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
@@ -174,7 +174,7 @@ async def test_what_was_missed_before_a_load_goes_beside_clients(
     groups.run(shard_of(broker), result)
     groups.stop()
     groups.settle()
-    (load,) = groups._loads.values()
+    (load,) = groups._loads
     load.missed_topics = True
     with longest_step() as step:
         await until(lambda: not groups.is_loading)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.cluster import OFFSETS_TOPIC
-from kbroker.coordinator import hash_partition
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -21,21 +19,13 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRe
 
 from ..brokers import started
 from ..handlers.test_groups_coordinators import find
-from ..turns import TURN_SECONDS_MAX, longest_step
 from ..wire import (
-    Topic,
     Wire,
-    batch,
     connected,
     create_topic,
-    delete_topic,
-    metadata,
-    produce,
     request,
     until,
-    values_of,
 )
-from ..wire import fetch as fetch_records
 
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -176,109 +166,6 @@ async def test_a_coordinator_of_before_writes_nothing(
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert shard.replica.log.log_end_offset == 0
     assert "not stored" in caplog.text
-
-
-async def test_a_large_log_is_loaded_by_and_by(
-    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Others are served meanwhile, and so is the group when that is done."""
-    for offset in range(20):
-        assert await commit(wire, offset, partitions=200, metadata="x" * 50) == 0
-    broker.node.groups.stop()
-    assert (await fetch(wire)).error_code == LOADING
-    await until(lambda: not broker.node.groups.is_loading)
-    assert (await fetch(wire)).topics[0].partitions[0].committed_offset == 19
-
-
-@pytest.fixture
-def slow_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator is loaded when it is asked for, again and again, and hardly behind."""
-    monkeypatch.setattr("kbroker.coordination.shards.TURNS_AT_START", 1)
-    monkeypatch.setattr("kbroker.coordination.shards.RECORDS_AT_ONCE", 10)
-    monkeypatch.setattr("kbroker.coordination.shards.REST", 1e9)
-
-
-async def fill(folder: Path, commits: int = 20) -> None:
-    """Some thousand records for one coordinator, 200 a commit."""
-    async with (
-        started(folder, offsets_topic_num_partitions=1) as broker,
-        connected(broker.endpoint) as wire,
-    ):
-        for name in ("t", "u"):
-            await create_topic(wire, name, 200)
-        await find(wire, 4, "g")
-        for offset in range(commits):
-            assert await commit(wire, offset, partitions=200) == 0
-
-
-async def fetch_when_loaded(wire: Wire) -> Any:
-    """As a client does: it asks again until it is answered."""
-    while (answer := await fetch(wire)).error_code:
-        assert answer.error_code == LOADING
-    return answer
-
-
-@pytest.mark.usefixtures("slow_loads")
-async def test_a_node_serves_before_its_coordinators_are_loaded(tmp_path: Path) -> None:
-    await fill(tmp_path)
-    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert broker.node.is_loading
-        topic = Topic("u")
-        assert {each.name for each in (await metadata(wire)).topics} >= {"t", "u"}
-        assert (await produce(wire, topic, batch([b"v"]))).error_code == 0
-        assert values_of(await fetch_records(wire, topic)) == [b"v"]
-        assert await commit(wire, 20) == LOADING
-        listed = await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
-        assert (listed.error_code, listed.groups) == (LOADING, [])
-        answer = await fetch_when_loaded(wire)
-        assert not broker.node.is_loading
-        assert answer.topics[0].partitions[0].committed_offset == 19
-        assert await commit(wire, 20) == 0
-
-
-async def test_a_load_leaves_the_loop_to_others(tmp_path: Path) -> None:
-    await fill(tmp_path, commits=100)
-    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert broker.node.is_loading
-        with longest_step() as longest:
-            await fetch_when_loaded(wire)
-        assert longest.steps > 10
-        assert longest.seconds < TURN_SECONDS_MAX, str(longest)
-
-
-@pytest.mark.usefixtures("slow_loads")
-async def test_offsets_of_topics_that_are_deleted_during_a_load_go(tmp_path: Path) -> None:
-    await fill(tmp_path)
-    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        await delete_topic(wire, "t")
-        assert broker.node.is_loading
-        await fetch_when_loaded(wire)
-        everything = OffsetFetchRequest(group_id="g", topics=None)
-        assert (await wire.ask(ApiKey.OFFSET_FETCH, 5, everything)).topics == []
-
-
-async def test_small_coordinators_are_loaded_before_a_node_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = [f"group-{number}" for number in range(30)]
-    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        await create_topic(wire, "t", 200)
-        await find(wire, 4, "g")
-        for group in groups:
-            assert await commit(wire, 1, group=group) == 0
-        for offset in range(20):
-            assert await commit(wire, offset, partitions=200) == 0
-    monkeypatch.setattr("kbroker.coordination.shards.TURNS_AT_START", 50)
-    monkeypatch.setattr("kbroker.coordination.shards.RECORDS_AT_ONCE", 20)
-    monkeypatch.setattr("kbroker.coordination.shards.REST", 1e9)
-    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        service = broker.node.groups
-        large = hash_partition("g", 50)
-        assert [load.shard.replica.index for load in service._loads.values()] == [large]
-        assert (await fetch(wire)).error_code == LOADING
-        for group in groups:
-            if hash_partition(group, 50) != large:
-                assert await commit(wire, 2, group=group) == 0
 
 
 async def test_internal_topics_wait_for_all_nodes_of_the_first_start(

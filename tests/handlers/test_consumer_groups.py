@@ -135,11 +135,11 @@ async def test_settings_of_a_group_and_of_the_broker_hold_at_once() -> None:
         assert await set_config(wire, ResourceType.GROUP, "g", name, "50000") == 0
         await beat(wire, "a", 2)
         clock.coordinator.add(49_000)
-        broker.node.groups.clock_moved()
+        broker.node.groups.deadlines.clock_moved()
         (row,) = await describe(wire)
         assert [member.member_id for member in row.members] == ["a"]
         clock.coordinator.add(1_000)
-        broker.node.groups.clock_moved()
+        broker.node.groups.deadlines.clock_moved()
         (row,) = await describe(wire)
         assert row.group_state == "Empty"
 

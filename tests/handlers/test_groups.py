@@ -150,7 +150,7 @@ def standing_time(broker: Broker) -> Callable[[int], None]:
 
     def advance(milliseconds: int) -> None:
         clock.coordinator.add(milliseconds)
-        broker.node.groups.clock_moved()
+        broker.node.groups.deadlines.clock_moved()
 
     return advance
 

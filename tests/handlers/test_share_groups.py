@@ -168,10 +168,10 @@ async def test_settings_of_a_group_and_of_the_broker_hold_at_once() -> None:
         assert await set_config(wire, ResourceType.GROUP, "g", name, "50000") == 0
         answer = await beat(wire, "a", 0)
         clock.coordinator.add(49_000)
-        broker.node.groups.clock_moved()
+        broker.node.groups.deadlines.clock_moved()
         assert len((await describe(wire)).members) == 1
         clock.coordinator.add(1_000)
-        broker.node.groups.clock_moved()
+        broker.node.groups.deadlines.clock_moved()
         assert (await describe(wire)).group_state == "Empty"
         answer = await beat(wire, "a", answer.member_epoch)
         assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID

@@ -155,7 +155,7 @@ async def test_settings_of_streams_groups_hold_at_once() -> None:
         await find(wire)
         assert 5 in statuses(await streams_beat(wire, "a", 0)), "it waits for other members"
         clock.coordinator.add(3_000)
-        broker.node.groups.clock_moved()
+        broker.node.groups.deadlines.clock_moved()
         assert tasks(await streams_beat(wire, "a", 1)) == {"0": [0, 1]}
         name = "streams.heartbeat.interval.ms"
         assert await set_config(wire, ResourceType.GROUP, "g", name, "7000") == 0
@@ -168,10 +168,10 @@ async def test_settings_of_streams_groups_hold_at_once() -> None:
         assert (settings.standby_replicas, settings.session_timeout_ms) == (1, 50_000)
         await streams_beat(wire, "a", 2)
         clock.coordinator.add(49_000)
-        broker.node.groups.clock_moved()
+        broker.node.groups.deadlines.clock_moved()
         assert len((await describe_streams(wire))[0].members) == 1
         clock.coordinator.add(1_000)
-        broker.node.groups.clock_moved()
+        broker.node.groups.deadlines.clock_moved()
         assert (await describe_streams(wire))[0].group_state == "Empty"
 
 

@@ -1,0 +1,69 @@
+"""Time-outs of the coordinators of one type on one node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Generic
+
+import trio
+
+from kbroker.coordinator import Now, Result
+from kbroker.runtime.clock import Clock
+
+from .shard import C, Shard
+
+
+class Deadlines(Generic[C]):
+    """Waits for the time-outs of coordinators and lets them act.
+
+    Args:
+        clock: The clock of the node.
+        shards: Returns the coordinators that serve.
+        run: Runs the results of a coordinator, one after the other.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        shards: Callable[[], Collection[Shard[C]]],
+        run: Callable[[Shard[C], Iterator[Result[None]]], Any],
+    ) -> None:
+        self._clock = clock
+        self._shards = shards
+        self._run = run
+        self._armed_ms: float = math.inf
+        self._rearm = trio.Event()
+
+    def arm(self, shard: Shard[C]) -> None:
+        """Note the next time-out of a coordinator, which may have changed."""
+        deadline = shard.coordinator.next_deadline()
+        if deadline is not None and deadline < self._armed_ms:
+            self._rearm.set()
+
+    async def run(self) -> None:
+        """Let coordinators act on their time-outs, until cancelled."""
+        while True:
+            self._rearm = trio.Event()
+            self.run_due()
+            deadline = self.next()
+            self._armed_ms = math.inf if deadline is None else deadline
+            wait_seconds = max(self._armed_ms - self._clock.coordinator_ms(), 0) / 1000
+            with trio.move_on_after(wait_seconds):
+                await self._rearm.wait()
+
+    def next(self) -> int | None:
+        """Return the time of the next time-out, in coordinator time; None if there is none."""
+        deadlines = [shard.coordinator.next_deadline() for shard in self._shards()]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def run_due(self) -> None:
+        """Act on the time-outs that have come."""
+        now = Now(self._clock.log_ms(), self._clock.coordinator_ms())
+        for shard in self._shards():
+            self._run(shard, shard.coordinator.due(now))
+
+    def clock_moved(self) -> None:
+        """The coordinator clock jumped: act on what is due now, and wait for what is next."""
+        self.run_due()
+        self._rearm.set()

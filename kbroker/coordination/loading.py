@@ -1,0 +1,258 @@
+"""Rebuilding of coordinators from the logs of their partitions.
+
+A large log takes a while to replay. Its steps are short, so that clients of other coordinators are
+served between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeAlias
+
+import trio
+
+from kbroker.cluster.node_context import NodeContext
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.primitives import DecodeError
+from kbroker.protocol.record_stream import OversizedRecord, stream_records
+from kbroker.protocol.records import BatchHeader, Record, iter_headers
+from kbroker.runtime.slices import Slices, Wanted
+from kbroker.storage.cached import Reading
+
+from .partition_writer import LeaderLog, PartitionWriter
+from .shard import C, Shard
+
+LOAD_BYTES = 1 << 16
+"""How much of a log is read at once when a coordinator is loaded."""
+RECORDS_PER_STEP = 10
+RECORDS_AT_ONCE = 100
+"""So many are replayed while others wait: some milliseconds of it."""
+TURNS_AT_START = 100
+"""So often that many, before a node serves; what is left then goes on behind."""
+REST = 1
+"""While coordinators are loaded, others have as much of the event loop as that."""
+
+Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record | OversizedRecord | None]]]
+
+
+@dataclass(slots=True, eq=False)
+class Load(Generic[C]):
+    """A coordinator that is being rebuilt: each of `steps` replays a few records, and counts them.
+
+    `wanted` is what has to be awaited before it goes on. `missed_topics` says that topics were
+    deleted meanwhile.
+    """
+
+    shard: Shard[C]
+    steps: Iterator[int | Wanted]
+    wanted: Wanted = None
+    waits_for_commit: bool = False
+    missed_topics: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """How much there is to replay."""
+        return self.shard.replica.log.segments.size
+
+
+class Loads(Generic[C]):
+    """The coordinators of one type on one node that are being rebuilt.
+
+    Args:
+        context: The node.
+        partitions: Partitions of the node.
+        replay: Replays records of one batch in a coordinator, and yields the cost of other work.
+        begin: Starts a coordinator whose log is replayed, and yields the cost of each piece.
+        serve: Called when a coordinator is rebuilt; it is not among the loads any more.
+        report: Called with the partition number and the error of a coordinator that cannot be rebuilt.
+    """
+
+    def __init__(
+        self,
+        context: NodeContext,
+        partitions: PartitionWriter,
+        *,
+        replay: Callable[[C, BatchHeader, Iterable[Record]], Iterator[int]],
+        begin: Callable[[Shard[C]], Iterator[int]],
+        serve: Callable[[Load[C]], None],
+        report: Callable[[int, BaseException], None],
+    ) -> None:
+        self._disk_reads = context.disk_reads
+        self._partitions = partitions
+        self._replay = replay
+        self._begin = begin
+        self._serve = serve
+        self._report = report
+        self._loads: dict[int, Load[C]] = {}
+        self._more_loads = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._loads)
+
+    def __iter__(self) -> Iterator[Load[C]]:
+        """Iterate over the loads as they are now."""
+        return iter(tuple(self._loads.values()))
+
+    def get(self, index: int) -> Load[C] | None:
+        """Return the load for a partition."""
+        return self._loads.get(index)
+
+    def add(self, shard: Shard[C], *, is_replicated: bool) -> Load[C]:
+        """Begin to rebuild a coordinator.
+
+        Args:
+            shard: The empty coordinator.
+            is_replicated: Other replicas are in sync, so records that are not committed may be lost.
+        """
+        replica = shard.replica
+        load = self._loads[replica.index] = Load(shard, self._steps(shard))
+        end_offset = replica.log.log_end_offset
+        if replica.log.high_watermark < end_offset and is_replicated:
+            load.waits_for_commit = True
+            replica.commits.add(end_offset, partial(self._may_go_on, load))
+        self._more_loads.set()
+        return load
+
+    def _may_go_on(self, load: Load[C], committed: bool) -> None:
+        """What the log held when leadership came is committed, or leadership is gone again."""
+        load.waits_for_commit = False
+        if not committed:
+            self.drop(load.shard)
+        self._more_loads.set()
+
+    def drop(self, shard: Shard[C]) -> None:
+        """Give up the load of a coordinator, if there is one; nobody is parked in it yet."""
+        load = self._loads.get(shard.replica.index)
+        if load is not None and load.shard is shard:
+            del self._loads[shard.replica.index]
+            shard.coordinator.on_unloaded()
+
+    def drop_all(self) -> None:
+        """Give up all loads."""
+        for load in self:
+            self.drop(load.shard)
+
+    def note_deleted_topics(self) -> None:
+        """Note that topics were deleted during the loads."""
+        for load in self._loads.values():
+            load.missed_topics = True
+
+    # -- steps
+
+    def _steps(self, shard: Shard[C]) -> Iterator[int | Wanted]:
+        """Replay the log of a coordinator until nothing is left of it, and let it begin; yields after
+        a few records, how many those were, and what has to be awaited before it goes on."""
+        log = shard.replica.log
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            read = partial(_stored_batches, log, offset)
+            offset, batches = yield from self._disk_reads.in_pieces(read)
+            for header, records in batches:
+                for some in _in_steps(records):
+                    yield from self._replay(shard.coordinator, header, some)
+                    yield max(len(some), 1)
+        yield from self._begin(shard)
+
+    def finish_now(self, load: Load[C]) -> bool:
+        """Return True if a coordinator could be rebuilt at once, as small ones can.
+
+        Raises:
+            KafkaError: NOT_COORDINATOR, the log cannot be read.
+        """
+        return not load.waits_for_commit and self._replay_some(load, RECORDS_AT_ONCE)
+
+    def _replay_some(self, load: Load[C], records: int) -> bool:
+        """Go on with a load for about so many records; whether that was all.
+
+        Raises KafkaError NOT_COORDINATOR when the log cannot be read.
+        """
+        shard = load.shard
+        try:
+            with self._partitions.storage_errors_reported(shard.replica):
+                while records > 0 and load.wanted is None:
+                    step = next(load.steps)
+                    if isinstance(step, int):
+                        records -= step
+                    else:
+                        load.wanted = step
+        except StopIteration:
+            del self._loads[shard.replica.index]
+            self._serve(load)
+            return True
+        except (KafkaError, DecodeError) as error:
+            self.drop(shard)
+            self._report(shard.replica.index, error)
+            message = error.message if isinstance(error, KafkaError) else str(error)
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
+        return False
+
+    # -- beside clients
+
+    async def run_some(self) -> None:
+        """Rebuild coordinators, the smallest first, for a moment; `run` does what is left.
+
+        Where a partition is damaged, the others serve.
+        """
+        turns = TURNS_AT_START
+        for load in sorted(self, key=lambda load: load.bytes):
+            while turns and self._is_ready(load):
+                await self._try_to_go_on(load, RECORDS_AT_ONCE)
+                turns -= 1
+                await trio.lowlevel.checkpoint()  # clients of other nodes get their turn
+
+    async def run(self) -> None:
+        """Rebuild the coordinators of partitions that this node begins to lead, until cancelled."""
+        while True:
+            self._more_loads = trio.Event()  # first, so that what comes meanwhile is not missed
+            await self._finish()
+            await self._more_loads.wait()
+
+    async def _finish(self) -> None:
+        """Rebuild one coordinator after the other, beside clients of the others."""
+        slices = Slices(rest=REST)
+        while load := next(filter(self._is_ready, self._loads.values()), None):
+            while self._is_ready(load):
+                await self._try_to_go_on(load, RECORDS_PER_STEP)
+                await slices.pause()
+
+    def _is_ready(self, load: Load[C]) -> bool:
+        """Whether a load can go on: it is not done, its leadership holds and its log is committed."""
+        return self._loads.get(load.shard.replica.index) is load and not load.waits_for_commit
+
+    async def _try_to_go_on(self, load: Load[C], records: int) -> None:
+        if load.wanted is not None:
+            await load.wanted()
+            load.wanted = None
+            if not self._is_ready(load):  # leadership may have gone meanwhile
+                return
+        with suppress(KafkaError):  # the reason is logged
+            self._replay_some(load, records)
+
+
+def _stored_batches(log: LeaderLog, offset: int, reading: Reading) -> tuple[int, Batches]:
+    """The batches of a log from `offset` on, as many as are replayed at once, and what is next."""
+    found = reading(log.read, offset, LOAD_BYTES, limit=log.log_end_offset)
+    if not found.size:
+        return log.log_end_offset, iter(())
+    data = found.records if isinstance(found.records, bytes) else reading(found.records.read)
+    batches = memoryview(data)
+    return found.next_offset, (
+        (header, stream_records(batches[position : position + header.size], header))
+        for position, header in iter_headers(batches)
+    )
+
+
+def _in_steps(records: Iterator[Record | OversizedRecord | None]) -> Iterator[list[Record]]:
+    """The records of a batch, at most `RECORDS_PER_STEP` at a time; none after a step without any."""
+    some: list[Record] = []
+    for record in records:
+        if isinstance(record, Record):
+            some.append(record)
+        if record is None or len(some) == RECORDS_PER_STEP:
+            yield some
+            some = []
+    if some:
+        yield some

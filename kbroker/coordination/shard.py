@@ -1,0 +1,45 @@
+"""One coordinator with the partition that keeps its state, and what coordinators have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from kbroker.coordinator import Answer, Now, Parked, Pieces, Result
+from kbroker.coordinator.common.record import CoordinatorRecord, CoordinatorRecordSerde
+from kbroker.protocol.transaction_log import NO_PRODUCER_ID
+
+from .partition_writer import LeaderReplica
+
+
+class Coordinator(Protocol):
+    """What is common to the coordinators; see `kbroker.coordinator`."""
+
+    @property
+    def serde(self) -> CoordinatorRecordSerde: ...
+
+    def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None: ...
+
+    def on_loaded(self, now: Now) -> Iterator[Result[None]]: ...
+
+    def on_unloaded(self) -> list[Answer]: ...
+
+    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]: ...
+
+    def next_deadline(self) -> int | None: ...
+
+    def due(self, now: Now) -> Iterator[Result[None]]: ...
+
+    def expire(self, now: Now) -> Pieces: ...
+
+
+C = TypeVar("C", bound=Coordinator)
+
+
+@dataclass(slots=True, eq=False)
+class Shard(Generic[C]):
+    """One coordinator and the partition that keeps its state."""
+
+    replica: LeaderReplica
+    coordinator: C

@@ -1,0 +1,113 @@
+"""Time-outs of coordinators: when they are acted on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kbroker.coordination.deadlines import Deadlines
+from kbroker.coordination.shard import Shard
+from kbroker.coordinator import Now, Result
+
+
+class TrioClock:
+    """A clock that follows the one of trio, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.jumped_ms = 0
+
+    def coordinator_ms(self) -> int:
+        return round(trio.current_time() * 1000) + self.jumped_ms
+
+    def log_ms(self) -> int:
+        return self.coordinator_ms()
+
+
+class OneDeadline:
+    """A coordinator with at most one time-out."""
+
+    def __init__(self, deadline_ms: int | None = None) -> None:
+        self.deadline_ms = deadline_ms
+
+    def next_deadline(self) -> int | None:
+        return self.deadline_ms
+
+    def due(self, now: Now) -> Iterator[Result[None]]:
+        if self.deadline_ms is not None and self.deadline_ms <= now.coordinator_ms:
+            self.deadline_ms = None
+            yield Result()
+
+
+class World:
+    """Two coordinators and the times at which results of each were run."""
+
+    def __init__(self) -> None:
+        self.clock = TrioClock()
+        self.coordinators = [OneDeadline(), OneDeadline()]
+        self.ran: list[tuple[int, int]] = []
+        self._shards = [Shard[Any](cast(Any, None), cast(Any, each)) for each in self.coordinators]
+        self.deadlines = Deadlines[Any](cast(Any, self.clock), lambda: self._shards, self._run)
+
+    def _run(self, shard: Shard[Any], results: Iterator[Result[None]]) -> None:
+        for _ in results:
+            self.ran.append((self._shards.index(shard), self.clock.coordinator_ms()))
+
+    def set_deadline(self, number: int, deadline_ms: int | None) -> None:
+        self.coordinators[number].deadline_ms = deadline_ms
+        self.deadlines.arm(self._shards[number])
+
+
+async def run(world: World, act: Callable[[], object], seconds: float) -> None:
+    """Act while the time-outs are waited for, then let seconds pass."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.deadlines.run)
+        await wait_all_tasks_blocked()
+        act()
+        await trio.sleep(seconds)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def world(autojump_clock: MockClock) -> World:
+    return World()
+
+
+async def test_time_out_that_is_armed_while_waiting_is_acted_on(world: World) -> None:
+    await run(world, lambda: world.set_deadline(1, world.clock.coordinator_ms() + 500), 1)
+    ((number, _),) = world.ran
+    assert number == 1
+
+
+async def test_earlier_time_out_is_acted_on_before_later_one(world: World) -> None:
+    start = world.clock.coordinator_ms()
+    world.set_deadline(0, start + 700)
+    await run(world, lambda: world.set_deadline(1, start + 200), 1)
+    assert world.ran == [(1, start + 200), (0, start + 700)]
+
+
+async def test_time_out_that_is_taken_back_is_not_acted_on(world: World) -> None:
+    world.set_deadline(0, world.clock.coordinator_ms() + 200)
+    await run(world, lambda: world.set_deadline(0, None), 1)
+    assert world.ran == []
+
+
+async def test_moved_clock_makes_time_outs_due(world: World) -> None:
+    world.set_deadline(0, world.clock.coordinator_ms() + 60_000)
+
+    def jump() -> None:
+        world.clock.jumped_ms = 60_000
+        world.deadlines.clock_moved()
+
+    await run(world, jump, 0)
+    assert [number for number, _ in world.ran] == [0]
+
+
+async def test_next_time_out_is_earliest_of_all_coordinators(world: World) -> None:
+    assert world.deadlines.next() is None
+    world.set_deadline(0, 30)
+    world.set_deadline(1, 20)
+    assert world.deadlines.next() == 20

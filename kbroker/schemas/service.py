@@ -19,7 +19,8 @@ from kbroker.web.node_servers import NodeServers
 
 from . import CLIENT_ID
 from .access import Access
-from .api import SchemaApi, error_body
+from .answers import error_body
+from .api import SchemaApi
 from .decoding import SchemaDecoder
 from .topic import SchemaTopic
 from .workers import SchemaWorkers

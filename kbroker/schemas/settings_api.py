@@ -1,0 +1,82 @@
+"""The calls of Confluent's REST API that read and change settings: compatibility levels and modes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.routing import Route
+
+from kbroker.security.acls import AclOperation
+
+from .answers import route
+from .calls import Calls
+from .core import registry
+from .core.values import Level, Mode
+from .requests import body_of, flag, subject_of
+
+
+class SettingsApi:
+    """Serves the settings of the registry and of its subjects."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def routes(self) -> Iterable[Route]:
+        """Return the routes, each call with the permission that it needs."""
+        look, allowed = self._calls.look, self._calls.allowed
+        for path in ("/config", "/config/{subject}"):
+            yield route(
+                path,
+                GET=look(self._config),
+                PUT=allowed(AclOperation.ALTER_CONFIGS, self._put_config),
+                DELETE=allowed(AclOperation.ALTER_CONFIGS, self._delete_config),
+            )
+        for path in ("/mode", "/mode/{subject}"):
+            yield route(
+                path,
+                GET=look(self._mode),
+                PUT=allowed(AclOperation.ALTER_CONFIGS, self._put_mode),
+                DELETE=allowed(AclOperation.ALTER_CONFIGS, self._delete_mode),
+            )
+
+    def _config(self, request: Request) -> object:
+        subject = subject_of(request)
+        own = self._calls.store.config(subject)
+        if subject is not None and own is None:
+            if not flag(request, "defaultToGlobal"):
+                raise registry.no_own_level(subject)
+            own = self._calls.store.config(None)
+        return {
+            "compatibilityLevel": Level.BACKWARD,
+            **{key: value for key, value in (own or {}).items() if key != "subject"},
+        }
+
+    async def _put_config(self, request: Request) -> object:
+        subject, body = subject_of(request), await body_of(request)
+        return await self._calls.write(lambda store: registry.plan_config(store, subject, body))
+
+    async def _delete_config(self, request: Request) -> object:
+        subject = subject_of(request)
+        told = await self._calls.write(lambda store: registry.plan_config_deletion(store, subject))
+        return {key: value for key, value in told.items() if key != "subject"}
+
+    def _mode(self, request: Request) -> object:
+        subject = subject_of(request)
+        own = self._calls.store.own_mode(subject)
+        if subject is not None and own is None:
+            if not flag(request, "defaultToGlobal"):
+                raise registry.no_own_mode(subject)
+            own = self._calls.store.own_mode(None)
+        return {"mode": own or Mode.READWRITE}
+
+    async def _put_mode(self, request: Request) -> object:
+        subject, body, force = subject_of(request), await body_of(request), flag(request, "force")
+        mode = body.get("mode")
+        return await self._calls.write(
+            lambda store: registry.plan_mode(store, subject, mode, force=force)
+        )
+
+    async def _delete_mode(self, request: Request) -> object:
+        subject = subject_of(request)
+        return await self._calls.write(lambda store: registry.plan_mode_deletion(store, subject))

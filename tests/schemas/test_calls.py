@@ -1,0 +1,90 @@
+"""Calls of the registry: permissions, reads and writes."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from starlette.requests import Request
+
+from kbroker.schemas.calls import Calls
+from kbroker.schemas.core.errors import BAD_REQUEST, NO_SUCH_SCHEMA, RegistryError
+from kbroker.schemas.core.registry import Planned
+from kbroker.security.acls import AclOperation
+
+
+class CountedTopic:
+    """A topic that counts how often it is read and written."""
+
+    def __init__(self) -> None:
+        self.store = object()
+        self.reads = 0
+        self.writes = 0
+
+    async def catch_up(self) -> None:
+        self.reads += 1
+
+    async def write(self, plan: Any) -> Any:
+        self.writes += 1
+        return plan(self.store).answer
+
+
+class NotedAccess:
+    """An access control that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.checked: list[tuple[AclOperation, str | None]] = []
+
+    def check(self, _: Request, operation: AclOperation, subject: str | None) -> None:
+        self.checked.append((operation, subject))
+
+
+@pytest.fixture
+def topic() -> CountedTopic:
+    return CountedTopic()
+
+
+@pytest.fixture
+def calls(topic: CountedTopic) -> Calls:
+    return Calls(cast(Any, topic), cast(Any, NotedAccess()))
+
+
+async def test_topic_is_read_before_the_first_call_only(calls: Calls, topic: CountedTopic) -> None:
+    assert await calls.looking(lambda: topic.reads) == 1
+    assert await calls.looking(lambda: topic.reads) == 1
+
+
+async def test_topic_is_read_again_if_something_is_not_found(
+    calls: Calls, topic: CountedTopic
+) -> None:
+    def found() -> str:
+        if topic.reads < 2:
+            raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
+        return "found"
+
+    assert await calls.looking(found) == "found"
+
+
+async def test_topic_is_not_read_again_for_other_errors(calls: Calls, topic: CountedTopic) -> None:
+    def wrong() -> None:
+        raise RegistryError(BAD_REQUEST, "wrong")
+
+    with pytest.raises(RegistryError):
+        await calls.looking(wrong)
+    assert topic.reads == 1
+
+
+@pytest.mark.parametrize(("entries", "writes"), [((), 0), ((cast(Any, "entry"),), 1)])
+async def test_plan_without_entries_is_not_written(
+    calls: Calls, topic: CountedTopic, entries: Any, writes: int
+) -> None:
+    assert await calls.write(lambda _: Planned(entries, "answer")) == "answer"
+    assert topic.writes == writes
+
+
+async def test_read_needs_permission_for_the_subject_of_the_request(topic: CountedTopic) -> None:
+    access = NotedAccess()
+    calls = Calls(cast(Any, topic), cast(Any, access))
+    request = Request({"type": "http", "path_params": {"subject": "s"}})
+    assert await calls.look(lambda _: "seen")(request) == "seen"
+    assert access.checked == [(AclOperation.READ, "s")]

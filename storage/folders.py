@@ -135,7 +135,7 @@ class LogFolders:
 
         Any other copy stays as it is: it may have the only records that are left.
         """
-        for future in manager.futures():
+        for future in manager.partition_folders.futures():
             holder = self._holder(future.key)
             if holder is None and manager.is_finished(future):
                 manager.take_over(future.key, future.name)
@@ -238,7 +238,7 @@ class LogFolders:
     def is_folder(self, key: Partition) -> bool:
         """Return True if a log directory contains a folder for the partition."""
         holder = self._holder(key)
-        return holder is not None and holder.is_folder(key)
+        return holder is not None and holder.partition_folders.is_folder(key)
 
     def folders(self) -> list[Partition]:
         """Topic and partition of everything on disk, open or not, as `LogManager.folders`."""

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from itertools import count
 from typing import NamedTuple
 from uuid import UUID
 
@@ -26,12 +25,10 @@ from .checkpoints import (
     OffsetCheckpoints,
     Offsets,
     Partition,
-    PartitionMetadata,
     checksums_in_marker,
     clean_marker,
-    encode_id,
 )
-from .errors import ForeignLogError, StorageError, SyncFailedError, WriteRefusedError
+from .errors import StorageError, SyncFailedError, WriteRefusedError
 from .files import Files, Lock
 from .log import NEVER_COMPACTED, Log
 from .log_config import LogConfig
@@ -39,21 +36,15 @@ from .log_start_marks import LogStartMark
 from .naming import (
     CLEAN_SHUTDOWN,
     LOCK,
-    LOG,
     META_PROPERTIES,
-    PARTITION_METADATA,
     PROBE,
     RESERVE,
-    deleted_folder_name,
-    file_name,
     folder_name,
     is_deleted_folder,
     parse_folder_name,
-    parse_future_folder_name,
-    segments_from,
-    stray_folder_name,
 )
 from .open_segments import OpenSegments
+from .partition_folders import Future, PartitionFolders
 from .recovery import Cut, load_log
 from .reserve import Reserve
 from .segment import Segment
@@ -210,14 +201,6 @@ def _offsets_of(log: Log) -> Offsets:
     )
 
 
-class Future(NamedTuple):
-    """The folder of a copy that was found at start: of which partition it is, and its name."""
-
-    key: Partition
-    topic_id: UUID
-    name: str
-
-
 class Repaired(NamedTuple):
     """A log that was repaired.
 
@@ -264,6 +247,8 @@ class LogManager:
         """
         self._files = files
         self.data_dir = data_dir
+        self.partition_folders = PartitionFolders(files, data_dir)
+        """The folders of the partitions, opened or not."""
         self.is_new = False
         """Whether nobody has used the folder before."""
         self.failed: str | None = None
@@ -414,9 +399,7 @@ class LogManager:
         log = self._logs.get((topic, partition))
         if log is not None:
             return log.segments.size
-        folder = f"{self.data_dir}/{folder_name(topic, partition)}"
-        names = [name for name in self._files.listdir(folder) if name.endswith(LOG)]
-        return sum(self._files.size(f"{folder}/{name}") for name in names)
+        return self.partition_folders.size((topic, partition))
 
     def folders(self) -> list[Partition]:
         """Topic and partition of everything on disk, open or not: what was found at the start by
@@ -429,10 +412,6 @@ class LogManager:
         The id is None when the file that holds it is missing, damaged or cannot be read.
         """
         return [(*partition, self._topic_id(partition)) for partition in self.folders()]
-
-    def is_folder(self, key: Partition) -> bool:
-        """Return True if what has the name of a partition is a directory, False for a file."""
-        return self._files.is_folder(f"{self.data_dir}/{folder_name(*key)}")
 
     def settle(self) -> None:
         """Make durable what an owner that crashed had written, several logs at once.
@@ -447,44 +426,16 @@ class LogManager:
 
     def _settle_log(self, key: Partition) -> None:
         """Make durable what a log holds from its recovery point on, and its names."""
-        folder = f"{self.data_dir}/{folder_name(*key)}"
-        point = self._checkpoints.get(key).recovery_point
-        try:
-            bases = segments_from(self._files.listdir(folder), point)
-        except StorageError:  # whoever opens the log will say so
-            return
-        with suppress(FileNotFoundError):  # it may have been deleted since
-            for base in bases:
-                try:
-                    file = self._files.open(f"{folder}/{file_name(base, LOG)}")
-                except StorageError:
-                    return
-                try:
-                    file.sync()
-                except StorageError as error:
-                    # Another sync would not tell of what this one could not write.
-                    self.fail(str(error))
-                    raise
-                finally:
-                    file.close()
-            self._files.sync_dir(folder)
+        self.partition_folders.sync(key, self._checkpoints.get(key).recovery_point, self.fail)
 
     def _topic_id(self, key: Partition) -> UUID | None:
         log = self._logs.get(key)
         if log is not None:
             return log.topic_id
         with suppress(StorageError):  # a folder that cannot be read says nothing
-            held = self._held(key)
+            held = self.partition_folders.held(key)
             return None if held is None else held.topic_id
         return None
-
-    def _held(self, key: Partition) -> PartitionMetadata | None:
-        """Return which partition a folder holds; None if the file is missing or damaged."""
-        path = f"{self.data_dir}/{folder_name(*key)}/{PARTITION_METADATA}"
-        try:
-            return PartitionMetadata.from_bytes(self._files.read_bytes(path))
-        except FileNotFoundError:
-            return None
 
     def open_log(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
@@ -509,7 +460,7 @@ class LogManager:
         except StorageError as error:
             if type(error) is not StorageError:
                 raise
-            folder = f"{self.data_dir}/{folder_name(*key)}"
+            folder = self.partition_folders.path(key)
             raise StorageError(
                 f"{error.message}. The partition is offline and its files are untouched; make "
                 f"{folder} a folder that can be read, or restore it from a copy"
@@ -517,7 +468,8 @@ class LogManager:
 
     def _open_log(self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int) -> Log:
         if key in self._folders:
-            self._check_held(key, topic_id)
+            was_used = bool(self._checkpoints.get(key).recovery_point)
+            self.partition_folders.check_held(key, topic_id, was_used=was_used)
         return self._keep(key, self._load(key, topic_id, config, now_ms, clean=self.clean))
 
     def repair_log(
@@ -554,39 +506,6 @@ class LogManager:
         self._folders[key] = None
         self._unopened.discard(key)
         return log
-
-    def _check_held(self, key: Partition, topic_id: UUID) -> None:
-        """Check that a folder holds the partition that it is opened for.
-
-        A folder that does not say what it holds gets a file that does, if the disk takes it.
-
-        Raises:
-            ForeignLogError: The folder holds another partition.
-            StorageError: The folder cannot be read, or written although the disk takes bytes.
-        """
-        folder, held = f"{self.data_dir}/{folder_name(*key)}", self._held(key)
-        if held is not None and not held.is_of(topic_id, key[1]):
-            number = "" if held.partition is None else f", partition {held.partition}"
-            raise ForeignLogError(
-                f"{folder} holds topic id {encode_id(held.topic_id)}{number}, not topic id "
-                f"{encode_id(topic_id)}, partition {key[1]}, as the metadata says",
-                folder=folder,
-                topic_id=held.topic_id,
-                partition=held.partition,
-            )
-        if (held is None or held.partition is None) and self._files.is_folder(folder):
-            if held is None and self._checkpoints.get(key).recovery_point:
-                logger.warning(
-                    "%s/%s is missing or damaged: the folder is taken for topic id %s, partition %d, "
-                    "because of its name",
-                    folder,
-                    PARTITION_METADATA,
-                    encode_id(topic_id),
-                    key[1],
-                )
-            data = PartitionMetadata(topic_id, key[1]).to_bytes()
-            with suppress(WriteRefusedError):  # on a full disk the folder stays as it is
-                self._files.write_atomic(f"{folder}/{PARTITION_METADATA}", data)
 
     def _load(
         self,
@@ -661,7 +580,7 @@ class LogManager:
         """
         keys = [key for key in partitions if key in self._folders]
         own = [key for key in keys if self._is_known_to_be(key, topic_id)]
-        self._trash += self._take_out(own, self._deleted_folder)
+        self._trash += self._take_out(own, self.partition_folders.free_deleted)
         return self.set_aside(key for key in keys if key in self._folders)
 
     def _is_known_to_be(self, key: Partition, topic_id: UUID) -> bool:
@@ -670,7 +589,7 @@ class LogManager:
         if log is not None:
             return log.topic_id == topic_id
         try:
-            held = self._held(key)
+            held = self.partition_folders.held(key)
         except StorageError:  # what cannot be read may be anything
             return False
         return held is None or held.is_of(topic_id, key[1])
@@ -681,17 +600,7 @@ class LogManager:
         As Kafka does: metadata that is older than the records must not cost the records. Returns
         the folders in which they are from now on. Raises StorageError.
         """
-        return self._take_out(partitions, self._stray_folder)
-
-    def _deleted_folder(self, key: Partition, topic_id: UUID) -> str:
-        folder = f"{self.data_dir}/{deleted_folder_name(*key, topic_id)}"
-        self._files.rmtree(folder)
-        return folder
-
-    def _stray_folder(self, key: Partition, topic_id: UUID) -> str:
-        names = (stray_folder_name(*key, topic_id, number) for number in count())
-        folders = (f"{self.data_dir}/{name}" for name in names)
-        return next(folder for folder in folders if not self._files.exists(folder))
+        return self._take_out(partitions, self.partition_folders.free_stray)
 
     def _take_out(
         self, partitions: Iterable[Partition], name: Callable[[Partition, UUID], str]
@@ -711,7 +620,7 @@ class LogManager:
         return [folder for folder in renamed if folder is not None]
 
     def _put_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> str | None:
-        path = f"{self.data_dir}/{folder_name(*key)}"
+        path = self.partition_folders.path(key)
         topic_id = self._topic_id(key) or _NO_ID
         log = self._logs.pop(key, None)
         if log is not None:
@@ -732,12 +641,6 @@ class LogManager:
             self._files.rmtree(self._trash.pop())
 
     # -- copies that replace logs
-
-    def futures(self) -> list[Future]:
-        """Copies that were found at start."""
-        names = self._files.listdir(self.data_dir)
-        found = [(parse_future_folder_name(name), name) for name in names]
-        return [Future((it[0], it[1]), it[2], name) for it, name in found if it is not None]
 
     def is_copy_of(self, future: Future) -> bool:
         """Return True if a copy is one of the log that is here."""
@@ -762,7 +665,7 @@ class LogManager:
 
         Raises StorageError.
         """
-        self._files.rename(f"{self.data_dir}/{name}", f"{self.data_dir}/{folder_name(*key)}")
+        self._files.rename(f"{self.data_dir}/{name}", self.partition_folders.path(key))
         self._files.sync_dir(self.data_dir)
         self._folders[key] = None
         self._unopened.add(key)

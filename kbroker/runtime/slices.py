@@ -216,14 +216,15 @@ class Turn:
         """Return True if the other clients have to be served.
 
         A client that lost the CPU to threads or other processes goes on: it would wait for a whole
-        queue of clients that used their time.
+        queue of clients that used their time. If nobody waited when the time slice began, its CPU
+        time is not known, and it begins again.
         """
         over = trio.current_time() - self._ends_at
         if over < 0:
             return False
         if over >= STALLED_TURN_SECONDS or self._queue.is_empty:
             return True
-        if not self._cpu_ends_at:  # nobody waited when this turn began
+        if not self._cpu_ends_at:
             self._start()
         return self._queue.cpu_seconds() >= self._cpu_ends_at
 

@@ -173,10 +173,8 @@ def test_methods_that_are_too_long_are_seen(first: int, second: int, report: lis
 
 CLASS_METHODS_MAX = 45
 CLASS_ATTRIBUTES_MAX = 25
-LARGE_CLASSES = {
-    "LocalBroker": (53, 22),
-}
-"""Maximum methods and attributes of the classes above a limit. `Log` may be larger."""
+# `Log` has the requests of all that read and write one log.
+LARGE_CLASSES = {"Log"}
 
 
 def class_sizes(source: str) -> Iterator[tuple[str, int, int]]:
@@ -219,12 +217,8 @@ def large_classes(source: str) -> dict[str, tuple[int, int]]:
 def test_no_class_exceeds_limits_of_methods_and_attributes() -> None:
     found = [large_classes(path.read_text()) for path in sources()]
     assert len(found) > 500
-    large = {name: size for classes in found for name, size in classes.items() if name != "Log"}
-    assert large.keys() == LARGE_CLASSES.keys()
-    for name, (methods, attributes) in large.items():
-        methods_max, attributes_max = LARGE_CLASSES[name]
-        assert methods <= methods_max, name
-        assert attributes <= attributes_max, name
+    large = {name: size for classes in found for name, size in classes.items()}
+    assert large.keys() == LARGE_CLASSES, large
 
 
 @pytest.mark.parametrize(

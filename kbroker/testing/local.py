@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import (
     Awaitable,
     Callable,
-    Iterator,
     Mapping,
     Sequence,
 )
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +25,6 @@ from kbroker.storage.crash_files import Mode
 
 from .async_broker import (
     CRASHED,
-    STOPPED,
     RunningBroker,
     fill,
     lately,
@@ -38,27 +35,25 @@ from .disk import Disk, DiskOrders, PowerCut
 from .expectation import Expectation
 from .fault import NO_REGISTRY, Arming, check_faults
 from .given import Config, Partitions, Topics, kit_properties, topics_of
-from .host import BrokerThread, Held
+from .host import BrokerThread
 from .kit import (
-    POLL_SECONDS,
     WAIT_SECONDS,
     Headers,
     KafkaRecord,
     Kit,
     Value,
-    WaitTimeout,
 )
 from .known_records import KnownRecords
 from .local_nodes import LocalNodes
 from .log_tail import LogTail
 from .names import api_key
-from .real_time import steady_seconds
 from .registry_fault import FaultyApp
+from .restartable import RestartableBroker
 from .rules import Faults
 from .schedule import AnyRule
 from .secured import HOST, Clients, Rights, Secured, Users, as_wanted, merged
 from .snapshot import Snapshot, how_far, make_ready
-from .stores import BreakableStore, FolderStore, MemoryStore, Store, has_crashed
+from .stores import BreakableStore, Store, has_crashed, new_store
 
 if TYPE_CHECKING:
     from kbroker.schemas.service import RegistryService
@@ -309,56 +304,71 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
             properties = merged(kit_properties(config or {}), self._secured.properties())
             config = BrokerConfig.load(options=properties)
         self._config = config
-        self._store = store or self._new_store(data_dir, disk=disk)
+        self._store = store or new_store(data_dir, disk=disk, bytes_max=config.memory_limit_bytes)
         if secured is None and listeners is not None:
             self._secured = replace(self._secured, is_elsewhere=True)
-        self._listeners = listeners or [self._secured.listener(config)]
-        self._nodes = nodes
-        self._racks = racks
-        self._listeners_of: dict[int, Sequence[Listener]] = {}
-        self._cluster_id = cluster_id
-        self._grace_seconds = grace_seconds
-        self._registry = self._registry_of(schema_registry)
-        self._service = service or self._registry
-        self._bootstrap = ""
+        listeners = listeners or [self._secured.listener(config)]
+        self._registry = self._registry_of(schema_registry, listeners)
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
-        self._held: Held[RunningBroker] | None = None
-        self._running: RunningBroker | None = None
-        self._is_returning = False
-        self._crash_is_over = False
-        try:
-            self._start_with(load, wanted, rules)
-        except BaseException:
-            self.close()
-            raise
+        opening = self._opening(racks, cluster_id, grace_seconds, service)
+        self._life = RestartableBroker(opening, self._store, self._thread, listeners, nodes)
+        self._start_with(load, wanted, rules)
+
+    def _opening(
+        self,
+        racks: Sequence[str],
+        cluster_id: str | None,
+        grace_seconds: float,
+        service: Service | None,
+    ) -> Callable[..., AbstractAsyncContextManager[RunningBroker]]:
+        """Return what opens each run of the broker; see `RestartableBroker`."""
+        return partial(
+            run_broker,
+            self._config,
+            self._store,
+            faults=self.faults,
+            clock=self.clock.movable,
+            log=self._log,
+            racks=racks,
+            cluster_id=cluster_id,
+            grace_seconds=grace_seconds,
+            service=service or self._registry,
+            secured=self._secured,
+        )
 
     def _start_with(
         self, load: Snapshot | str | Path | None, topics: Mapping[str, int], rules: Sequence[Acl]
     ) -> None:
-        if load is not None:
-            self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
-        self.start()
-        if load is not None:
-            self._begin()
-        for name, partitions in topics.items():
-            self.create_topic(name, partitions)
-        if rules:
-            self.run_in_broker(lambda running: running.add_rules(rules))
+        try:
+            if load is not None:
+                self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
+            self.start()
+            if load is not None:
+                self._begin()
+            for name, partitions in topics.items():
+                self.create_topic(name, partitions)
+            if rules:
+                self.run_in_broker(lambda running: running.add_rules(rules))
+        except BaseException:
+            self.close()
+            raise
 
-    def _registry_of(self, wanted: bool | RegistryService | None) -> RegistryService | None:
+    def _registry_of(
+        self, wanted: bool | RegistryService | None, listeners: Sequence[Listener]
+    ) -> RegistryService | None:
         """The registry that is served, where faults hit it."""
         if not wanted:
             return None
-        registry = self._new_registry() if wanted is True else wanted
+        registry = self._new_registry(listeners) if wanted is True else wanted
         registry.serve_through(partial(FaultyApp, self.faults))
         return registry
 
-    def _new_registry(self) -> RegistryService:
+    def _new_registry(self, listeners: Sequence[Listener]) -> RegistryService:
         # What it needs most tests do not have.
         from kbroker.schemas.service import RegistryService, why_not
 
-        reason = why_not(self._config, self._listeners)
+        reason = why_not(self._config, listeners)
         if reason:
             raise ValueError(reason)
         return RegistryService(
@@ -376,15 +386,6 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
             raise ValueError(NO_REGISTRY)
         return f"http://{self._registry.endpoint_of(self._config.node_id)}"
 
-    def _new_store(self, data_dir: str | Sequence[str] | None, *, disk: bool) -> Store:
-        if disk and data_dir:
-            raise ValueError("disk=True is a disk in memory, and keeps nothing in a folder")
-        if disk:
-            return BreakableStore()
-        if data_dir:
-            return FolderStore([data_dir] if isinstance(data_dir, str) else data_dir)
-        return MemoryStore(self._config.memory_limit_bytes)
-
     def _fill(self, snapshot: Snapshot) -> None:
         self._thread.call(fill, self._config, self._store, self.clock.movable, snapshot)
 
@@ -392,109 +393,19 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
 
     def start(self) -> None:
         """Start again after `stop` or a crash, on the same port."""
-        if has_crashed(self._store):
-            self._end()
-            self._power_on()
-        if self._held is not None:
-            return
-        with self._may_crash():
-            self._held = self._hold()
-            self._running = self._held.value
-            broker = self._running.broker
-            self._bootstrap = broker.bootstrap_servers
-            self._listeners = broker.nodes[0].listeners
-            if isinstance(self._store, BreakableStore):
-                cluster = broker.node.cluster
-                self._store.disk.has_partition = lambda topic, index: (
-                    cluster.partition(topic, index) is not None
-                )
-
-    def _hold(self) -> Held[RunningBroker]:
-        """Start, and not on a port where a client of an earlier broker may still look for it."""
-        while True:
-            held = self._thread.hold(self._open, _close_listeners)
-            port = held.value.broker.endpoint.port
-            if self._listeners[0].port or port not in self._thread.ports:
-                self._thread.ports.append(port)
-                return held
-            self._thread.let_go(held)
-
-    def _open(self) -> contextlib.AbstractAsyncContextManager[RunningBroker]:
-        return run_broker(
-            self._config,
-            self._store,
-            faults=self.faults,
-            clock=self.clock.movable,
-            log=self._log,
-            listeners=self._listeners,
-            nodes=self._nodes,
-            racks=self._racks,
-            listeners_of=self._listeners_of,
-            cluster_id=self._cluster_id,
-            grace_seconds=self._grace_seconds,
-            earlier=self._running,
-            service=self._service,
-            secured=self._secured,
-        )
+        self._life.start()
 
     def stop(self) -> None:
         """Stop; clients lose their connections, the data stays for `start`.
 
         Waits end with a RuntimeError; with `restart` they would go on.
         """
-        try:
-            self._end()
-        finally:
-            self._tell_waits(STOPPED)
-
-    def _end(self) -> None:
-        if self._held is None:
-            return
-        nodes = self._held.value.broker.nodes
-        self._nodes = len(nodes)
-        self._listeners_of = {each.id: each.listeners for each in nodes}
-        try:
-            with self._may_crash():
-                self._thread.let_go(self._held)
-        finally:
-            self._held = None
-
-    @contextlib.contextmanager
-    def _may_crash(self) -> Iterator[None]:
-        """Do what may bring the broker to the point for which `crash_at` asked."""
-        try:
-            yield
-        except (PowerCut, Exception):
-            if not has_crashed(self._store):
-                raise
-
-    def _tell_waits(self, why: str) -> None:
-        """End all waits: the broker does not come back by itself."""
-        running = self._running
-        if running is not None and self._thread.running:
-
-            async def tell() -> None:
-                running.presence.ended(why)
-
-            self._thread.call(tell)
+        self._life.stop()
 
     def restart(self) -> None:
         """Stop and start: clients reconnect by themselves, and waits go on."""
-        with self._returning():
-            self._end()
-
-    @contextlib.contextmanager
-    def _returning(self) -> Iterator[None]:
-        """Start again after what is done inside; waits go on then."""
-        self._is_returning = True
-        try:
-            yield
-            self.start()
-        except BaseException:
-            self._tell_waits(STOPPED)
-            raise
-        finally:
-            self._is_returning = False
+        with self._life.returning():
+            self._life.end()
 
     def close(self) -> None:
         """Stop for good. In a forked child this does nothing: the parent has the broker."""
@@ -525,32 +436,24 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         return self.running
 
     def _do(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._running is None:
+        latest = self._life.latest
+        if latest is None:
             return super()._do(call, *args, **kwargs)
-        return super()._do(self._running.steadily, partial(call, *args, **kwargs))
+        return super()._do(latest.steadily, partial(call, *args, **kwargs))
 
     @property
     def running(self) -> RunningBroker:
         """The broker in its thread: for `run_in_broker`. Raises RuntimeError when it is stopped, or
         has crashed."""
-        if has_crashed(self._store):
-            raise RuntimeError(CRASHED)
-        held = self._held
-        if held is not None and held.failure is not None:
-            raise RuntimeError(f"the broker has failed: {held.failure!r}")
-        if held is None or held.closed.is_set():
-            raise RuntimeError(STOPPED)
-        return held.value
+        return self._life.running
 
     @property
     def _watched(self) -> RunningBroker:
-        if self._is_returning and self._running is not None:
-            return self._running
-        return self.running
+        return self._life.watched
 
     @property
     def bootstrap_servers(self) -> str:
-        return self._bootstrap
+        return self._life.bootstrap_servers
 
     # -- who may do what
 
@@ -564,11 +467,12 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
 
     def connections(self) -> int:
         """How many clients are connected; nobody is to a broker that is stopped."""
-        return self._held.value.broker.connections() if self._held else 0
+        held = self._life.held
+        return held.value.broker.connections() if held else 0
 
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
         """Run an async function in the broker's thread, with the broker."""
-        running, held = self.running, self._held
+        running, held = self.running, self._life.held
         try:
             return self._do(function, running)
         except PowerCut:  # it came to the point of a crash itself, and not a task of the broker
@@ -583,7 +487,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         """
         if has_crashed(self._store):
             raise RuntimeError(CRASHED)
-        with self._may_crash():
+        with self._life.may_crash():
             self.run_in_broker(deed)
 
     # -- crashes
@@ -591,13 +495,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     @property
     def disk(self) -> Disk:
         """The disk to break. Raises ValueError for a broker without `disk=True`."""
-        return self._breakable.disk
-
-    @property
-    def _breakable(self) -> BreakableStore:
-        if isinstance(self._store, BreakableStore):
-            return self._store
-        raise ValueError("this broker has no disk to break; make it with disk=True, or --disk")
+        return self._life.breakable.disk
 
     def crash_at(self, point: str, mode: Mode = "drop", seed: int = 0) -> None:
         """Cut the power when the broker comes to a point, "produce.appended" for instance.
@@ -605,8 +503,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         Parameters: `mode` says what of the unsynced bytes is lost, see `Disk`. Raises ValueError
         for an unknown point, with those that there are.
         """
-        self._crash_is_over = False
-        self.disk.crash_at(point, mode, seed)
+        self._life.crash_at(point, mode, seed)
 
     def wait_for_crash(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait for the crash that `crash_at` asked for, then start again on the same port.
@@ -614,41 +511,11 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         Returns at once when it has come already, in whatever call; a `start` or `restart` since
         then has done the rest. Raises WaitTimeout when the broker did not come to that point.
         """
-        deadline = steady_seconds() + timeout
-        while not has_crashed(self._store) and not self._crash_is_over:
-            left = deadline - steady_seconds()
-            if left < 0 or not self._has_ended(left):
-                what = "a crash: the broker did not come there"
-                raise WaitTimeout(f"waited {timeout:g} s for {what}")
-        if not self._crash_is_over:
-            with self._returning():
-                pass
-        self._crash_is_over = False
-
-    def _has_ended(self, timeout: float) -> bool:
-        """Wait until the broker ends; in a restart just for a moment. Raises RuntimeError when it
-        is stopped: it will not come to anything."""
-        held = self._held
-        if held is not None and not held.closed.is_set():
-            return self._thread.wait_for_end(held, timeout)
-        if held is None and not self._is_returning:
-            raise RuntimeError(STOPPED)
-        time.sleep(POLL_SECONDS)
-        return True
+        self._life.wait_for_crash(timeout)
 
     def power_cut(self, mode: Mode = "drop", seed: int = 0) -> None:
         """Cut the power now, then start again on the same port; waits go on."""
-        disk, has_come = self.disk, self._crash_is_over or has_crashed(self._store)
-        with self._returning():
-            disk.cut(mode, seed)
-            if self._held is not None:
-                self._thread.abort(self._held)
-        self._crash_is_over = has_come  # this one is not what `wait_for_crash` waits for
-
-    def _power_on(self) -> None:
-        """Have the disk as the power cut left it."""
-        self._breakable.disk = self.disk.restarted()
-        self._crash_is_over = True
+        self._life.power_cut(mode, seed)
 
     # -- rest
 
@@ -674,14 +541,14 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         Clients lose their connections and look again: leader epochs are higher than any that they
         have seen, and members join their groups again.
         """
-        with self._returning():
-            self._end()
+        with self._life.returning():
+            self._life.end()
             if has_crashed(self._store):
-                self._power_on()
+                self._life.power_on()
             armed = self.disk.orders if isinstance(self._store, BreakableStore) else None
             self._thread.call(self._go_back, snapshot)
             if armed is not None:
-                self._breakable.disk.arm(armed)
+                self._life.breakable.disk.arm(armed)
         self._begin()
 
     async def _go_back(self, snapshot: Snapshot) -> None:
@@ -701,7 +568,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
             thread=None if self._own_thread else self._thread,
             store=self._store.fresh(),
             listeners=[
-                replace(each, host=HOST, port=0, advertised=None) for each in self._listeners
+                replace(each, host=HOST, port=0, advertised=None) for each in self._life.listeners
             ],
             secured=self._secured,
         )
@@ -781,12 +648,6 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
             reason = str(error) or CRASHED
             lines = [f"broker {self.bootstrap_servers}", reason, *lately(self.faults, self._log)]
             return "\n".join(lines)
-
-
-def _close_listeners(running: RunningBroker) -> None:
-    """Free the ports in a forked child, so that the parent can stop and start the broker."""
-    for node in running.broker.nodes:
-        node.server.close_after_fork()
 
 
 class BrokerExplain:

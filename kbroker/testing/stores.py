@@ -190,6 +190,26 @@ class FolderStore:
         self._remove()
 
 
+def new_store(data_dir: str | Sequence[str] | None, *, disk: bool, bytes_max: int) -> Store:
+    """Return an empty store.
+
+    Args:
+        data_dir: Data directories; None for a store in memory.
+        disk: The store is a disk in memory that can fail.
+        bytes_max: Maximum bytes of a store in memory that cannot fail.
+
+    Raises:
+        ValueError: Both a data directory and a disk are wanted.
+    """
+    if disk and data_dir:
+        raise ValueError("disk=True is a disk in memory, and keeps nothing in a folder")
+    if disk:
+        return BreakableStore()
+    if data_dir:
+        return FolderStore([data_dir] if isinstance(data_dir, str) else data_dir)
+    return MemoryStore(bytes_max)
+
+
 class _UnsyncedFiles(OsFiles):
     """Files of a copy that lives as long as this process: nothing waits for the disk."""
 

@@ -1,0 +1,242 @@
+"""A broker in a thread that stops, crashes and starts again on the same port."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from kbroker.net.server import Listener
+from kbroker.storage.crash_files import Mode
+
+from .async_broker import CRASHED, STOPPED, RunningBroker
+from .disk import PowerCut
+from .host import BrokerThread, Held
+from .kit import POLL_SECONDS, WaitTimeout
+from .real_time import steady_seconds
+from .stores import BreakableStore, Store, has_crashed
+
+
+class RestartableBroker:
+    """The runs of one broker, one after the other.
+
+    Args:
+        opening: Opens the next run. It gets `listeners`, `nodes`, `listeners_of` (by node ID) and
+            `earlier`, the run before.
+        store: Where the data is between the runs.
+        thread: Where the broker runs.
+        listeners: Listeners of the first run; later ones have the same ports.
+        nodes: Number of nodes of the first run; None for as many as the store has, or one.
+    """
+
+    def __init__(
+        self,
+        opening: Callable[..., contextlib.AbstractAsyncContextManager[RunningBroker]],
+        store: Store,
+        thread: BrokerThread,
+        listeners: Sequence[Listener],
+        nodes: int | None,
+    ) -> None:
+        self._opening = opening
+        self._store = store
+        self._thread = thread
+        self.listeners = listeners
+        """Listeners of the first node."""
+        self._nodes = nodes
+        self._listeners_of: Mapping[int, Sequence[Listener]] = {}
+        self.bootstrap_servers = ""
+        """Addresses for clients; empty before the first start."""
+        self.held: Held[RunningBroker] | None = None
+        """The current run; None if the broker is stopped."""
+        self.latest: RunningBroker | None = None
+        """The run that was started last."""
+        self._is_returning = False
+        self._crash_is_over = False
+
+    @property
+    def running(self) -> RunningBroker:
+        """The broker in its thread.
+
+        Raises:
+            RuntimeError: It is stopped, or has crashed.
+        """
+        if has_crashed(self._store):
+            raise RuntimeError(CRASHED)
+        held = self.held
+        if held is not None and held.failure is not None:
+            raise RuntimeError(f"the broker has failed: {held.failure!r}")
+        if held is None or held.closed.is_set():
+            raise RuntimeError(STOPPED)
+        return held.value
+
+    @property
+    def watched(self) -> RunningBroker:
+        """The broker whose state is waited for; it may be restarting.
+
+        Raises:
+            RuntimeError: It is stopped, or has crashed.
+        """
+        if self._is_returning and self.latest is not None:
+            return self.latest
+        return self.running
+
+    # -- start and stop
+
+    def start(self) -> None:
+        """Start, on the same port as before; nothing if the broker runs."""
+        if has_crashed(self._store):
+            self.end()
+            self.power_on()
+        if self.held is not None:
+            return
+        with self.may_crash():
+            self.held = self._hold()
+            self.latest = self.held.value
+            broker = self.latest.broker
+            self.bootstrap_servers = broker.bootstrap_servers
+            self.listeners = broker.nodes[0].listeners
+            if isinstance(self._store, BreakableStore):
+                cluster = broker.node.cluster
+                self._store.disk.has_partition = lambda topic, index: (
+                    cluster.partition(topic, index) is not None
+                )
+
+    def _hold(self) -> Held[RunningBroker]:
+        """Start, and not on a port where a client of an earlier broker may still look for it."""
+        while True:
+            held = self._thread.hold(self._open, _close_listeners)
+            port = held.value.broker.endpoint.port
+            if self.listeners[0].port or port not in self._thread.ports:
+                self._thread.ports.append(port)
+                return held
+            self._thread.let_go(held)
+
+    def _open(self) -> contextlib.AbstractAsyncContextManager[RunningBroker]:
+        return self._opening(
+            listeners=self.listeners,
+            nodes=self._nodes,
+            listeners_of=self._listeners_of,
+            earlier=self.latest,
+        )
+
+    def stop(self) -> None:
+        """Stop, and end all waits with a RuntimeError."""
+        try:
+            self.end()
+        finally:
+            self._tell_waits(STOPPED)
+
+    def end(self) -> None:
+        """Stop; waits go on."""
+        if self.held is None:
+            return
+        nodes = self.held.value.broker.nodes
+        self._nodes = len(nodes)
+        self._listeners_of = {each.id: each.listeners for each in nodes}
+        try:
+            with self.may_crash():
+                self._thread.let_go(self.held)
+        finally:
+            self.held = None
+
+    @contextlib.contextmanager
+    def returning(self) -> Iterator[None]:
+        """Start again after what is done inside; waits go on then."""
+        self._is_returning = True
+        try:
+            yield
+            self.start()
+        except BaseException:
+            self._tell_waits(STOPPED)
+            raise
+        finally:
+            self._is_returning = False
+
+    def _tell_waits(self, why: str) -> None:
+        """End all waits: the broker does not come back by itself."""
+        latest = self.latest
+        if latest is not None and self._thread.running:
+
+            async def tell() -> None:
+                latest.presence.ended(why)
+
+            self._thread.call(tell)
+
+    # -- crashes
+
+    @property
+    def breakable(self) -> BreakableStore:
+        """The store with the disk to break.
+
+        Raises:
+            ValueError: The broker has no such disk.
+        """
+        if isinstance(self._store, BreakableStore):
+            return self._store
+        raise ValueError("this broker has no disk to break; make it with disk=True, or --disk")
+
+    @contextlib.contextmanager
+    def may_crash(self) -> Iterator[None]:
+        """Do what may bring the broker to the point for which `crash_at` asked."""
+        try:
+            yield
+        except (PowerCut, Exception):
+            if not has_crashed(self._store):
+                raise
+
+    def crash_at(self, point: str, mode: Mode, seed: int) -> None:
+        """Cut the power when the broker reaches a point. Raises ValueError."""
+        self._crash_is_over = False
+        self.breakable.disk.crash_at(point, mode, seed)
+
+    def wait_for_crash(self, timeout: float) -> None:
+        """Wait for the crash that `crash_at` asked for, then start again on the same port.
+
+        Args:
+            timeout: Maximum seconds to wait.
+
+        Raises:
+            WaitTimeout: The broker did not reach that point.
+            RuntimeError: The broker is stopped.
+        """
+        deadline = steady_seconds() + timeout
+        while not has_crashed(self._store) and not self._crash_is_over:
+            left = deadline - steady_seconds()
+            if left < 0 or not self._has_ended(left):
+                what = "a crash: the broker did not come there"
+                raise WaitTimeout(f"waited {timeout:g} s for {what}")
+        if not self._crash_is_over:
+            with self.returning():
+                pass
+        self._crash_is_over = False
+
+    def _has_ended(self, timeout: float) -> bool:
+        """Wait until the broker ends; in a restart just for a moment. Raises RuntimeError when it
+        is stopped: it will not come to anything."""
+        held = self.held
+        if held is not None and not held.closed.is_set():
+            return self._thread.wait_for_end(held, timeout)
+        if held is None and not self._is_returning:
+            raise RuntimeError(STOPPED)
+        time.sleep(POLL_SECONDS)
+        return True
+
+    def power_cut(self, mode: Mode, seed: int) -> None:
+        """Cut the power now, then start again on the same port; waits go on."""
+        disk, has_come = self.breakable.disk, self._crash_is_over or has_crashed(self._store)
+        with self.returning():
+            disk.cut(mode, seed)
+            if self.held is not None:
+                self._thread.abort(self.held)
+        self._crash_is_over = has_come  # this one is not what `wait_for_crash` waits for
+
+    def power_on(self) -> None:
+        """Have the disk as the power cut left it."""
+        self.breakable.disk = self.breakable.disk.restarted()
+        self._crash_is_over = True
+
+
+def _close_listeners(running: RunningBroker) -> None:
+    """Free the ports in a forked child, so that the parent can stop and start the broker."""
+    for node in running.broker.nodes:
+        node.server.close_after_fork()

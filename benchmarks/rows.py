@@ -118,19 +118,26 @@ def _rows() -> dict[str, Row]:
     title = "start with 1 GB and 10,000 partitions: to a leader of each"
     rows["restart"] = Row(title, "s", False)
     rows["handshakes"] = Row("TLS handshakes, one request each", "/s", True, "ms/handshake")
-    rows["failover"] = Row("leader killed: to the first ack of the next one", "s", False)
-    title = "the same with a session timeout of 0.6 s"
-    rows["failover short"] = Row(title, "s", False)
-    gap = "longest gap between acks"
-    rows["gap kill"] = Row(f"{gap}: leader killed", "s", False)
-    rows["gap gone"] = Row(f"{gap}: leader killed, and said to be gone", "s", False)
-    rows["gap pause"] = Row(f"{gap}: leader paused for 5 s", "s", False)
-    rows["gap two"] = Row(f"{gap}: two of three killed, back after 5 s", "s", False)
-    rows["gap stop"] = Row(f"{gap}: leader stopped in order", "s", False)
+    rows |= _failover_rows()
     title = "one record per request, frames encoded beforehand, pipelined"
     rows["cores"] = Row(title, "k requests/s", True, "µs/request")
     rows["memory"] = Row("resident memory after the run", "MB", False)
     return rows
+
+
+def _failover_rows() -> dict[str, Row]:
+    """Return the rows about leaders that go."""
+    gap = "longest gap between acks"
+    titles = {
+        "failover": "leader killed: to the first ack of the next one",
+        "failover short": "the same with a session timeout of 0.6 s",
+        "gap kill": f"{gap}: leader killed",
+        "gap gone": f"{gap}: leader killed, and said to be gone",
+        "gap pause": f"{gap}: leader paused for 5 s",
+        "gap two": f"{gap}: two of three killed, back after 5 s",
+        "gap stop": f"{gap}: leader stopped in order",
+    }
+    return {name: Row(title, "s", False) for name, title in titles.items()}
 
 
 def _counted(count: int, noun: str) -> str:

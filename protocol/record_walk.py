@@ -176,63 +176,53 @@ class RecordWalk:
 
     def _walk(self, stop: int) -> None:
         """Check records up to an index, inlining short varints. Raises IndexError at the piece's end."""
-        data, index = self._data, self.index
-        start = position = self._position
-        base, earliest, latest_seen = self._base_timestamp, self._earliest, self.max_timestamp
-        needs_keys, longest = self._needs_keys, self._longest
+        data, index, start = self._data, self.index, self._position
+        base, earliest, longest = self._base_timestamp, self._earliest, self._longest
+        position, latest_seen, needs_keys = start, self.max_timestamp, self._needs_keys
         run_at = index + 1 if stop > index + RUN_MIN else -1
         try:
             while index < stop:
-                raw = data[position]
-                position += 1
+                raw, position = data[position], position + 1
                 if raw > 0x7F:
-                    raw = raw & 0x7F | data[position] << 7
-                    position += 1
+                    raw, position = raw & 0x7F | data[position] << 7, position + 1
                     if raw > 0x3FFF:  # the second byte says that there is a third one
                         raw, position = _long_varint(data, position, raw & 0x3FFF, 14)
                 if raw & 1 or raw > longest:
                     raise self._bad_length(index, raw)
                 end = position + (raw >> 1)
-                raw = data[position + 1]  # after one byte of unused attributes
-                position += 2
+                raw, position = data[position + 1], position + 2  # after unused attributes
                 if raw > 0x7F:
                     raw, position = _long_varint(data, position, raw & 0x7F, 7, _LONG_BYTES_MAX)
                 timestamp = base + ((raw >> 1) ^ -(raw & 1))
                 if not earliest <= timestamp <= latest_seen:
                     latest_seen = max(latest_seen, self._judged(index, timestamp))
-                raw = data[position]
-                position += 1
+                raw, position = data[position], position + 1
                 if raw > 0x7F:
-                    raw = raw & 0x7F | data[position] << 7
-                    position += 1
+                    raw, position = raw & 0x7F | data[position] << 7, position + 1
                     if raw > 0x3FFF:
                         raw, position = _long_varint(data, position, raw & 0x3FFF, 14)
                 if raw != index << 1:
                     raise _malformed(index, f"offset delta {(raw >> 1) ^ -(raw & 1)}")
-                raw = data[position]
-                position += 1
+                raw, position = data[position], position + 1
                 if raw > 0x7F:
                     raw, position = _long_varint(data, position, raw & 0x7F, 7)
                 if not raw & 1:
                     position += raw >> 1
                 elif raw != 1 or needs_keys:
                     self._check_no_key(index, raw)
-                raw = data[position]
-                position += 1
+                raw, position = data[position], position + 1
                 if raw > 0x7F:
-                    raw = raw & 0x7F | data[position] << 7
-                    position += 1
+                    raw, position = raw & 0x7F | data[position] << 7, position + 1
                     if raw > 0x3FFF:
                         raw, position = _long_varint(data, position, raw & 0x3FFF, 14)
                 if not raw & 1:
                     position += raw >> 1
                 elif raw != 1:
                     raise _malformed(index, f"value length {(raw >> 1) ^ -1}")
-                if data[position]:
-                    position = self._skip_headers(data, position, index)
+                position += 1
+                if data[position - 1]:
+                    position = self._skip_headers(data, position - 1, index)
                     stop = max(stop - self._record_headers, index + 1)
-                else:
-                    position += 1
                 if position != end:
                     raise _malformed(index, "another length than it says")
                 index += 1
@@ -550,16 +540,13 @@ def ordinary_max_timestamp(
     """
     if rules.log_append_time or header.attributes & LOG_APPEND_TIME_BIT:
         return None
-    base, largest = header.base_timestamp, NO_TIMESTAMP
+    base, largest, end = header.base_timestamp, NO_TIMESTAMP, HEADER_SIZE
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
-    end = HEADER_SIZE
     try:
         for offset_delta in range(0, 2 * header.record_count, 2):  # in zigzag form
-            raw = batch[end]
-            position = end + 1
+            raw, position = batch[end], end + 1
             if raw > 0x7F:
-                raw = raw & 0x7F | batch[position] << 7
-                position += 1
+                raw, position = raw & 0x7F | batch[position] << 7, position + 1
                 if raw > 0x3FFF:
                     raw, position = _long_varint(batch, position, raw & 0x3FFF, 14)
             end = position + (raw >> 1)
@@ -571,8 +558,7 @@ def ordinary_max_timestamp(
                 if not earliest <= timestamp <= latest:
                     return None
                 largest = timestamp
-            raw = batch[position + 3]
-            position += 4
+            raw, position = batch[position + 3], position + 4
             if raw != 1:
                 if raw > 0x7F:
                     raw, position = _long_varint(batch, position, raw & 0x7F, 7)
@@ -581,11 +567,9 @@ def ordinary_max_timestamp(
                 position += raw >> 1
             elif rules.compacted:
                 return None
-            raw = batch[position]
-            position += 1
+            raw, position = batch[position], position + 1
             if raw > 0x7F:
-                raw = raw & 0x7F | batch[position] << 7
-                position += 1
+                raw, position = raw & 0x7F | batch[position] << 7, position + 1
                 if raw > 0x3FFF:
                     raw, position = _long_varint(batch, position, raw & 0x3FFF, 14)
             if raw & 1 and raw != 1:

@@ -253,9 +253,8 @@ class Log:
         ):
             self._check_fits(length)
             segment = self._segment_for(length, last, header.max_timestamp, now_ms)
-        segment.append(
-            placed(batch, header, base, leader_epoch), length, last, header.max_timestamp
-        )
+        written = placed(batch, header, base, leader_epoch)
+        segment.append(written, length, last, header.max_timestamp)
         if leader_epoch != self.epochs.latest:
             assert leader_epoch > self.epochs.latest, "an earlier leader appends"
             self.epochs.assign(leader_epoch, base)

@@ -518,6 +518,17 @@ class LogManager:
         cut: Cut | None = None,
     ) -> Log:
         topic, partition = key
+        log = Log(
+            self._files,
+            self.data_dir,
+            topic,
+            partition,
+            topic_id,
+            config,
+            changed=self._changed,
+            lower_recovery_point=self._lower_recovery_point,
+            open_segments=self._open_segments,
+        )
         offsets = self._checkpoints.get(key)
         if key not in self._folders and not offsets.recovery_point:
             if offsets.high_watermark > offsets.log_start:
@@ -532,34 +543,18 @@ class LogManager:
                     offsets.log_start,
                     offsets.high_watermark - 1,
                 )
-            return Log(
-                self._files,
-                self.data_dir,
-                topic,
-                partition,
-                topic_id,
-                config,
-                changed=self._changed,
-                lower_recovery_point=self._lower_recovery_point,
-                open_segments=self._open_segments,
-            )
-        return load_log(
+            return log
+        load_log(
             self._files,
-            self.data_dir,
-            topic,
-            partition,
-            topic_id,
-            config,
+            log,
             offsets,
             clean=clean,
             now_ms=now_ms,
-            changed=self._changed,
-            lower_recovery_point=self._lower_recovery_point,
-            open_segments=self._open_segments,
             # What this process has written since may not be: only for the first opening.
             durable=self._durable and key in self._unopened,
             cut=cut,
         )
+        return log
 
     def delete_logs(self, partitions: Iterable[Partition], topic_id: UUID) -> list[str]:
         """Remove partitions of a topic: gone at once under their names, their bytes with

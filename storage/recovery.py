@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from kbroker.protocol.records import HEADER_SIZE, MAGIC, BatchHeader, check_crc, read_header
 
@@ -36,7 +35,6 @@ from .errors import CorruptLogError
 from .files import Files
 from .index import RELATIVE_OFFSET_MAX
 from .log import Log
-from .log_config import LogConfig
 from .log_start_marks import LogStartMark
 from .naming import (
     CLEANED,
@@ -52,7 +50,6 @@ from .naming import (
     file_name,
     parse_file_name,
 )
-from .open_segments import OpenSegments
 from .segment import Segment, SegmentRules
 from .snapshots import Snapshots
 from .sync import sync_file
@@ -97,29 +94,22 @@ class Cut:
 
 def load_log(
     files: Files,
-    data_dir: str,
-    topic: str,
-    partition: int,
-    topic_id: UUID,
-    config: LogConfig,
+    log: Log,
     known: Offsets,
     *,
     clean: bool,
     now_ms: int,
-    changed: dict[Log, None] | None = None,
-    lower_recovery_point: Callable[[Log], None] | None = None,
-    open_segments: OpenSegments | None = None,
     durable: bool = False,
     cut: Cut | None = None,
-) -> Log:
-    """Open a partition whose folder exists.
+) -> None:
+    """Give a new log what its folder holds.
 
     Parameters:
-        files, data_dir, topic, partition, topic_id, config: as for `Log`.
+        files: the file system.
+        log: the log of a partition whose folder exists.
         known: what the checkpoints say.
         clean: the broker stopped properly, so that everything is durable and complete.
         now_ms: log clock; producers that are found count as seen now.
-        changed, lower_recovery_point, open_segments: the manager's part in `Log`.
         durable: all that the last owner wrote was made durable since.
         cut: keep all bytes that are cut, not only those before sound batches, and say here what
             they are.
@@ -128,17 +118,6 @@ def load_log(
         CorruptLogError: bytes that were durable are damaged or missing.
         StorageError: the system refuses.
     """
-    log = Log(
-        files,
-        data_dir,
-        topic,
-        partition,
-        topic_id,
-        config,
-        changed=changed,
-        lower_recovery_point=lower_recovery_point,
-        open_segments=open_segments,
-    )
     log.first_dirty_offset = known.first_dirty
     folder = _Folder(files, log.folder, log.segment_rules)
     folder.tidy(known.log_start)
@@ -164,7 +143,6 @@ def load_log(
         log.reload_producers(now_ms)
     if log.pending.wants_checkpoint or log.wants_saving or end != known.recovery_point:
         log.note_change()
-    return log
 
 
 def _take_over(

@@ -55,69 +55,55 @@ class _ForgottenSocket(socket.socket):
         self.close()
 
 
+NUMBERS = [
+    ("--clusters", "KBROKER_CLUSTERS", 4, "How many tests with the same names tests/isolation has"),
+    ("--frames", "KBROKER_FUZZ_FRAMES", 2000, "How many mutated frames tests/fuzz sends"),
+    ("--damages", "KBROKER_DAMAGES", 3, "How many damaged data folders tests/damage starts on"),
+    ("--disk-faults", "KBROKER_DISK_FAULTS", 1, "How often tests/processes lets a disk fail"),
+    (
+        "--large-values",
+        "KBROKER_LARGE_VALUES",
+        150,
+        "Requests with a large value in tests/process/test_serving_memory.py",
+    ),
+    (
+        "--long-records",
+        "KBROKER_LONG_RECORDS",
+        0,
+        "How many records tests/spark/long has; 0: it is left out",
+    ),
+    (
+        "--long-kills",
+        "KBROKER_LONG_KILLS",
+        10,
+        "How often it kills the broker, and how often Spark",
+    ),
+    ("--partitions", "KBROKER_MANY_PARTITIONS", 1000, "How many partitions tests/many makes"),
+    (
+        "--rounds",
+        "KBROKER_KILL_ROUNDS",
+        2,
+        "Rounds of kill, transaction, replication and compaction tests",
+    ),
+    (
+        "--schemas",
+        "KBROKER_SCHEMAS",
+        80,
+        "How many schemas are registered in tests/schemas/test_kills.py",
+    ),
+]
+"""Options that are numbers: name, environment variable with the default, its default, and help."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kbroker")
-    group.addoption(
-        "--clusters",
-        type=int,
-        default=int(os.environ.get("KBROKER_CLUSTERS", "4")),
-        help="How many tests with the same names tests/isolation has (KBROKER_CLUSTERS).",
-    )
-    group.addoption(
-        "--frames",
-        type=int,
-        default=int(os.environ.get("KBROKER_FUZZ_FRAMES", "2000")),
-        help="How many mutated frames tests/fuzz sends (KBROKER_FUZZ_FRAMES).",
-    )
-    group.addoption(
-        "--damages",
-        type=int,
-        default=int(os.environ.get("KBROKER_DAMAGES", "3")),
-        help="How many damaged data folders tests/damage starts on (KBROKER_DAMAGES).",
-    )
-    group.addoption(
-        "--disk-faults",
-        type=int,
-        default=int(os.environ.get("KBROKER_DISK_FAULTS", "1")),
-        help="How often tests/processes lets a disk fail (KBROKER_DISK_FAULTS).",
-    )
-    group.addoption(
-        "--large-values",
-        type=int,
-        default=int(os.environ.get("KBROKER_LARGE_VALUES", "150")),
-        help="Requests with a large value in tests/process/test_serving_memory.py "
-        "(KBROKER_LARGE_VALUES).",
-    )
-    group.addoption(
-        "--long-records",
-        type=int,
-        default=int(os.environ.get("KBROKER_LONG_RECORDS", "0")),
-        help="How many records tests/spark/long has; 0: it is left out (KBROKER_LONG_RECORDS).",
-    )
-    group.addoption(
-        "--long-kills",
-        type=int,
-        default=int(os.environ.get("KBROKER_LONG_KILLS", "10")),
-        help="How often it kills the broker, and how often Spark (KBROKER_LONG_KILLS).",
-    )
-    group.addoption(
-        "--partitions",
-        type=int,
-        default=int(os.environ.get("KBROKER_MANY_PARTITIONS", "1000")),
-        help="How many partitions tests/many makes (KBROKER_MANY_PARTITIONS).",
-    )
-    group.addoption(
-        "--rounds",
-        type=int,
-        default=int(os.environ.get("KBROKER_KILL_ROUNDS", "2")),
-        help="Rounds of kill, transaction, replication and compaction tests (KBROKER_KILL_ROUNDS).",
-    )
-    group.addoption(
-        "--schemas",
-        type=int,
-        default=int(os.environ.get("KBROKER_SCHEMAS", "80")),
-        help="How many schemas are registered in tests/schemas/test_kills.py (KBROKER_SCHEMAS).",
-    )
+    for option, variable, default, text in NUMBERS:
+        group.addoption(
+            option,
+            type=int,
+            default=int(os.environ.get(variable, str(default))),
+            help=f"{text} ({variable}).",
+        )
     _add_selection(group)
 
 

@@ -640,6 +640,20 @@ def settings() -> Iterator[Call]:
     yield _describe("metrics", (METRICS, "m", None))
     yield _describe("loggers", (LOGGER, "1", None))
     yield from described_settings("at first")
+    yield from _altered()
+    yield from described_settings("altered")
+    yield from _incremented()
+    yield from described_settings("incremented")
+    key = ApiKey.LIST_CONFIG_RESOURCES
+    yield ask("resources: all", key)
+    for kinds in ([TOPIC], [BROKER, TOPIC], [LOGGER], [METRICS], [GROUP], [77], [TOPIC, 77]):
+        yield ask(f"resources: {kinds}", key, range(1, 99), resource_types=kinds)
+    yield _increment("back: broker", (BROKER, "1", ("log.retention.ms", DELETE, None)))
+    yield _increment("back: default", (BROKER, "", ("log.segment.bytes", DELETE, None)))
+
+
+def _altered() -> Iterator[Call]:
+    """AlterConfigs: settings of topics and brokers, valid or not."""
     yield _alter("topic", (TOPIC, "one7", ("retention.ms", "1000"), ("segment.ms", "5000")))
     yield _alter("only checked", (TOPIC, "one7", ("retention.ms", "9")), validate_only=True)
     yield _alter("unknown topic", (TOPIC, "nothing", ("retention.ms", "1000")))
@@ -653,7 +667,10 @@ def settings() -> Iterator[Call]:
     yield _alter("unknown type", (77, "x", ("retention.ms", "1000")))
     yield _alter("read-only", (BROKER, "1", ("node.id", "7")))
     yield _alter("none")
-    yield from described_settings("altered")
+
+
+def _incremented() -> Iterator[Call]:
+    """IncrementalAlterConfigs: each operation, valid or not."""
     yield _increment("set", (TOPIC, "one6", ("retention.ms", SET, "60000")))
     yield _increment("delete", (TOPIC, "set7", ("retention.ms", DELETE, None)))
     yield _increment("delete what is not set", (TOPIC, "one6", ("segment.ms", DELETE, None)))
@@ -691,13 +708,6 @@ def settings() -> Iterator[Call]:
     yield _increment("unknown type", (77, "x", ("retention.ms", SET, "1")))
     yield _increment("only checked", (TOPIC, "one6", ("segment.ms", SET, "99")), validate_only=True)
     yield _increment("none")
-    yield from described_settings("incremented")
-    key = ApiKey.LIST_CONFIG_RESOURCES
-    yield ask("resources: all", key)
-    for kinds in ([TOPIC], [BROKER, TOPIC], [LOGGER], [METRICS], [GROUP], [77], [TOPIC, 77]):
-        yield ask(f"resources: {kinds}", key, range(1, 99), resource_types=kinds)
-    yield _increment("back: broker", (BROKER, "1", ("log.retention.ms", DELETE, None)))
-    yield _increment("back: default", (BROKER, "", ("log.segment.bytes", DELETE, None)))
 
 
 BROKER_SETTINGS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import combinations, cycle, islice, product
+from itertools import combinations, cycle, product
 from types import MappingProxyType
 
 import trio
@@ -195,30 +195,23 @@ async def open_broker(
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
-    if apart is None:
-        folders = _data_folders(config, data_dir, files, nodes)
-        ids = folders.node_ids(config.node_id, nodes)
-        total = len(ids)
-    else:
-        config = config.apart()
-        folders = _data_folders(config, data_dir, files, apart.nodes or 1)
-        ids, total = [apart.node_id], apart.nodes or NODES_APART
+    here = _local_nodes(config, data_dir, files, nodes, apart)
     shared = Shared(
-        folders=folders,
+        folders=here.folders,
         in_memory=data_dir is None,
         clock=clock or SystemClock(),
         apis=load_apis(),
         intercept=intercept,
         grace_seconds=grace_seconds,
-        nodes=len(ids),
+        nodes=len(here.ids),
         apart=apart,
     )
-    maker = NodeMaker(config, listeners, listeners_of, shared)
-    places = islice(cycle(racks or (None,)), len(ids))
-    local = [maker.make(each, total, rack=rack) for each, rack in zip(ids, places, strict=True)]
+    maker = NodeMaker(here.config, listeners, listeners_of, shared)
+    places = cycle(racks or (None,))
+    local = [maker.make(each, here.total, rack=next(places)) for each in here.ids]
     # Files that are handed in are as fast as whoever made them wants.
-    in_thread = None if data_dir is None or files is not None else _metadata_syncs(config)
-    store = await _open_all(local, folders, cluster_id, apart, in_thread, service)
+    in_thread = None if data_dir is None or files is not None else _metadata_syncs(here.config)
+    store = await _open_all(local, here.folders, cluster_id, apart, in_thread, service)
     at_work = running(store) if apart is None else nullcontext()
     async with at_work, trio.open_nursery() as nursery:
         try:
@@ -230,10 +223,49 @@ async def open_broker(
             await _each(local, lambda node: node.begin(nursery))
             yield Broker(store, local, shared.links, maker, nursery)
         finally:
-            with trio.CancelScope(shield=True):
-                await _each(local, lambda node: node.close())
-                if service is not None:
-                    await service.close()
+            await _close(local, service)
+
+
+async def _close(nodes: Sequence[LocalNode], service: Service | None) -> None:
+    """Stop nodes and what is served beside them, also if this is cancelled."""
+    with trio.CancelScope(shield=True):
+        await _each(nodes, lambda node: node.close())
+        if service is not None:
+            await service.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """The nodes that run in this process.
+
+    Attributes:
+        config: Their settings.
+        folders: Their data folders.
+        ids: Their IDs.
+        total: Number of nodes of the cluster.
+    """
+
+    config: BrokerConfig
+    folders: DataFolders
+    ids: list[int]
+    total: int
+
+
+def _local_nodes(
+    config: BrokerConfig,
+    data_dir: str | Sequence[str] | None,
+    files: Files | None,
+    nodes: int | None,
+    apart: Apart | None,
+) -> _Local:
+    """Return which nodes run here: all of the cluster, or the one that `apart` names."""
+    if apart is None:
+        folders = _data_folders(config, data_dir, files, nodes)
+        ids = folders.node_ids(config.node_id, nodes)
+        return _Local(config, folders, ids, len(ids))
+    config = config.apart()
+    folders = _data_folders(config, data_dir, files, apart.nodes or 1)
+    return _Local(config, folders, [apart.node_id], apart.nodes or NODES_APART)
 
 
 def _metadata_syncs(config: BrokerConfig) -> InThread:

@@ -76,19 +76,7 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "cluster txn describe": [[OPEN, *form] for form in FORMS] + [[EVIL]],
         "cluster txn find-hanging": [["--older-than", "0s"]],
         "cluster txn abort": [["t", "0", "7"]],
-        "security user list": [*FORMS, [EVIL], ["x" + EVIL]],
-        "security user add": [[EVIL]],
-        "security user remove": [["x" + EVIL], [EVIL]],
-        "security token list": [*FORMS, [EVIL]],
-        "security token create": [["--renewer", EVIL], ["--owner", EVIL]],
-        "security token renew": [[EVIL]],
-        "security token expire": [[EVIL]],
-        "security acl add": [["--principal", EVIL, "--topic", EVIL, *READS]],
-        "security acl list": FORMS,
-        "security acl explain": [
-            ["--principal", "x" + EVIL, "--topic", EVIL, *READS, *form] for form in FORMS
-        ],
-        "security acl remove": [["--principal", EVIL], ["--principal", EVIL, "--yes"]],
+        **security_commands(),
         "cluster quotas list": [*FORMS, ["--user", EVIL]],
         "cluster quotas set": [["--user", EVIL, "producer_byte_rate=1e9"]],
         "cluster quotas remove": [["--user", EVIL, "producer_byte_rate"], ["--user", EVIL]],
@@ -124,6 +112,25 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "control": [["group", f"group={EVIL}"], ["report"], ["delete_topic", f"name={EVIL}"]],
         "fault check": [[]],
         **{name: [] for name in SILENT},
+    }
+
+
+def security_commands() -> dict[str, list[list[str]]]:
+    """The same of commands for users, tokens and ACLs."""
+    return {
+        "security user list": [*FORMS, [EVIL], ["x" + EVIL]],
+        "security user add": [[EVIL]],
+        "security user remove": [["x" + EVIL], [EVIL]],
+        "security token list": [*FORMS, [EVIL]],
+        "security token create": [["--renewer", EVIL], ["--owner", EVIL]],
+        "security token renew": [[EVIL]],
+        "security token expire": [[EVIL]],
+        "security acl add": [["--principal", EVIL, "--topic", EVIL, *READS]],
+        "security acl list": FORMS,
+        "security acl explain": [
+            ["--principal", "x" + EVIL, "--topic", EVIL, *READS, *form] for form in FORMS
+        ],
+        "security acl remove": [["--principal", EVIL], ["--principal", EVIL, "--yes"]],
     }
 
 

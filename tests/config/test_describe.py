@@ -1,0 +1,154 @@
+"""Entries of DescribeConfigs for brokers and topics."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from kbroker.config import (
+    BROKER_PROPERTIES,
+    TOPIC_PROPERTIES,
+    BrokerConfig,
+    Source,
+    TopicConfig,
+    Type,
+    Value,
+    describe_broker,
+    describe_topic,
+)
+
+from .entries import entry, kafka_settings
+
+
+def test_describe_topic_as_kafka_answers() -> None:
+    """Values, sources and synonyms that Kafka 4.3.0 gave with the same broker settings."""
+    options = [
+        "log.retention.hours=24",
+        "log.segment.bytes=10485760",
+        "log.roll.ms=3600000",
+        "log.flush.interval.ms=1000",
+        "compression.type=lz4",
+    ]
+    overrides = {"min.insync.replicas": "1", "cleanup.policy": "compact", "segment.ms": "777777"}
+    entries = describe_topic(overrides, BrokerConfig.load(options=options))
+    shown = {
+        e.name: (e.value, e.source, e.is_default, [tuple(s) for s in e.synonyms]) for e in entries
+    }
+    topic_, static, default = Source.TOPIC, Source.STATIC_BROKER, Source.DEFAULT
+    assert shown["retention.ms"] == ("86400000", default, True, [])
+    assert shown["segment.jitter.ms"] == ("0", default, True, [])
+    assert shown["preallocate"] == ("false", default, True, [("log.preallocate", "false", default)])
+    assert shown["remote.storage.enable"] == ("false", default, True, [])
+    assert shown["segment.bytes"] == (
+        "10485760",
+        static,
+        False,
+        [("log.segment.bytes", "10485760", static), ("log.segment.bytes", "1073741824", default)],
+    )
+    assert shown["flush.ms"] == (
+        "1000",
+        static,
+        False,
+        [
+            ("log.flush.interval.ms", "1000", static),
+            ("log.flush.scheduler.interval.ms", "9223372036854775807", default),
+        ],
+    )
+    assert shown["segment.ms"] == (
+        "777777",
+        topic_,
+        False,
+        [
+            ("segment.ms", "777777", topic_),
+            ("log.roll.ms", "3600000", static),
+            ("log.roll.hours", "168", default),
+        ],
+    )
+    assert shown["cleanup.policy"][3] == [
+        ("cleanup.policy", "compact", topic_),
+        ("log.cleanup.policy", "delete", default),
+    ]
+    assert shown["compression.type"][:2] == ("lz4", static)
+
+
+def test_describe_topic_kinds() -> None:
+    entries = describe_topic({}, BrokerConfig())
+    kafka = kafka_settings("topic")
+    assert [(e.name, Type(e.type).name) for e in entries] == [
+        (k.name, k.type) for k in kafka.values()
+    ]
+    assert not any(each.read_only or each.sensitive for each in entries)
+    assert all(each.doc for each in entries)
+
+
+def test_describe_broker() -> None:
+    options = ["log.roll.ms=5", "ssl.key.password=S3cret", "node.id=3", "log.retention.hours=2"]
+    entries = describe_broker(BrokerConfig.load(options=options))
+    assert [each.name for each in entries] == list(BROKER_PROPERTIES)
+    static, default = Source.STATIC_BROKER, Source.DEFAULT
+    password = entry(entries, "ssl.key.password")
+    assert (password.value, password.sensitive, password.source) == (None, True, static)
+    assert password.synonyms == [("ssl.key.password", None, static)]
+    assert "S3cret" not in repr(entries)
+    assert entry(entries, "log.roll.ms").synonyms == [
+        ("log.roll.ms", "5", static),
+        ("log.roll.hours", "168", default),
+    ]
+    assert entry(entries, "log.roll.hours").synonyms == [("log.roll.hours", "168", default)]
+    unset = entry(entries, "log.retention.ms")
+    assert (unset.value, unset.source, unset.synonyms) == (None, default, [])
+    assert entry(entries, "broker.id").value == "3"
+    assert entry(entries, "num.partitions").read_only
+    assert not entry(entries, "message.max.bytes").read_only
+
+
+def test_described_topics_of_one_broker_are_as_of_brokers_without_cache(
+    pytestconfig: pytest.Config,
+) -> None:
+    """Random settings of topics and of the broker, each described with and without a cache."""
+    random = Random(pytestconfig.getoption("--seed"))
+    given = [
+        {},
+        {"log.retention.hours": "5"},
+        {"log.retention.ms": "7", "min.insync.replicas": "1"},
+        {"compression.type": "zstd"},
+    ]
+    own = {"retention.ms": "1", "cleanup.policy": "compact", "no.such": "1", "segment.ms": "x"}
+    for values in given:
+        kept = BrokerConfig.load(options=values)
+        for _ in range(10):
+            names = random.sample(sorted(own), random.randrange(len(own)))
+            overrides = {name: own[name] for name in names}
+            fresh = BrokerConfig.load(options=values)
+            topic = TopicConfig.stored(overrides, fresh)
+            described = describe_topic(overrides, kept)
+            assert described == describe_topic(overrides, fresh)
+            assert [each.name for each in described] == sorted(each.name for each in described)
+            shown = {each.name: each.value for each in described}
+            for name, setting in TOPIC_PROPERTIES.items():
+                if not setting.internal:
+                    assert shown[name] == setting.format(topic.effective(name))
+            sources = {each.name for each in described if each.source is Source.TOPIC}
+            assert sources == topic.overrides.keys()
+
+
+def test_default_settings_of_topics_are_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = BrokerConfig.load()
+    first = describe_topic({}, broker)
+    asked = []
+    effective = TopicConfig.effective
+
+    def counted(config: TopicConfig, name: str) -> Value:
+        asked.append(name)
+        return effective(config, name)
+
+    monkeypatch.setattr(TopicConfig, "effective", counted)
+    assert describe_topic({}, broker) == first
+    assert describe_topic({"retention.ms": "7"}, broker) != first
+    assert asked == ["retention.ms"]
+    changed = broker.overlay(
+        {"log.retention.ms": "8"}, origin="test", source=Source.DYNAMIC_DEFAULT_BROKER
+    )
+    (retention,) = [e for e in describe_topic({}, changed) if e.name == "retention.ms"]
+    assert (retention.value, retention.source) == ("8", Source.DYNAMIC_DEFAULT_BROKER)

@@ -1,0 +1,26 @@
+"""The generated page of settings."""
+
+from __future__ import annotations
+
+from kbroker.config import (
+    BROKER_PROPERTIES,
+    TOPIC_PROPERTIES,
+    Effect,
+)
+from kbroker.config.document import document
+
+from .entries import ROOT
+
+
+def test_the_committed_page_is_the_generated_one() -> None:
+    committed = (ROOT / "docs/configuration.md").read_text()
+    assert committed == document(), "run: python -m kbroker.config > docs/configuration.md"
+
+
+def test_the_page_has_every_setting_and_every_difference() -> None:
+    page = document()
+    differences = page.split("## What differs")[1].split("## DescribeConfigs")[0]
+    for each in (*BROKER_PROPERTIES.values(), *TOPIC_PROPERTIES.values()):
+        assert f"| `{each.name}` |" in page, each.name
+        if each.own or each.kafka_default is not None or each.effect is not Effect.APPLIED:
+            assert f"`{each.name}`" in differences, each.name

@@ -5,7 +5,9 @@ Environment variables stand for the options in a soak run.
 
 from __future__ import annotations
 
+import functools
 import gc
+import json
 import logging
 import os
 import random
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
 
 from kbroker.broker import Broker
 from kbroker.runtime.clock import Clock
@@ -24,8 +27,11 @@ from .brokers import Start, started
 from .wire import Wire, connected
 
 if TYPE_CHECKING:
+    from click.testing import Result
+
     from kbroker.testing import BrokerThread
 
+    from .commands import Cli, ReadJson
     from .security.certificates import Authority
 
 
@@ -189,3 +195,42 @@ def restored_logging() -> Iterator[None]:
     logging.getLogger("kbroker").setLevel(kept[2])
     logging.getLogger("kbroker.protocol").setLevel(logging.NOTSET)
     logging.getLogger("trio.serve_listeners").filters.clear()
+
+
+@pytest.fixture
+def no_settings_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, restored_logging: None
+) -> None:
+    """Hide profiles of the command line and the address of a broker, which a machine may have."""
+    from kbroker.cli.profiles import FILE_VARIABLE
+    from kbroker.cli.target import ENVIRONMENT
+
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "profiles.toml"))
+
+
+@pytest.fixture
+def cli(broker: Broker, monkeypatch: pytest.MonkeyPatch, no_settings_of_this_machine: None) -> Cli:
+    """Run commands in a thread, beside the broker of the test."""
+    from kbroker.cli.target import ENVIRONMENT
+
+    from .commands import invoke
+
+    monkeypatch.setenv(ENVIRONMENT, broker.bootstrap_servers)
+
+    async def run(*args: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
+        with trio.fail_after(30):
+            work = functools.partial(invoke, *args, stdin=stdin, status=status)
+            return await trio.to_thread.run_sync(work)
+
+    return run
+
+
+@pytest.fixture
+def read_json(cli: Cli) -> ReadJson:
+    """Run commands with `-o json` and read their output."""
+
+    async def run(*args: str, status: int = 0) -> Any:
+        return json.loads((await cli(*args, "-o", "json", status=status)).stdout)
+
+    return run

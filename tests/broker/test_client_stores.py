@@ -35,8 +35,8 @@ from kbroker.storage import producer_state
 from kbroker.testing.clock import MovableClock
 
 from ..brokers import started
+from ..handlers.quota_requests import set_quota
 from ..handlers.test_consumer_groups import beat, find
-from ..handlers.test_quotas import set_quota
 from ..handlers.test_share_groups import beat as share_beat
 from ..handlers.test_streams_groups import streams_beat
 from ..wire import (

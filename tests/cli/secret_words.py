@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conftest import invoke
+from ..commands import invoke
 
 SECRET = "hunter2"
 NOWHERE = "127.0.0.1:1"

@@ -13,8 +13,8 @@ from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
 
 from ..brokers import started
+from ..commands import Cli, ReadJson, invoke
 from ..wire import connected, create_topic, produce, request, sequenced
-from .conftest import Cli, ReadJson, invoke
 
 LINES = "".join(f'{{"key": "k{n}", "value": {{"id": {n}}}, "timestamp": {n}}}\n' for n in range(20))
 

@@ -15,10 +15,10 @@ from kbroker.partitions import folder_watch
 from kbroker.storage.crash_files import CrashFiles
 
 from ..brokers import started, started_on
+from ..commands import Cli, ReadJson
 from ..refusing_files import DATA, RefusingFiles
 from ..replication.harness import place_topic, try_send, until_leader
 from ..wire import until
-from .conftest import Cli, ReadJson
 
 
 async def test_info(cli: Cli, read_json: ReadJson, broker: Broker) -> None:

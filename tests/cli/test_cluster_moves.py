@@ -8,8 +8,8 @@ from kbroker.broker import Broker
 from kbroker.cluster.topics import NewTopic, create_topic
 
 from ..brokers import started
+from ..commands import Cli
 from ..wire import until
-from .conftest import Cli
 
 
 async def make(broker: Broker, name: str, partitions: int, factor: int, **configs: str) -> None:

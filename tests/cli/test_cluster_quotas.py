@@ -12,7 +12,7 @@ from kbroker.client.quotas import ClientQuota, alter_quotas, describe_quotas
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..brokers import started
-from .conftest import Cli, ReadJson
+from ..commands import Cli, ReadJson
 
 QUOTAS = ("cluster", "quotas")
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kbroker.cli import main
 from kbroker.cli.completion import SHELLS, VARIABLE
 
-from .conftest import Cli, invoke
+from ..commands import Cli, invoke
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Cli
+from ..commands import Cli
 
 NODE = ("--node", "1")
 

@@ -12,8 +12,8 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.protocol.records import Record
 
+from ..commands import Cli, ReadJson
 from ..wire import Topic, batch, connected, produce
-from .conftest import Cli, ReadJson
 
 BYTES = [None, b"", b"text", "h\xe4 \u2713".encode(), b"\xff\x00", b'"\\\n{}']
 

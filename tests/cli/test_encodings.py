@@ -16,7 +16,7 @@ import trio
 from kbroker.broker import Broker
 from kbroker.text.printable import accept_all_characters
 
-from .conftest import Cli
+from ..commands import Cli
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [

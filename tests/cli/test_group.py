@@ -18,12 +18,12 @@ from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions
 from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
+from ..commands import Cli, ReadJson
 from ..coordinator.harness import subtopology, topology
 from ..handlers.test_consumer_groups import find
 from ..handlers.test_share_groups import alter, beat
 from ..handlers.test_streams_groups import at_once, streams_beat
 from ..wire import connected
-from .conftest import Cli, ReadJson
 
 
 @asynccontextmanager

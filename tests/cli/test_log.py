@@ -19,8 +19,8 @@ from kbroker.protocol.records import Record
 from kbroker.storage.checkpoints import lines, offsets_to_bytes
 
 from ..brokers import started
+from ..commands import invoke
 from ..wire import Wire, batch, connected, create_topic, produce, request
-from .conftest import invoke
 
 VALUE_BYTES = 60_000
 FIRST = "00000000000000000000"

@@ -15,7 +15,7 @@ from kbroker.client.partitioner import partition_of
 from kbroker.protocol.api_keys import ApiKey
 
 from ..brokers import started
-from .conftest import Cli
+from ..commands import Cli
 
 DAY_MS = 86_400_000
 

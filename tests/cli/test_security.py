@@ -28,8 +28,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.scram import ScramMechanism
 
 from ..brokers import started
+from ..commands import Cli, ReadJson
 from ..security.test_login import guarded
-from .conftest import Cli, ReadJson
 from .test_completion import proposed
 
 SHA_256, SHA_512 = ScramMechanism

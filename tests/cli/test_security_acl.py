@@ -24,6 +24,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.acls import AclOperation, Resource, Rules, decide
 from kbroker.security.rights import Right, answer
 
+from ..commands import Cli, ReadJson
 from ..security.test_access import DENIED, TOPIC, guarded, user
 from ..security.test_acls import (
     ALLOW,
@@ -35,7 +36,6 @@ from ..security.test_acls import (
     random_acl,
 )
 from ..wire import batch, create_topic, fetch, produce, request
-from .conftest import Cli, ReadJson
 
 LOGIN_OF = (
     "security.protocol=SASL_PLAINTEXT",

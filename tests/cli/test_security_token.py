@@ -23,9 +23,9 @@ from kbroker.client.errors import NoSuchToken
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.principals import USER, Principal
 
-from ..security.test_delegation import KEY
+from ..commands import Cli, ReadJson
 from ..security.test_login import guarded
-from .conftest import Cli, ReadJson
+from ..security.tokens import KEY
 from .test_completion import proposed
 from .test_output import EVIL
 

@@ -21,8 +21,8 @@ from kbroker.protocol.headers import encode_response
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 
 from ..brokers import started
+from ..commands import Cli, invoke
 from ..wire import Topic, batch, connected, produce, until
-from .conftest import Cli, invoke
 
 
 def free_address() -> str:

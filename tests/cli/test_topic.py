@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kbroker.broker import Broker
 
-from .conftest import Cli, ReadJson
+from ..commands import Cli, ReadJson
 
 
 async def test_a_topic_from_its_making_to_its_end(cli: Cli, read_json: ReadJson) -> None:

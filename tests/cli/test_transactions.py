@@ -12,8 +12,8 @@ from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 from kbroker.storage.lookups import aborted_transactions
 
 from ..brokers import started
+from ..commands import Cli, ReadJson
 from ..wire import Topic, Wire, connected, create_topic, produce, request, sequenced
-from .conftest import Cli, ReadJson
 
 TIMEOUT_MS = 60_000
 

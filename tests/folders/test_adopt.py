@@ -41,9 +41,12 @@ from kbroker.security.scram import ScramMechanism
 from kbroker.storage.checkpoints import PartitionMetadata
 
 from ..brokers import started
-from ..cli.conftest import Cli, ReadJson, invoke
+from ..commands import Cli, ReadJson, invoke
 from ..limits import PROCESS_SECONDS
 from ..wire import Topic, batch, connected, fetch, metadata, produce, request, sequenced, values_of
+
+pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
+
 
 META = "#\nnode.id=5\ndirectory.id=G8FncGbyQjmlmoYM5EtsLQ\nversion=1\ncluster.id={cluster}\n"
 CLUSTER = "kBrokerAdoptTests00001"

@@ -22,6 +22,9 @@ from kbroker.storage.files import OsFiles
 from ..brokers import started
 from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
 
+pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
+
+
 VALUES = [b"a", b"b", b"c"]
 TOPICS = ("orders", "node")
 """Partition 1 of the second one has a folder that is called as that of node 1."""

@@ -19,7 +19,7 @@ from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.share_state_log import SharePartition
 
 from ..brokers import started
-from ..cli.conftest import invoke
+from ..commands import invoke
 from ..wire import Wire, connected, create_topic, delete_topic, request
 
 NONE, INVALID = ErrorCode.NONE, ErrorCode.INVALID_REQUEST

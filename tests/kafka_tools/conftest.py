@@ -1,5 +1,10 @@
-"""Kafka's tools against a broker in this process."""
+"""Tests of Kafka's tools run without the settings of this machine."""
 
-from ..cli.conftest import cli, no_settings_of_this_machine
+from __future__ import annotations
 
-__all__ = ["cli", "no_settings_of_this_machine"]
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(no_settings_of_this_machine: None) -> None:
+    """Run every test of this folder without profiles and addresses of this machine."""

@@ -9,7 +9,7 @@ from kbroker.config import BrokerConfig
 from kbroker.config.broker_table import STANDARD_AUTHORIZER
 
 from ..brokers import LOOPBACK
-from ..cli.conftest import Cli
+from ..commands import Cli
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 1), ("", 1)])

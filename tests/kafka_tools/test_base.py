@@ -6,8 +6,8 @@ import pytest
 
 from kbroker.kafka_tools import TOOLS
 
-from ..cli.conftest import invoke
 from ..cli.secret_words import BAD_PAIRS, NOWHERE, SECRET, said_by
+from ..commands import invoke
 
 
 @pytest.mark.parametrize(

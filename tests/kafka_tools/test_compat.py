@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..cli.conftest import invoke
+from ..commands import invoke
 
 
 def test_ids_and_names_of_tools() -> None:

@@ -9,8 +9,8 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.kafka_tools.configs import without_secrets
 
-from ..cli.conftest import Cli
 from ..cli.secret_words import SECRET
+from ..commands import Cli
 
 
 async def test_kafka_configs_shows_no_password(cli: Cli, broker: Broker) -> None:

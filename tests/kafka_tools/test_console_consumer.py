@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 
-from ..cli.conftest import Cli
+from ..commands import Cli
 
 
 async def test_a_consumer_that_nothing_comes_to_ends_in_time(cli: Cli, broker: Broker) -> None:

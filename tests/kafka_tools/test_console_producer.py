@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 
-from ..cli.conftest import Cli
+from ..commands import Cli
 
 
 async def test_lines_come_back_with_keys_headers_and_nothing(cli: Cli, broker: Broker) -> None:

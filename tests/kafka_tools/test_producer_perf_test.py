@@ -6,7 +6,7 @@ import time
 
 from kbroker.broker import Broker
 
-from ..cli.conftest import Cli
+from ..commands import Cli
 
 
 async def test_perf_test_keeps_to_its_throughput(cli: Cli, broker: Broker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 
-from ..cli.conftest import Cli
+from ..commands import Cli
 
 
 async def test_a_health_check_of_confluents_images(cli: Cli, broker: Broker) -> None:

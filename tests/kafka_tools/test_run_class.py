@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 
-from ..cli.conftest import Cli
+from ..commands import Cli
 
 
 async def test_scripts_of_compose_files_run(cli: Cli, broker: Broker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 
-from ..cli.conftest import Cli
+from ..commands import Cli
 
 
 async def test_topics_are_made_and_described(cli: Cli, broker: Broker) -> None:

@@ -162,7 +162,7 @@ OWNED = {
     ApiKey.EXPIRE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
 }
-"""What looks at whose a token is: tests/security/test_delegation.py."""
+"""What looks at whose a token is: tests/handlers/test_delegation_tokens.py."""
 FREE = {
     ApiKey.API_VERSIONS,
     ApiKey.SASL_HANDSHAKE,

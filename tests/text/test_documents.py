@@ -11,8 +11,11 @@ from kbroker.broker import Broker
 from kbroker.cli.profiles import FILE_VARIABLE
 from kbroker.text.documents import NESTING_MAX, read_json, read_toml
 
-from ..cli.conftest import Cli, invoke
+from ..commands import Cli, invoke
 from ..wire import batch, connected, create_topic, produce
+
+pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
+
 
 LEVELS = [NESTING_MAX + 1, 900, 100_000]
 SENTENCE = f"nests more than {NESTING_MAX} deep"

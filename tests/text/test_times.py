@@ -22,6 +22,9 @@ from kbroker.protocol.records import (
 from kbroker.testing import LocalBroker
 from kbroker.text.times import date_of, iso_time
 
+pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
+
+
 YEAR_1, YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 NOW = 1_700_000_000_000
 TIMES = [

@@ -25,6 +25,9 @@ from kbroker.testing.kit import KafkaRecord
 
 from ...limits import PROCESS_SECONDS
 
+pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
+
+
 KILLS = int(os.environ.get("KBROKER_REPLAY_KILLS", "2"))
 COUNT = 3_000 * KILLS
 RATE = 4_000

@@ -20,7 +20,7 @@ import pytest
 
 from kbroker.pipelines.audit import AuditError
 from kbroker.pipelines.lake.layout import file_name
-from tests.cli.conftest import invoke
+from tests.commands import invoke
 
 from .jobs import Checkpoint
 from .orders import ENRICHED, ORDERS, order

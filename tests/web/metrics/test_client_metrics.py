@@ -14,7 +14,7 @@ from kbroker.protocol.otlp import FIELDS_MAX
 from kbroker.web.metrics import client_metrics
 from kbroker.web.metrics.client_metrics import CLIENT, ROWS_OF_ONE_MAX, TEXT_MAX, PushedMetrics
 
-from ...handlers.test_telemetry import ask, push, subscribe
+from ...handlers.telemetry_requests import ask, push, subscribe
 from ...protocol.test_otlp import attribute, field, gauge, pushed
 from ...turns import TURN_SECONDS_MAX, longest_step
 from ...wire import connected

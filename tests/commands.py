@@ -1,0 +1,37 @@
+"""Commands of `kbroker`, run in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from click.testing import CliRunner, Result
+
+from kbroker.cli import main
+
+
+class Cli(Protocol):
+    """Run a command; fails the test when the exit status is not `status`."""
+
+    def __call__(
+        self, *args: str, stdin: str | bytes | None = None, status: int = 0
+    ) -> Awaitable[Result]: ...
+
+
+ReadJson = Callable[..., Awaitable[Any]]
+
+
+# CliRunner replaces `sys.stdout`: output of one of two commands could be found in the other.
+_alone = threading.Lock()
+
+
+def invoke(*args: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
+    """Run a command in this thread, while no other one runs."""
+    assert _alone.acquire(blocking=False), f"{args}: one command at a time"
+    try:
+        result = CliRunner().invoke(main, list(args), input=stdin, catch_exceptions=False)
+    finally:
+        _alone.release()
+    assert result.exit_code == status, (args, result.exit_code, result.output)
+    return result

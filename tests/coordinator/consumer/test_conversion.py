@@ -13,7 +13,7 @@ from kbroker.protocol.group_metadata import read_assignment, write_assignment
 from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 
 from ..harness import SESSION_MS, Harness, joining, subscription
-from .test_groups import AT_ONCE, given, harness, members
+from .groups import AT_ONCE, given, harness, members
 
 HALVES = [[("orders", 0), ("orders", 1)], [("orders", 2), ("orders", 3)]]
 

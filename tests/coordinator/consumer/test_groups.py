@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kbroker.coordinator import ClientInfo, ConsumerGroupSettings
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_groups import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 
-from ..harness import REBALANCE_MS, Harness
-
-AT_ONCE = ConsumerGroupSettings(assignment_interval_ms=0)
-SESSION_MS = AT_ONCE.session_timeout_ms
-ALL = {"orders": [0, 1, 2, 3]}
-
-
-def harness(**settings: Any) -> Harness:
-    return Harness(consumer=replace(AT_ONCE, **settings))
-
-
-def given(h: Harness, answer: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
-    """What a member is told to have, None when it is told nothing."""
-    assert not answer.error_code, answer
-    if answer.assignment is None:
-        return None
-    return {
-        h.topics.name_of(row.topic_id) or "?": row.partitions
-        for row in answer.assignment.topic_partitions
-    }
-
-
-def members(h: Harness) -> dict[str, tuple[int, Mapping[str, list[int]]]]:
-    """Epoch and partitions of each member, as operators see them."""
-    return {
-        row.member_id: (
-            row.member_epoch,
-            {each.topic_name: each.partitions for each in row.assignment.topic_partitions},
-        )
-        for row in h.describe_consumer().members
-    }
-
+from ..harness import REBALANCE_MS
+from .groups import ALL, AT_ONCE, SESSION_MS, given, harness, members
 
 # -- what a heartbeat may say
 
@@ -116,34 +80,6 @@ def test_who_says_all_is_told_all() -> None:
     assert given(h, answer) == ALL
 
 
-def test_partitions_go_to_a_new_member_when_they_are_given_back() -> None:
-    h = harness()
-    h.beat("a", 0)
-    assert given(h, h.beat("b", 0)) == {}
-    half = h.beat("a", 2)
-    assert (half.member_epoch, given(h, half)) == (2, {"orders": [0, 1]})
-    assert given(h, h.beat("b", 3)) is None
-    assert h.beat("a", 2, owned=ALL).member_epoch == 2, "it has not given them back"
-    assert h.beat("a", 2, owned={"orders": [0, 1]}).member_epoch == 3
-    assert given(h, h.beat("b", 3)) == {"orders": [2, 3]}
-    assert h.describe_consumer().group_state == "Stable"
-    assert members(h) == {"a": (3, {"orders": [0, 1]}), "b": (3, {"orders": [2, 3]})}
-
-
-def test_members_that_come_one_after_the_other_are_given_their_shares_together() -> None:
-    h = harness(assignment_interval_ms=1_000)
-    h.beat("a", 0)
-    h.ms += 200
-    answer = h.beat("b", 0)
-    assert (answer.member_epoch, given(h, answer)) == (2, {})
-    assert h.describe_consumer().group_state == "Assigning"
-    h.beat("c", 0)
-    h.ms += 800
-    assert h.beat("a", 2).member_epoch == 2
-    row = h.describe_consumer()
-    assert (row.group_epoch, row.assignment_epoch, row.group_state) == (4, 4, "Reconciling")
-
-
 def test_epochs_fence() -> None:
     h = harness()
     h.beat("a", 0)
@@ -207,54 +143,11 @@ def test_settings_that_change_hold_from_the_next_heartbeat_on() -> None:
     assert not members(h)
 
 
-def test_who_does_not_give_back_in_time_is_fenced() -> None:
-    h = harness(session_timeout_ms=10 * REBALANCE_MS)
-    h.beat("a", 0)
-    h.beat("b", 0)
-    h.beat("a", 2)
-    for _ in range(3):
-        h.sleep(REBALANCE_MS // 4)
-        assert h.beat("a", 2).error_code == 0
-    events = h.sleep(REBALANCE_MS // 4)
-    assert [e.cause for e in events] == ["member a did not give partitions back in time"]
-    assert h.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert given(h, h.beat("b", 3)) == ALL
-
-
-def test_who_gives_back_in_time_is_not() -> None:
-    h = harness(session_timeout_ms=10 * REBALANCE_MS)
-    h.beat("a", 0)
-    h.beat("b", 0)
-    h.beat("a", 2)
-    h.beat("a", 2, owned={"orders": [0, 1]})
-    assert h.sleep(2 * REBALANCE_MS) == []
-
-
 def test_a_group_has_room_for_so_many() -> None:
     h = harness(size_max=1)
     h.beat("a", 0)
     assert h.beat("b", 0).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert h.beat("a", 0).error_code == 0
-
-
-def test_the_assignor_that_most_ask_for_is_taken() -> None:
-    h = harness()
-    h.beat("a", 0)
-    assert h.describe_consumer().assignor_name == "uniform"
-    h.beat("b", 0, server_assignor="range")
-    assert h.describe_consumer().assignor_name == "range"
-
-
-def test_a_member_that_reads_something_else_gives_back_at_once() -> None:
-    h = harness(assignment_interval_ms=60_000)
-    h.beat("a", 0)
-    answer = h.beat("a", 2, topics=["audit"], owned=ALL)
-    assert (answer.member_epoch, given(h, answer)) == (2, {})
-    h.beat("a", 2, owned={})
-    for _ in range(2):
-        h.sleep(30_000)
-        answer = h.beat("a", 2)
-    assert given(h, answer) == {"audit": [0]}
 
 
 # -- topics
@@ -342,49 +235,6 @@ def test_a_member_without_topics_lives() -> None:
     assert h.beat("b", 0, subscribed_topic_regex="nothing").member_epoch == 1
 
 
-def test_many_topics_are_held_against_a_pattern_beside_clients() -> None:
-    h = harness()
-    for number in range(2_100):
-        h.topics.create(f"t{number}", 1)
-    answer = h.beat("a", 0, subscribed_topic_regex="t1.?")
-    assert (answer.member_epoch, given(h, answer)) == (1, {})
-    found = given(h, h.beat("a", 1))
-    assert found == {f"t{each}": [0] for each in (1, *range(10, 20))}
-
-
-def test_many_partitions_are_shared_beside_clients() -> None:
-    h = harness()
-    h.create_topic("large", 2_500)
-    answer = h.beat("a", 0, topics=["large"])
-    assert (answer.member_epoch, given(h, answer)) == (1, {})
-    answer = h.beat("a", 1)
-    assert (answer.member_epoch, given(h, answer)) == (2, {"large": list(range(2_500))})
-    assert given(h, h.beat("b", 0, topics=["large"])) == {}
-    assert len((given(h, h.beat("a", 2)) or {})["large"]) == 1_250
-    h.beat("a", 2, owned={})
-    assert len((given(h, h.beat("b", 2)) or {})["large"]) == 1_250
-    assert h.restarted().describe_consumer() == h.describe_consumer()
-
-
-def test_a_large_group_that_goes_while_its_targets_are_stored_stays_away() -> None:
-    h = harness()
-    h.create_topic("large", 2_500)
-    epoch = h.beat("a", 0).member_epoch
-    request = ConsumerGroupHeartbeatRequest(
-        group_id="g", member_id="a", member_epoch=epoch, subscribed_topic_names=["large"]
-    )
-    result = h.coordinator.consumer_heartbeat(request, ClientInfo("c", "/"), h.now, 1, None)
-    work, result.work = result.work, None
-    h.settle(result)
-    assert work is not None
-    h.settle(next(piece for piece in work if piece is not None))
-    h.beat("a", -1)
-    assert h.delete_groups("g") == {"g": 0}
-    assert not any(work), "nothing more is stored"
-    for shard in (h, h.restarted()):
-        assert list(shard.coordinator.list_groups()) == []
-
-
 def test_a_timeout_that_comes_alone_counts() -> None:
     h = harness()
     epoch = h.beat("a", 0).member_epoch
@@ -433,87 +283,7 @@ def test_the_name_of_a_static_member_is_its_own() -> None:
     assert given(h, h.beat("z", 0, instance_id="i")) == ALL
 
 
-# -- offsets
-
-
-def test_commits_are_fenced_by_epochs() -> None:
-    h = harness()
-    h.beat("a", 0)
-    place = {("orders", 0): 5}
-    assert h.commit(place, "a", 2) == [0]
-    assert h.commit(place, "a", 3) == [ErrorCode.STALE_MEMBER_EPOCH]
-    assert h.commit(place, "a", 1) == [ErrorCode.STALE_MEMBER_EPOCH]
-    assert h.commit(place, "x", 2) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert h.commit(place) == [ErrorCode.UNKNOWN_MEMBER_ID], "the group is in use"
-    assert h.commit(place, "a", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
-    assert h.commit(place, "a", 2, version=10) == [0]
-
-
-def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -> None:
-    h = harness()
-    h.beat("a", 0)
-    h.beat("b", 0)
-    h.beat("a", 2)
-    h.beat("a", 2, owned={"orders": [0, 1]})
-    h.beat("b", -1)
-    assert given(h, h.beat("a", 3)) == ALL
-    offsets = {("orders", index): 1 for index in range(4)}
-    stale = ErrorCode.STALE_MEMBER_EPOCH
-    assert h.commit(offsets, "a", 1) == [stale] * 4
-    assert h.commit(offsets, "a", 3) == [stale] * 4  # one refuses them all, as in Kafka
-    assert h.commit({("orders", index): 1 for index in (0, 1)}, "a", 3) == [0, 0]
-    assert h.commit(offsets, "a", 4) == [0, 0, 0, 0]
-    again = h.restarted()
-    assert again.commit(offsets, "a", 3) == [stale] * 4
-
-
-def test_fetches_are_fenced_when_they_name_a_member() -> None:
-    h = harness()
-    h.beat("a", 0)
-    h.commit({("orders", 0): 5}, "a", 2)
-    assert h.fetch_error() == 0
-    assert h.fetch_error("a", 2) == 0
-    assert h.fetch_error("a", 1) == ErrorCode.STALE_MEMBER_EPOCH
-    assert h.fetch_error("x", 2) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert h.fetch_error("x", 2, group="other") == 0
-
-
-def test_transactional_commits_are_fenced_as_well() -> None:
-    h = harness()
-    h.beat("a", 0)
-    place = {("orders", 0): 5}
-    stale = [ErrorCode.ILLEGAL_GENERATION]
-    assert h.commit_in_transaction(place, member_id="a", generation=2) == [0]
-    assert h.commit_in_transaction(place, member_id="a", generation=1) == stale
-    assert h.commit_in_transaction(place, member_id="a", generation=3) == stale
-    assert h.commit_in_transaction(place) == [0], "the transaction fences its producer"
-
-
 # -- restart, failure, and the kinds of groups
-
-
-def test_a_restart_changes_nothing_but_sessions() -> None:
-    h = harness()
-    h.beat("a", 0, instance_id="i", rack_id="r")
-    h.beat("b", 0, subscribed_topic_regex="or.*")
-    h.beat("a", 2, instance_id="i")
-    again = h.restarted()
-    assert again.describe_consumer() == h.describe_consumer()
-    assert again.beat("a", 2, instance_id="i", owned={"orders": [0, 1]}).member_epoch == 3
-    again.sleep(SESSION_MS - 1)
-    assert set(members(again)) == {"a", "b"}
-    again.sleep(1)
-    assert not members(again)
-
-
-def test_after_a_restart_partitions_have_to_be_given_back_in_time() -> None:
-    h = harness(session_timeout_ms=10 * REBALANCE_MS)
-    h.beat("a", 0)
-    h.beat("b", 0)
-    h.beat("a", 2)
-    again = h.restarted()
-    again.sleep(REBALANCE_MS)
-    assert set(members(again)) == {"b"}
 
 
 def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
@@ -534,26 +304,6 @@ def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
     assert not members(h), "it is tried again"
 
 
-def test_operators_see_both_kinds() -> None:
-    h = harness()
-    h.beat("a", 0)
-    h.commit({("orders", 0): 1}, group="simple")
-    listed = {
-        row.group_id: (row.group_type, row.protocol_type, row.group_state)
-        for row in h.coordinator.list_groups()
-    }
-    assert listed == {
-        "g": ("consumer", "consumer", "Stable"),
-        "simple": ("classic", "", "Empty"),
-    }
-    rows = h.coordinator.list_groups(types=["Consumer"], states=["stable"])
-    assert [row.group_id for row in rows] == ["g"]
-    assert [row.group_id for row in h.coordinator.list_groups(types=["classic"])] == ["simple"]
-    assert h.describe("g").error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert h.describe("g", version=5).group_state == "Dead"
-    assert h.describe_consumer("simple").error_code == ErrorCode.GROUP_ID_NOT_FOUND
-
-
 def test_a_group_is_deleted_with_its_offsets_when_it_is_empty() -> None:
     h = harness()
     h.beat("a", 0, subscribed_topic_regex="or.*")
@@ -563,15 +313,6 @@ def test_a_group_is_deleted_with_its_offsets_when_it_is_empty() -> None:
     assert h.delete_groups("g") == {"g": 0}
     assert list(h.coordinator.list_groups()) == []
     assert list(h.restarted().coordinator.list_groups()) == []
-
-
-def test_offsets_of_topics_that_are_read_cannot_be_deleted() -> None:
-    h = harness()
-    h.beat("a", 0, subscribed_topic_regex="or.*")
-    h.commit({("orders", 0): 1}, "a", 2)
-    response = h.delete_offsets({"orders": [0], "audit": [0]})
-    codes = {topic.name: [row.error_code for row in topic.partitions] for topic in response.topics}
-    assert codes == {"orders": [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC], "audit": [0]}
 
 
 def test_an_empty_group_goes_when_its_offsets_have_expired() -> None:
@@ -590,43 +331,3 @@ def test_an_empty_group_goes_when_its_offsets_have_expired() -> None:
         if piece is not None:
             h.settle(piece)
     assert list(h.coordinator.list_groups()) == []
-
-
-def test_a_group_says_how_it_stands() -> None:
-    h = harness()
-    h.beat("a", 0)
-    h.beat("b", 0)
-    h.beat("a", 2)
-    assert h.coordinator.standing("g", h.now) == (
-        "group g is Reconciling in epoch 3: it has member a, member b; waits for member a, member b "
-        "to have their shares; member a must give partitions back"
-    )
-
-
-# -- as Apache Kafka 4.3 does, which random histories of both showed
-
-
-def test_one_offset_of_an_epoch_too_old_refuses_those_beside_it() -> None:
-    h = harness()
-    h.create_topic("audit", 2)
-    h.beat("a", 0, topics=["orders"])
-    h.beat("a", 2, topics=["orders", "audit"], owned=ALL)
-    assert members(h)["a"][0] == 3
-    stale = ErrorCode.STALE_MEMBER_EPOCH
-    assert h.commit({("orders", 0): 1, ("audit", 0): 1}, "a", 2) == [stale, stale]
-    assert h.coordinator.committed("g") == {}
-    assert h.commit({("orders", 0): 1}, "a", 2) == [0]
-
-
-def test_of_two_assignors_that_as_many_members_ask_for_uniform_counts() -> None:
-    h = harness(assignors=("range", "uniform"))
-    h.beat("a", 0, server_assignor="range")
-    h.beat("b", 0, server_assignor="uniform")
-    assert h.describe_consumer().assignor_name == "uniform"
-
-
-def test_a_member_without_a_pattern_is_described_with_an_empty_one() -> None:
-    h = harness()
-    h.beat("a", 0)
-    (row,) = h.describe_consumer().members
-    assert row.subscribed_topic_regex == ""

@@ -1,0 +1,48 @@
+"""Consumer groups of a coordinator, and requests to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kbroker.coordinator import ConsumerGroupSettings
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatResponse,
+)
+
+from ..harness import Harness
+
+AT_ONCE = ConsumerGroupSettings(assignment_interval_ms=0)
+
+
+def harness(**settings: Any) -> Harness:
+    return Harness(consumer=replace(AT_ONCE, **settings))
+
+
+def given(h: Harness, answer: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+    """What a member is told to have, None when it is told nothing."""
+    assert not answer.error_code, answer
+    if answer.assignment is None:
+        return None
+    return {
+        h.topics.name_of(row.topic_id) or "?": row.partitions
+        for row in answer.assignment.topic_partitions
+    }
+
+
+ALL = {"orders": [0, 1, 2, 3]}
+
+
+def members(h: Harness) -> dict[str, tuple[int, Mapping[str, list[int]]]]:
+    """Epoch and partitions of each member, as operators see them."""
+    return {
+        row.member_id: (
+            row.member_epoch,
+            {each.topic_name: each.partitions for each in row.assignment.topic_partitions},
+        )
+        for row in h.describe_consumer().members
+    }
+
+
+SESSION_MS = AT_ONCE.session_timeout_ms

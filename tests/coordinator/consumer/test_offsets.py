@@ -1,0 +1,81 @@
+"""Offsets of consumer groups, fenced by member epochs."""
+
+from __future__ import annotations
+
+from kbroker.protocol.errors import ErrorCode
+
+from .groups import ALL, given, harness, members
+
+
+def test_commits_are_fenced_by_epochs() -> None:
+    h = harness()
+    h.beat("a", 0)
+    place = {("orders", 0): 5}
+    assert h.commit(place, "a", 2) == [0]
+    assert h.commit(place, "a", 3) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert h.commit(place, "a", 1) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert h.commit(place, "x", 2) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert h.commit(place) == [ErrorCode.UNKNOWN_MEMBER_ID], "the group is in use"
+    assert h.commit(place, "a", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
+    assert h.commit(place, "a", 2, version=10) == [0]
+
+
+def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    h.beat("a", 2, owned={"orders": [0, 1]})
+    h.beat("b", -1)
+    assert given(h, h.beat("a", 3)) == ALL
+    offsets = {("orders", index): 1 for index in range(4)}
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    assert h.commit(offsets, "a", 1) == [stale] * 4
+    assert h.commit(offsets, "a", 3) == [stale] * 4  # one refuses them all, as in Kafka
+    assert h.commit({("orders", index): 1 for index in (0, 1)}, "a", 3) == [0, 0]
+    assert h.commit(offsets, "a", 4) == [0, 0, 0, 0]
+    again = h.restarted()
+    assert again.commit(offsets, "a", 3) == [stale] * 4
+
+
+def test_fetches_are_fenced_when_they_name_a_member() -> None:
+    h = harness()
+    h.beat("a", 0)
+    h.commit({("orders", 0): 5}, "a", 2)
+    assert h.fetch_error() == 0
+    assert h.fetch_error("a", 2) == 0
+    assert h.fetch_error("a", 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert h.fetch_error("x", 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.fetch_error("x", 2, group="other") == 0
+
+
+def test_transactional_commits_are_fenced_as_well() -> None:
+    h = harness()
+    h.beat("a", 0)
+    place = {("orders", 0): 5}
+    stale = [ErrorCode.ILLEGAL_GENERATION]
+    assert h.commit_in_transaction(place, member_id="a", generation=2) == [0]
+    assert h.commit_in_transaction(place, member_id="a", generation=1) == stale
+    assert h.commit_in_transaction(place, member_id="a", generation=3) == stale
+    assert h.commit_in_transaction(place) == [0], "the transaction fences its producer"
+
+
+def test_offsets_of_topics_that_are_read_cannot_be_deleted() -> None:
+    h = harness()
+    h.beat("a", 0, subscribed_topic_regex="or.*")
+    h.commit({("orders", 0): 1}, "a", 2)
+    response = h.delete_offsets({"orders": [0], "audit": [0]})
+    codes = {topic.name: [row.error_code for row in topic.partitions] for topic in response.topics}
+    assert codes == {"orders": [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC], "audit": [0]}
+
+
+def test_one_offset_of_an_epoch_too_old_refuses_those_beside_it() -> None:
+    h = harness()
+    h.create_topic("audit", 2)
+    h.beat("a", 0, topics=["orders"])
+    h.beat("a", 2, topics=["orders", "audit"], owned=ALL)
+    assert members(h)["a"][0] == 3
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    assert h.commit({("orders", 0): 1, ("audit", 0): 1}, "a", 2) == [stale, stale]
+    assert h.coordinator.committed("g") == {}
+    assert h.commit({("orders", 0): 1}, "a", 2) == [0]

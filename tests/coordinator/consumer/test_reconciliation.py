@@ -1,0 +1,71 @@
+"""Partitions that members of a consumer group revoke and receive."""
+
+from __future__ import annotations
+
+from kbroker.protocol.errors import ErrorCode
+
+from ..harness import REBALANCE_MS
+from .groups import ALL, given, harness, members
+
+
+def test_partitions_go_to_a_new_member_when_they_are_given_back() -> None:
+    h = harness()
+    h.beat("a", 0)
+    assert given(h, h.beat("b", 0)) == {}
+    half = h.beat("a", 2)
+    assert (half.member_epoch, given(h, half)) == (2, {"orders": [0, 1]})
+    assert given(h, h.beat("b", 3)) is None
+    assert h.beat("a", 2, owned=ALL).member_epoch == 2, "it has not given them back"
+    assert h.beat("a", 2, owned={"orders": [0, 1]}).member_epoch == 3
+    assert given(h, h.beat("b", 3)) == {"orders": [2, 3]}
+    assert h.describe_consumer().group_state == "Stable"
+    assert members(h) == {"a": (3, {"orders": [0, 1]}), "b": (3, {"orders": [2, 3]})}
+
+
+def test_members_that_come_one_after_the_other_are_given_their_shares_together() -> None:
+    h = harness(assignment_interval_ms=1_000)
+    h.beat("a", 0)
+    h.ms += 200
+    answer = h.beat("b", 0)
+    assert (answer.member_epoch, given(h, answer)) == (2, {})
+    assert h.describe_consumer().group_state == "Assigning"
+    h.beat("c", 0)
+    h.ms += 800
+    assert h.beat("a", 2).member_epoch == 2
+    row = h.describe_consumer()
+    assert (row.group_epoch, row.assignment_epoch, row.group_state) == (4, 4, "Reconciling")
+
+
+def test_who_does_not_give_back_in_time_is_fenced() -> None:
+    h = harness(session_timeout_ms=10 * REBALANCE_MS)
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    for _ in range(3):
+        h.sleep(REBALANCE_MS // 4)
+        assert h.beat("a", 2).error_code == 0
+    events = h.sleep(REBALANCE_MS // 4)
+    assert [e.cause for e in events] == ["member a did not give partitions back in time"]
+    assert h.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert given(h, h.beat("b", 3)) == ALL
+
+
+def test_who_gives_back_in_time_is_not() -> None:
+    h = harness(session_timeout_ms=10 * REBALANCE_MS)
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    h.beat("a", 2, owned={"orders": [0, 1]})
+    assert h.sleep(2 * REBALANCE_MS) == []
+
+
+def test_a_member_that_reads_something_else_gives_back_at_once() -> None:
+    h = harness(assignment_interval_ms=60_000)
+    h.beat("a", 0)
+    answer = h.beat("a", 2, topics=["audit"], owned=ALL)
+    assert (answer.member_epoch, given(h, answer)) == (2, {})
+    h.beat("a", 2, owned={})
+    for _ in range(2):
+        h.sleep(30_000)
+        answer = h.beat("a", 2)
+    assert given(h, answer) == {"audit": [0]}

@@ -1,0 +1,30 @@
+"""Consumer groups that a coordinator restores from their records."""
+
+from __future__ import annotations
+
+from ..harness import REBALANCE_MS
+from .groups import SESSION_MS, harness, members
+
+
+def test_a_restart_changes_nothing_but_sessions() -> None:
+    h = harness()
+    h.beat("a", 0, instance_id="i", rack_id="r")
+    h.beat("b", 0, subscribed_topic_regex="or.*")
+    h.beat("a", 2, instance_id="i")
+    again = h.restarted()
+    assert again.describe_consumer() == h.describe_consumer()
+    assert again.beat("a", 2, instance_id="i", owned={"orders": [0, 1]}).member_epoch == 3
+    again.sleep(SESSION_MS - 1)
+    assert set(members(again)) == {"a", "b"}
+    again.sleep(1)
+    assert not members(again)
+
+
+def test_after_a_restart_partitions_have_to_be_given_back_in_time() -> None:
+    h = harness(session_timeout_ms=10 * REBALANCE_MS)
+    h.beat("a", 0)
+    h.beat("b", 0)
+    h.beat("a", 2)
+    again = h.restarted()
+    again.sleep(REBALANCE_MS)
+    assert set(members(again)) == {"b"}

@@ -1,0 +1,68 @@
+"""Target assignments of consumer groups."""
+
+from __future__ import annotations
+
+from kbroker.coordinator import ClientInfo
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+)
+
+from .groups import given, harness
+
+
+def test_the_assignor_that_most_ask_for_is_taken() -> None:
+    h = harness()
+    h.beat("a", 0)
+    assert h.describe_consumer().assignor_name == "uniform"
+    h.beat("b", 0, server_assignor="range")
+    assert h.describe_consumer().assignor_name == "range"
+
+
+def test_many_topics_are_held_against_a_pattern_beside_clients() -> None:
+    h = harness()
+    for number in range(2_100):
+        h.topics.create(f"t{number}", 1)
+    answer = h.beat("a", 0, subscribed_topic_regex="t1.?")
+    assert (answer.member_epoch, given(h, answer)) == (1, {})
+    found = given(h, h.beat("a", 1))
+    assert found == {f"t{each}": [0] for each in (1, *range(10, 20))}
+
+
+def test_many_partitions_are_shared_beside_clients() -> None:
+    h = harness()
+    h.create_topic("large", 2_500)
+    answer = h.beat("a", 0, topics=["large"])
+    assert (answer.member_epoch, given(h, answer)) == (1, {})
+    answer = h.beat("a", 1)
+    assert (answer.member_epoch, given(h, answer)) == (2, {"large": list(range(2_500))})
+    assert given(h, h.beat("b", 0, topics=["large"])) == {}
+    assert len((given(h, h.beat("a", 2)) or {})["large"]) == 1_250
+    h.beat("a", 2, owned={})
+    assert len((given(h, h.beat("b", 2)) or {})["large"]) == 1_250
+    assert h.restarted().describe_consumer() == h.describe_consumer()
+
+
+def test_a_large_group_that_goes_while_its_targets_are_stored_stays_away() -> None:
+    h = harness()
+    h.create_topic("large", 2_500)
+    epoch = h.beat("a", 0).member_epoch
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="a", member_epoch=epoch, subscribed_topic_names=["large"]
+    )
+    result = h.coordinator.consumer_heartbeat(request, ClientInfo("c", "/"), h.now, 1, None)
+    work, result.work = result.work, None
+    h.settle(result)
+    assert work is not None
+    h.settle(next(piece for piece in work if piece is not None))
+    h.beat("a", -1)
+    assert h.delete_groups("g") == {"g": 0}
+    assert not any(work), "nothing more is stored"
+    for shard in (h, h.restarted()):
+        assert list(shard.coordinator.list_groups()) == []
+
+
+def test_of_two_assignors_that_as_many_members_ask_for_uniform_counts() -> None:
+    h = harness(assignors=("range", "uniform"))
+    h.beat("a", 0, server_assignor="range")
+    h.beat("b", 0, server_assignor="uniform")
+    assert h.describe_consumer().assignor_name == "uniform"

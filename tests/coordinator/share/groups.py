@@ -1,0 +1,58 @@
+"""Share groups of a coordinator, and requests to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kbroker.coordinator import ShareGroupSettings
+from kbroker.protocol.messages.share_groups import ShareGroupHeartbeatResponse
+
+from ..harness import Harness
+
+AT_ONCE = ShareGroupSettings(assignment_interval_ms=0)
+
+
+ALL = {"orders": [0, 1, 2, 3]}
+
+
+def harness(**settings: Any) -> Harness:
+    return Harness(share=replace(AT_ONCE, **settings))
+
+
+def given(h: Harness, answer: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+    """What a member is told to have, None when it is told nothing."""
+    assert not answer.error_code, answer
+    if answer.assignment is None:
+        return None
+    return {
+        h.topics.name_of(row.topic_id) or "?": row.partitions
+        for row in answer.assignment.topic_partitions
+    }
+
+
+def asked(h: Harness) -> dict[str, list[int]]:
+    """The partitions of which share coordinators are to make a state."""
+    return {
+        h.topics.name_of(topic_id) or "?": sorted(partitions)
+        for each in h.to_make
+        for topic_id, partitions in each.partitions.items()
+    }
+
+
+def begun(**settings: Any) -> Harness:
+    """A group whose states are made, with member a in epoch 3, which has all partitions."""
+    h = harness(**settings)
+    h.share_beat("a", 0)
+    h.make_states()
+    assert given(h, h.share_beat("a", 2)) == ALL
+    return h
+
+
+def empty_group() -> Harness:
+    h = begun()
+    h.share_beat("a", -1)
+    return h
+
+
+SESSION_MS = AT_ONCE.session_timeout_ms

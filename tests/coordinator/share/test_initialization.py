@@ -1,0 +1,61 @@
+"""Share partitions whose states a coordinator initializes."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kbroker.coordinator.share.initialization import PARTITIONS_AT_ONCE, RETRY_BACKOFF_MS
+
+from .groups import ALL, asked, begun, given, harness
+
+
+def test_a_large_topic_has_its_states_made_in_parts() -> None:
+    h = harness()
+    h.create_topic("large", PARTITIONS_AT_ONCE + 500)
+    h.share_beat("a", 0, ["large"])
+    assert len(asked(h)["large"]) == PARTITIONS_AT_ONCE
+    h.make_states()
+    h.share_beat("a", 2)
+    assert len(asked(h)["large"]) == 500
+    h.make_states()
+    h.share_beat("a", 3)
+    row = h.describe_share().members[0]
+    for _ in range(3):
+        answer = h.share_beat("a", h.describe_share().members[0].member_epoch)
+    assert not answer.error_code
+    row = h.describe_share().members[0]
+    assert len(row.assignment.topic_partitions[0].partitions) == PARTITIONS_AT_ONCE + 500
+
+
+def test_what_could_not_be_made_is_asked_for_again() -> None:
+    h = harness()
+    h.share_beat("a", 0)
+    h.make_states(well=False)
+    assert asked(h) == {}
+    h.share_beat("a", 2)
+    assert asked(h) == ALL
+    h.to_make.clear()
+    h.sleep(RETRY_BACKOFF_MS - 1)
+    h.share_beat("a", 2)
+    assert asked(h) == {}, "nobody has said anything yet"
+    h.sleep(1)
+    h.share_beat("a", 2)
+    assert asked(h) == ALL
+
+
+def test_what_was_being_made_when_the_coordinator_moved_goes_on() -> None:
+    h = harness()
+    h.share_beat("a", 0)
+    h = h.restarted()
+    assert asked(h) == ALL
+    h.make_states()
+    assert given(h, h.share_beat("a", 2)) == ALL
+
+
+def test_an_answer_about_what_nobody_waits_for_changes_nothing() -> None:
+    h = begun()
+    before = list(h.log)
+    topic_id = h.topics.id_of("audit") or UUID(int=0)
+    h.settle(h.coordinator.share_states.made("g", {topic_id: {0}}, well=True))
+    h.settle(h.coordinator.share_states.made("nothing", {topic_id: {0}}, well=True))
+    assert h.log == before

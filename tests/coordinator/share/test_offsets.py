@@ -1,0 +1,73 @@
+"""Offsets of share groups that operators set and delete."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kbroker.coordinator import Result
+from kbroker.coordinator.share.group import SharedTopic
+from kbroker.coordinator.share.offsets import Begun
+from kbroker.protocol.errors import ErrorCode
+
+from ..harness import Harness
+from .groups import asked, begun, empty_group, harness
+
+
+def begun_by(result: Result[Begun]) -> Begun:
+    """What share coordinators are to be asked for."""
+    assert isinstance(result.response, Begun)
+    return result.response
+
+
+def topic_of(h: Harness, *partitions: int) -> dict[UUID, SharedTopic]:
+    topic_id = h.topics.id_of("orders")
+    assert topic_id is not None
+    return {topic_id: SharedTopic("orders", frozenset(partitions))}
+
+
+def test_where_an_empty_group_begins_can_be_set_before_there_is_one() -> None:
+    h = harness()
+    result = h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now)
+    h.settle(result)
+    assert begun_by(result).epoch == 1
+    h.settle(h.coordinator.share_states.made("g", begun_by(result).partitions, well=True))
+    assert [share.partition for share in h.coordinator.share_offsets.partitions("g")] == [1]
+    assert h.describe_share().group_state == "Empty"
+    h.share_beat("a", 0)
+    assert asked(h) == {"orders": [0, 2, 3]}
+
+
+def test_nothing_is_altered_of_a_group_with_members() -> None:
+    h = begun()
+    for result in (
+        h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now),
+        h.coordinator.share_offsets.delete("g", {}),
+        h.coordinator.share_offsets.delete_all("g"),
+    ):
+        assert begun_by(result).error_code == ErrorCode.NON_EMPTY_GROUP
+        assert not result.records
+    assert h.delete_groups("g") == {"g": ErrorCode.NON_EMPTY_GROUP}
+
+
+def test_a_group_forgets_a_topic() -> None:
+    h = empty_group()
+    (topic_id,) = topic_of(h)
+    result = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
+    h.settle(result)
+    assert begun_by(result).partitions == {topic_id: {0, 1, 2, 3}}
+    assert list(h.coordinator.share_offsets.partitions("g")) == []
+    again = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
+    assert begun_by(again).partitions == {topic_id: {0, 1, 2, 3}}, "it is not known to be done"
+    h.settle(h.coordinator.share_offsets.deleted("g", [topic_id]))
+    last = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
+    assert not begun_by(last).partitions
+
+
+def test_a_group_goes_with_its_states() -> None:
+    h = empty_group()
+    result = h.coordinator.share_offsets.delete_all("g")
+    h.settle(result)
+    assert {*begun_by(result).partitions} == {*topic_of(h)}
+    assert h.delete_groups("g") == {"g": 0}
+    assert not h.coordinator.has_share_group("g")
+    assert h.restarted().describe_share().error_code == ErrorCode.GROUP_ID_NOT_FOUND

@@ -1,0 +1,36 @@
+"""Target assignments of share groups."""
+
+from __future__ import annotations
+
+from .groups import ALL, begun, given, harness
+
+
+def test_partitions_are_shared_out_and_then_shared() -> None:
+    h = begun()
+    assert len(given(h, h.share_beat("b", 0)) or ()) == 1
+    assert len((given(h, h.share_beat("a", 3)) or {})["orders"]) == 2
+    for member in "cde":
+        h.share_beat(member, 0)
+    rows = h.describe_share().members
+    h.sleep(1)
+    for row in rows:
+        h.share_beat(row.member_id, row.member_epoch)
+    has = {
+        row.member_id: row.assignment.topic_partitions[0].partitions
+        for row in h.describe_share().members
+    }
+    assert all(has.values()), "five members of four partitions"
+    assert {each for some in has.values() for each in some} == {0, 1, 2, 3}
+
+
+def test_targets_are_as_far_apart_as_the_interval() -> None:
+    h = harness(assignment_interval_ms=1_000)
+    h.share_beat("a", 0)
+    h.make_states()
+    answer = h.share_beat("a", 2)
+    assert (answer.member_epoch, given(h, answer)) == (2, None)
+    row = h.describe_share()
+    assert (row.group_epoch, row.assignment_epoch) == (3, 2)
+    h.sleep(1_000)
+    answer = h.share_beat("a", 2)
+    assert (answer.member_epoch, given(h, answer)) == (3, ALL)

@@ -1,0 +1,28 @@
+"""Streams groups of a coordinator, and requests of their members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.coordinator import StreamsGroupSettings
+
+from ..harness import Harness
+
+QUICK = StreamsGroupSettings(initial_rebalance_delay_ms=0, assignment_interval_ms=0)
+
+
+def active(answer: Any) -> dict[str, list[int]] | None:
+    """The active tasks that a member is told to have; None when it is told nothing."""
+    assert not answer.error_code, answer
+    if answer.active_tasks is None:
+        return None
+    return {row.subtopology_id: row.partitions for row in answer.active_tasks}
+
+
+def state(h: Harness) -> str:
+    return str(h.describe_streams().group_state)
+
+
+def told(answer: Any) -> list[int]:
+    """The codes of the statuses."""
+    return [each.status_code for each in answer.status]

@@ -1,0 +1,72 @@
+"""Offsets that members of a streams group commit and fetch."""
+
+from __future__ import annotations
+
+from kbroker.protocol.errors import ErrorCode
+
+from ..harness import Harness
+
+
+def test_offsets_of_members(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    place = ("orders", 0)
+    assert h.commit({place: 1}, "a", 2) == [0]
+    assert h.commit({place: 1}, "a", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
+    assert h.commit({place: 1}, "x", 2) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert h.commit({place: 1}, "a", 3) == [ErrorCode.STALE_MEMBER_EPOCH]
+    h.streams_beat("b", 0)
+    h.streams_beat("a", 2)
+    h.streams_beat("a", 2, owned={"0": [0, 1]})
+    stale = ErrorCode.STALE_MEMBER_EPOCH
+    for other in (("orders", 3), ("audit", 0)):
+        assert h.commit({place: 1, other: 1}, "a", 2) == [stale] * 2  # one refuses them all
+    assert h.commit({place: 1}, "a", 2) == [0]
+    assert h.commit({place: 1}, "a", 1) == [stale]
+    for name in "ab":
+        h.streams_beat(name, -1)
+    assert h.commit({place: 1}, "", -1) == [0]
+
+
+def test_offsets_of_members_in_transactions(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    place = {("orders", 0): 5}
+    stale = [ErrorCode.ILLEGAL_GENERATION]
+    assert h.commit_in_transaction(place, member_id="a", generation=2) == [0]
+    assert h.commit_in_transaction(place, member_id="a", generation=3) == stale
+    assert h.commit_in_transaction(place, member_id="a", generation=1) == stale
+    assert h.commit_in_transaction(place, member_id="x", generation=2) == [
+        ErrorCode.UNKNOWN_MEMBER_ID
+    ]
+    assert h.commit_in_transaction(place) == [0], "the transaction fences its producer"
+    h.end(commit=True)
+    assert h.coordinator.committed("g") == {("orders", 0): 5}
+
+
+def test_who_may_fetch_and_delete_offsets(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    h.commit({("orders", 0): 5, ("audit", 0): 5}, "a", 2)
+    assert h.fetch_error("a", 2) == 0
+    assert h.fetch_error("a", 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert h.fetch_error("x", 2) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert h.fetch_error() == 0
+    h.delete_offsets({"orders": [0], "audit": [0]})
+    assert h.coordinator.committed("g") == {("orders", 0): 5}, "the group reads it"
+
+
+def test_offsets_expire_and_the_empty_group_with_them(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    h.commit({("orders", 0): 5, ("audit", 0): 5}, "a", 2)
+
+    def expire() -> None:
+        for piece in h.coordinator.expire(h.now):
+            if piece is not None:
+                h.settle(piece)
+
+    h.ms += h.settings.offsets_retention_ms
+    h.streams_beat("a", 2)
+    expire()
+    assert h.coordinator.committed("g") == {("orders", 0): 5}, "audit is not read"
+    h.streams_beat("a", -1)
+    expire()
+    assert h.describe_streams().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert h.coordinator.committed("g") == {}

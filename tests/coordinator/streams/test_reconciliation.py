@@ -1,0 +1,91 @@
+"""Tasks that move from one member of a streams group to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.coordinator.streams.group import (
+    HeldTasks,
+    StreamsGroup,
+    StreamsMember,
+    StreamsMemberState,
+    TaskLists,
+)
+from kbroker.coordinator.streams.reconciliation import reconcile
+from kbroker.protocol.errors import ErrorCode
+
+from ..harness import REBALANCE_MS, SESSION_MS, Harness
+from .groups import active, state
+
+UNRELEASED, STABLE = StreamsMemberState.UNRELEASED, StreamsMemberState.STABLE
+
+
+def test_tasks_go_from_one_member_to_another(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    answer = h.streams_beat("b", 0)
+    assert (answer.member_epoch, active(answer)) == (3, {})
+    answer = h.streams_beat("a", 2)
+    assert (answer.member_epoch, active(answer)) == (2, {"0": [0, 1]})
+    assert active(h.streams_beat("b", 3)) is None, "they are not free yet"
+    assert active(h.streams_beat("a", 2, owned={"0": [0, 1, 2, 3]})) is None
+    assert h.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
+    assert active(h.streams_beat("b", 3)) == {"0": [2, 3]}
+    assert state(h) == "Stable"
+
+
+def test_a_member_waits_for_the_tasks_of_each_part() -> None:
+    """That those of a later part are free does not end the waiting for those of an earlier one."""
+    group = StreamsGroup("g")
+    had = HeldTasks({"0": {2: 2}})
+    group.put(StreamsMember("a", process_id="a", epoch=2, assigned=had))
+    target = TaskLists({"0": frozenset({2}), "1": frozenset({0})})
+    waiting = reconcile(StreamsMember("b", process_id="b", epoch=2), 3, target, None, group)
+    assert (waiting.state, waiting.assigned.active) == (UNRELEASED, {"1": {0: 3}})
+    group.put(StreamsMember("a", process_id="a", epoch=3))
+    after = reconcile(waiting, 3, target, None, group)
+    assert (after.state, after.assigned.active) == (STABLE, {"0": {2: 3}, "1": {0: 3}})
+
+
+def test_a_lost_answer_is_given_again(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    h.streams_beat("b", 0)
+    h.streams_beat("a", 2)
+    h.streams_beat("a", 2, owned={"0": [0, 1]})
+    assert h.streams_beat("a", 2).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert h.streams_beat("a", 2, owned={"0": [0, 1, 2]}).error_code == (
+        ErrorCode.FENCED_MEMBER_EPOCH
+    )
+    assert h.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
+    for epoch in (1, 4):
+        answer = h.streams_beat("a", epoch, owned={})
+        assert answer.error_code == ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_tasks_are_told_again_to_who_may_have_missed_them(h: Harness) -> None:
+    """The answer was lost, or the coordinator moved before it came."""
+    mine: dict[str, Any] = {"0": [0, 1, 2, 3]}
+    h.streams_beat("a", 0)
+    h.sleep(4_999)
+    assert active(h.streams_beat("a", 2)) is None
+    h.sleep(1)
+    assert active(h.streams_beat("a", 2)) == mine
+    assert active(h.streams_beat("a", 2, owned=mine)) is None
+    h.sleep(20_000)
+    assert active(h.streams_beat("a", 2)) is None
+    assert active(h.streams_beat("a", 2, owned={"0": [0]})) == mine
+    again = h.restarted()
+    assert active(again.streams_beat("a", 2)) == mine
+    assert active(again.streams_beat("a", 2)) is None
+
+
+def test_who_does_not_give_tasks_back_in_time_is_out(h: Harness) -> None:
+    h.streams_beat("a", 0, rebalance_timeout_ms=REBALANCE_MS)
+    h.streams_beat("b", 0)
+    h.streams_beat("a", 2)
+    for _ in range(REBALANCE_MS // SESSION_MS - 1):
+        h.sleep(SESSION_MS)
+        for name, epoch in (("a", 2), ("b", 3)):
+            h.streams_beat(name, epoch)
+    events = h.sleep(SESSION_MS)
+    assert [event.cause for event in events] == ["member a did not give tasks back in time"]
+    assert active(h.streams_beat("b", 3)) == {"0": [0, 1, 2, 3]}

@@ -1,0 +1,90 @@
+"""Target assignments of streams groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.coordinator import StreamsGroupSettings
+
+from ..harness import Harness, subtopology, topology
+from .groups import active, state, told
+
+STATEFUL = topology(subtopology("0", "orders", changelogs=["log"]))
+
+
+def standby(answer: Any) -> dict[str, list[int]]:
+    return {row.subtopology_id: row.partitions for row in answer.standby_tasks}
+
+
+def test_a_new_group_waits_for_more_members() -> None:
+    h = Harness(streams=StreamsGroupSettings())
+    answer = h.streams_beat("a", 0)
+    assert (answer.member_epoch, active(answer), told(answer)) == (1, {}, [5])
+    h.sleep(2_000)
+    answer = h.streams_beat("b", 0)
+    assert (answer.member_epoch, told(answer)) == (1, [5])
+    h.sleep(999)
+    assert told(h.streams_beat("a", 1)) == [5]
+    h.sleep(1)
+    for name in "ab":
+        answer = h.streams_beat(name, 1)
+        assert (answer.member_epoch, told(answer)) == (3, [])
+        assert len((active(answer) or {})["0"]) == 2
+    for name in "ab":
+        h.streams_beat(name, -1)
+    assert told(h.streams_beat("c", 0)) == [5], "an empty group waits again"
+
+
+def test_targets_are_an_interval_apart() -> None:
+    h = Harness()
+    h.streams_beat("a", 0)
+    answer = h.streams_beat("b", 0)
+    assert (answer.member_epoch, told(answer), state(h)) == (2, [5], "Assigning")
+    h.sleep(1_000)
+    assert h.streams_beat("b", 2).member_epoch == 3
+
+
+def test_copies_of_state(h: Harness) -> None:
+    h.create_topic("log", 4)
+    h.streams = StreamsGroupSettings(
+        initial_rebalance_delay_ms=0, assignment_interval_ms=0, standby_replicas=1
+    )
+    answer = h.streams_beat("a", 0, topology=STATEFUL)
+    assert (active(answer), standby(answer)) == ({"0": [0, 1, 2, 3]}, {})
+    h.streams_beat("b", 0, topology=STATEFUL)
+    h.streams_beat("a", 2)
+    answer = h.streams_beat("a", 2, owned={"0": [0, 1]})
+    assert (answer.member_epoch, active(answer)) == (3, None), "its process has them until now"
+    assert standby(h.streams_beat("a", 3)) == {"0": [2, 3]}
+    answer = h.streams_beat("b", 3)
+    assert (active(answer), standby(answer)) == ({"0": [2, 3]}, {"0": [0, 1]})
+    h.streams_beat("b", -1)
+    answer = h.streams_beat("a", 3, owned={"0": [0, 1]}, standby={"0": [2, 3]})
+    assert answer.member_epoch == 3, "it gives the copies back before it works on the tasks"
+    answer = h.streams_beat("a", 3, owned={"0": [0, 1]})
+    assert active(h.streams_beat("a", answer.member_epoch)) == {"0": [0, 1, 2, 3]}
+
+
+def test_other_settings_share_anew(h: Harness) -> None:
+    h.create_topic("log", 4)
+    for name in "ab":
+        h.streams_beat(name, 0, topology=STATEFUL)
+    h.streams_beat("a", 2)
+    h.streams_beat("a", 2, owned={"0": [0, 1]})
+    h.streams_beat("b", 3)
+    assert state(h) == "Stable"
+    h.streams = StreamsGroupSettings(
+        initial_rebalance_delay_ms=0, assignment_interval_ms=0, standby_replicas=1
+    )
+    answer = h.streams_beat("a", 3)
+    assert (answer.member_epoch, standby(answer)) == (4, {"0": [2, 3]})
+
+
+def test_many_tasks_are_shared_beside_clients(h: Harness) -> None:
+    h.create_topic("wide", 2_500)
+    said = topology(subtopology("0", "wide"))
+    answer = h.streams_beat("a", 0, topology=said)
+    assert (answer.member_epoch, active(answer)) == (1, {})
+    h.streams_beat("a", 1)
+    answer = h.streams_beat("a", 1)
+    assert (answer.member_epoch, len((active(answer) or {})["0"])) == (2, 2_500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -9,6 +10,9 @@ from typing import Any, Protocol
 from click.testing import CliRunner, Result
 
 from kbroker.cli import main
+
+# A command in a process of its own.
+KBROKER = [sys.executable, "-m", "kbroker"]
 
 
 class Cli(Protocol):

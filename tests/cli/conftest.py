@@ -1,10 +1,41 @@
-"""Tests of the command line run without the settings of this machine."""
+"""Fixtures of commands: settings, topics and data directories."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
+import trio
+
+from ..commands import Cli
+from .log_folders import write
 
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_machine(no_settings_of_this_machine: None) -> None:
     """Run every test of this folder without profiles and addresses of this machine."""
+
+
+@pytest.fixture
+async def topic(cli: Cli) -> str:
+    """A topic of two partitions with five records in the first."""
+    await cli("topic", "create", "t", "-p", "2")
+    times = [f"{1_700_000_000_000 + i * 1000}" for i in range(5)]
+    for when in times:
+        await cli("topic", "produce", "t", "x", "-p", "0", "-t", when)
+    return "t"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder that was closed: a topic in several segments, and a committed offset."""
+    folder = tmp_path_factory.mktemp("written") / "data"
+    trio.run(write, folder)
+    return folder
+
+
+@pytest.fixture
+def data(written: Path, tmp_path: Path) -> Path:
+    """A copy of that folder, to be damaged."""
+    return Path(shutil.copytree(written, tmp_path / "data"))

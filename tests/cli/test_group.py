@@ -6,7 +6,6 @@ import json
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 import trio
@@ -24,6 +23,7 @@ from ..handlers.test_consumer_groups import find
 from ..handlers.test_share_groups import alter, beat
 from ..handlers.test_streams_groups import at_once, streams_beat
 from ..wire import connected
+from .records import offsets
 
 
 @asynccontextmanager
@@ -55,61 +55,6 @@ async def member(broker: Broker, group: str, topic: str, *partitions: int) -> As
         yield str(joined.member_id)
         leave = LeaveGroupRequest(group_id=group, member_id=joined.member_id)
         await wire.ask(ApiKey.LEAVE_GROUP, 1, leave)
-
-
-@pytest.fixture
-async def topic(cli: Cli) -> str:
-    """A topic of two partitions with five records in the first."""
-    await cli("topic", "create", "t", "-p", "2")
-    times = [f"{1_700_000_000_000 + i * 1000}" for i in range(5)]
-    for when in times:
-        await cli("topic", "produce", "t", "x", "-p", "0", "-t", when)
-    return "t"
-
-
-def offsets(rows: list[dict[str, Any]]) -> dict[int, tuple[int | None, int]]:
-    return {row["partition"]: (row["prior_offset"], row["new_offset"]) for row in rows}
-
-
-async def test_all_forms_of_seek(cli: Cli, read_json: ReadJson, topic: str) -> None:
-    made = await read_json("group", "seek", "g", "--to", "end", "-t", topic)
-    assert offsets(made) == {0: (None, 5), 1: (None, 0)}
-    for flags, wanted in [
-        (("--to", "start"), 0),
-        (("--to", "3"), 3),
-        (("--shift", "-2"), 1),
-        (("--shift", "99"), 5),
-        (("--to", "-1"), 4),
-        (("--to", "+1"), 1),
-        (("--to", "@1700000002000"), 2),
-        (("--to", "@2100-01-01"), 5),
-        (("--to", "77"), 5),
-    ]:
-        shown = await read_json("group", "seek", "g", *flags, "--dry-run")
-        rows = await read_json("group", "seek", "g", *flags)
-        assert rows == shown
-        assert offsets(rows)[0][1] == wanted, flags
-    one = await read_json("group", "seek", "g", "--to", "start", "-t", f"{topic}:1")
-    assert offsets(one) == {1: (0, 0)}
-
-
-async def test_a_dry_run_changes_nothing(cli: Cli, read_json: ReadJson, topic: str) -> None:
-    await cli("group", "seek", "g", "--to", "3", "-t", topic)
-    await cli("group", "seek", "g", "--to", "end", "--dry-run")
-    (row,) = await read_json("group", "describe", "g")
-    assert row["partitions"][0]["current_offset"] == 3
-    assert (row["total_lag"], row["topics"][0]["lag"]) == (2, 2)
-
-
-async def test_offsets_from_files(cli: Cli, read_json: ReadJson, topic: str) -> None:
-    await cli("group", "seek", "g", "--to", "4", "-t", topic)
-    described = (await cli("group", "describe", "g", "-o", "json")).stdout
-    planned = (await cli("group", "seek", "g", "--to", "1", "--dry-run", "-o", "json")).stdout
-    for text, wanted in ((planned, 1), (described, 4), (f"{topic},0,2\n", 2)):
-        await cli("group", "seek", "g", "--from-file", "-", stdin=text)
-        (row,) = await read_json("group", "describe", "g")
-        assert row["partitions"][0]["current_offset"] == wanted
-    await cli("group", "seek", "g", "--from-file", "-", stdin="nonsense", status=2)
 
 
 async def test_a_group_with_a_member(
@@ -229,14 +174,6 @@ async def test_wait(cli: Cli, topic: str, broker: Broker) -> None:
     assert "lag 2" in behind.stderr
     assert "lag 2" in (await cli("group", "wait", "g", "--lag", "2")).stdout
     await cli("group", "wait", "g", status=2)
-
-
-async def test_what_excludes_each_other(cli: Cli, topic: str) -> None:
-    await cli("group", "seek", "g", status=2)
-    await cli("group", "seek", "g", "--to", "end", "--shift", "1", status=2)
-    await cli("group", "seek", "g", "--to", "nowhere", status=2)
-    await cli("group", "seek", "g", "--to", "end", "-t", "t:x", status=2)
-    await cli("group", "describe", "g", "-s", "-c", status=2)
 
 
 async def test_a_deleted_topic_under_a_group(cli: Cli, topic: str) -> None:

@@ -15,25 +15,14 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.cli.target import ENVIRONMENT
-from kbroker.client.cluster import open_cluster
-from kbroker.client.credentials import Credentials, Security
-from kbroker.client.errors import CannotConnect
-from kbroker.client.scram_users import (
-    ScramUser,
-    describe_scram_users,
-    remove_scram_password,
-    set_scram_password,
-)
-from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.scram import ScramMechanism
 
 from ..brokers import started
 from ..commands import Cli, ReadJson
+from ..security.scram_logins import SHA_256, SHA_512, logs_in
 from ..security.test_login import guarded
 from .test_completion import proposed
 
-SHA_256, SHA_512 = ScramMechanism
-ADMIN = Security(None, Credentials("PLAIN", "admin", "hush"))
 SETTINGS = (
     "security.protocol=SASL_PLAINTEXT",
     "sasl.mechanism=PLAIN",
@@ -47,18 +36,6 @@ async def broker() -> AsyncIterator[Broker]:
     """One where everybody has to log in."""
     async with guarded() as broker:
         yield broker
-
-
-async def logs_in(
-    broker: Broker, name: str, password: str, mechanism: ScramMechanism = SHA_256
-) -> bool:
-    security = Security(None, Credentials(mechanism, name, password))
-    async with open_cluster([broker.endpoint], security=security) as cluster:
-        try:
-            await cluster.metadata([])
-        except CannotConnect:
-            return False
-    return True
 
 
 async def test_a_user_comes_and_goes(broker: Broker, cli: Cli, read_json: ReadJson) -> None:
@@ -214,23 +191,3 @@ async def test_names_while_typing(broker: Broker, cli: Cli) -> None:
         words = "security", "user", verb, *LOGIN[:5], f"'{LOGIN[5]}'"
         found = await trio.to_thread.run_sync(lambda: proposed(*words, incomplete="b"))  # noqa: B023
         assert found == ["barbara", "bob"]
-
-
-# -- the functions behind them
-
-
-async def test_functions(broker: Broker) -> None:
-    async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
-        await set_scram_password(cluster, "bob", "brush")
-        await set_scram_password(cluster, "bob", "crayon", SHA_512, 16384)
-        await set_scram_password(cluster, "al", "chalk")
-        assert await logs_in(broker, "bob", "brush")
-        assert await logs_in(broker, "bob", "crayon", SHA_512)
-        bob = ScramUser("bob", {SHA_256: 4096, SHA_512: 16384})
-        assert await describe_scram_users(cluster, ["bob", "bob"]) == [bob]
-        assert await describe_scram_users(cluster) == [ScramUser("al", {SHA_256: 4096}), bob]
-        await remove_scram_password(cluster, "bob", SHA_256)
-        assert not await logs_in(broker, "bob", "brush")
-        with pytest.raises(KafkaError) as refused:
-            await set_scram_password(cluster, "bob", "brush", iterations=100)
-        assert refused.value.code == ErrorCode.UNACCEPTABLE_CREDENTIAL

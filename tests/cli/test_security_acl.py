@@ -16,19 +16,16 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.client.acls import add_acls, describe_acls, describe_rules, remove_acls
+from kbroker.client.acls import add_acls
 from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Credentials, Security
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.acls import AclOperation, Resource, Rules, decide
 from kbroker.security.rights import Right, answer
 
 from ..commands import Cli, ReadJson
 from ..security.test_access import DENIED, TOPIC, guarded, user
 from ..security.test_acls import (
-    ALLOW,
-    ANY,
     NAMES,
     acl,
     book,
@@ -346,23 +343,3 @@ async def test_at_a_terminal_it_asks(broker: Broker) -> None:
             work = trio.to_thread.run_sync(at_a_terminal, answered, abandon_on_cancel=True)
             assert "ALLOW User:bob READ on topic orders from *" in await work
             assert len(broker.node.cluster.acls) == left
-
-
-# -- the functions behind them
-
-
-async def test_functions(broker: Broker) -> None:
-    ours, others = acl(), acl(principal="User:bob")
-    async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
-        await add_acls(cluster, [others, ours, ours])
-        assert await describe_acls(cluster, [ANY, ANY]) == [ours, others]
-        told = await describe_rules(cluster)
-        assert told.rules == Rules(frozenset(["User:admin"]))
-        assert told.untold == []
-        assert await remove_acls(cluster, [ANY._replace(principal="User:bob"), ANY]) == [
-            ours,
-            others,
-        ]
-        with pytest.raises(KafkaError) as refused:
-            await add_acls(cluster, [acl(permission=type(ALLOW)(1))])
-        assert refused.value.code == ErrorCode.INVALID_REQUEST

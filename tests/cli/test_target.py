@@ -10,8 +10,6 @@ import pytest
 import trio
 
 from kbroker.broker import Broker, open_broker
-from kbroker.cli.profiles import FILE_VARIABLE
-from kbroker.cli.target import SETTINGS
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.net.connection import Connection
@@ -166,65 +164,6 @@ async def test_order_of_sources(cli: Cli, broker: Broker, monkeypatch: pytest.Mo
     await cli("topic", "list", "-X", f"brokers={nobody}", "-b", broker.bootstrap_servers)
 
 
-def test_a_profile_from_a_file_of_kafkas_clients(tmp_path: Path) -> None:
-    file = tmp_path / "client.properties"
-    file.write_text("bootstrap.servers=h:1\nmetadata.max.age.ms=5\nclient.id=me\nacks=all\n")
-    said = invoke("profile", "create", "own", "--file", str(file), "-X", "client.id=you").stdout
-    assert said.splitlines() == [
-        "left out, because commands have no use for it: metadata.max.age.ms, acks",
-        "profile own is in use",
-    ]
-    assert invoke("profile", "list").stdout == "* own  client.id=you  brokers=h:1\n"
-    assert "-X KEY=VALUE, or --file" in invoke("profile", "create", "own", status=2).stderr
-    file.write_text("a=\\u00\n")
-    assert "four hexadecimal digits" in (
-        invoke("profile", "create", "own", "--file", str(file), status=2).stderr
-    )
-
-
-def test_secrets_of_profiles_are_not_shown() -> None:
-    ends = (".password", ".secret", ".key", ".jaas.config", ".user.info")
-    secrets = {name for name in SETTINGS if name.endswith(ends)}
-    assert len(secrets) == 7
-    given = [f"{name}=value-of-{name}" for name in SETTINGS]
-    invoke("profile", "create", "all", *(word for each in given for word in ("-X", each)))
-    said = invoke("profile", "list").stdout
-    for name in SETTINGS:
-        shown = "[hidden]" if name in secrets else f"value-of-{name}"
-        assert f"{name}={shown}" in said.split()
-
-
-def test_profiles() -> None:
-    assert "there are no profiles" in invoke("profile", "list").stdout
-    invoke("profile", "create", "a b", "-X", 'client.id=say "x"', "-X", "brokers=h:1")
-    invoke("profile", "create", "c", "-X", "brokers=h:2")
-    assert invoke("profile", "list").stdout.splitlines() == [
-        '  a b  client.id=say "x"  brokers=h:1',
-        "* c  brokers=h:2",
-    ]
-    assert "did you mean 'a b'?" in invoke("profile", "use", "ab", status=2).stderr
-    invoke("profile", "use", "-")
-    assert "*" not in invoke("profile", "list").stdout
-
-
-@pytest.mark.parametrize("place", ["file/profiles.toml", "folder"])
-def test_profiles_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """As in a folder that is not ours: root, who runs tests, may write to those."""
-    (tmp_path / "file").touch()
-    (tmp_path / "folder").mkdir()
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
-    monkeypatch.setattr("kbroker.cli.profile.read_profiles", lambda: ("", {}))
-    said = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
-    assert f"{tmp_path / place} cannot be written" in said
-    assert f"name another file with {FILE_VARIABLE}" in said
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
-    monkeypatch.undo()
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
-    assert "cannot be read" in invoke("profile", "list", status=2).stderr
-
-
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No command has a traceback for it."""
     (tmp_path / "my_jobs").touch()
@@ -233,11 +172,6 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     said = invoke("new", "pipeline", "aggregate", "my_jobs", status=1).stderr
     assert "File exists" in said
     assert "Traceback" not in said
-
-
-def test_a_profile_file_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "profiles.toml").write_text("current = ")
-    assert "correct or remove it" in invoke("topic", "list", status=2).stderr
 
 
 def test_usage_errors_are_status_2() -> None:

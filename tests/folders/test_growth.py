@@ -8,10 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from kbroker.broker import Broker
-from kbroker.cli import main
 from kbroker.folders.data_folders import JOURNAL_RESERVE
 from kbroker.folders.found_folders import JOURNAL_END, METADATA_JOURNAL
 from kbroker.folders.growth import NOTE, finish, grow, shrink
@@ -203,15 +201,6 @@ async def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(StorageError, match="here are 3 nodes already"):
         grow(OsFiles(), [str(tmp_path)], 3)
-
-
-def test_commands(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["cluster", "grow", "--to", "3", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "there is no data" in result.output
-    result = CliRunner().invoke(main, ["cluster", "shrink", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "there are no nodes with folders here" in result.output
 
 
 @pytest.mark.parametrize(

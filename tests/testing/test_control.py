@@ -22,7 +22,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 import trio
 import trio.testing
@@ -32,16 +31,14 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import TopicAuthorizationFailedError
 
 from kbroker.cli import main
-from kbroker.cli.fault import arm
 from kbroker.client.endpoint import Endpoint
 from kbroker.testing import ExternalKafka, LocalBroker
 from kbroker.testing.control import CONNECTIONS_MAX, LOGIN_SECONDS, ControlConnections
 from kbroker.testing.control_token import ControlToken
 from kbroker.testing.fault_words import CALL_WORDS, EFFECTS, WORDS
 
+from ..commands import KBROKER
 from ..limits import PROCESS_SECONDS
-
-KBROKER = [sys.executable, "-m", "kbroker"]
 
 
 @contextmanager
@@ -533,14 +530,6 @@ def test_a_port_for_orders_that_is_taken() -> None:
     assert "0 is a free one" in done.stderr
 
 
-def test_the_command_line_has_every_word_of_a_fault() -> None:
-    options = {option.name for option in arm.params}
-    assert set(WORDS) - {"at"} <= options
-    told = next(option for option in arm.params if option.name == "effect")
-    assert isinstance(told, click.Option)
-    assert [name for name in EFFECTS if name not in (told.help or "") and name != "pass"] == []
-
-
 @pytest.mark.slow
 def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
     def kbroker(*words: str, status: int = 0) -> str:
@@ -570,44 +559,6 @@ def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
         assert "its Control line says" in kbroker("fault", "check", *at, *wrong, status=1)
     wrong = ["--control-token-file", str(Path(__file__).parents[2] / "LICENSE")]
     assert "this is not the token" in kbroker("fault", "check", *at, *wrong, status=1)
-
-
-@pytest.mark.slow
-def test_commands_find_the_control_port(tmp_path: Path) -> None:
-    """By the data folder, or by a port file; not by a file that somebody else may have written."""
-
-    def nodes(*words: str, status: int = 0, **variables: str) -> str:
-        done = subprocess.run(
-            [*KBROKER, "cluster", "node", "list", *words],
-            capture_output=True,
-            text=True,
-            timeout=PROCESS_SECONDS,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | variables,
-        )
-        assert done.returncode == status, done.stderr
-        return done.stdout + done.stderr
-
-    folder, ports = tmp_path / "kbroker-data", tmp_path / "port.json"
-    command = [*KBROKER, "serve", "--port", "0", "--control-port", "0", "--port-file", str(ports)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        while not process.stdout.readline().startswith("ready"):
-            assert process.poll() is None
-        found = folder / "control.json"
-        assert stat.S_IMODE(found.stat().st_mode) == 0o600
-        assert "running" in nodes()
-        assert "running" in nodes(KBROKER_DATA_DIR=str(folder))
-        assert "running" in nodes("--control", str(ports))
-        said = json.loads(ports.read_text())
-        assert "needs --control-token-file" in nodes("--control", said["control"], status=2)
-        found.chmod(0o622)
-        assert "others than you could have written it" in nodes(status=1)
-        process.terminate()
-        process.communicate(timeout=PROCESS_SECONDS)
-    assert not found.exists()
-    assert "start the broker with --control-port" in nodes(status=1)
 
 
 def test_run_gives_the_address_to_its_command() -> None:

@@ -1,0 +1,16 @@
+"""The command that arms faults."""
+
+from __future__ import annotations
+
+import click
+
+from kbroker.cli.fault import arm
+from kbroker.testing.fault_words import EFFECTS, WORDS
+
+
+def test_the_command_line_has_every_word_of_a_fault() -> None:
+    options = {option.name for option in arm.params}
+    assert set(WORDS) - {"at"} <= options
+    told = next(option for option in arm.params if option.name == "effect")
+    assert isinstance(told, click.Option)
+    assert [name for name in EFFECTS if name not in (told.help or "") and name != "pass"] == []

@@ -1,0 +1,66 @@
+"""Contents of log files that `kbroker log dump` prints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from ..commands import invoke
+from .log_folders import FIRST, VALUE_BYTES, flip, last
+
+
+def test_dump(data: Path) -> None:
+    partition = data / "t-0"
+    printed = invoke("log", "dump", str(partition), "--json", "-r").stdout.splitlines()
+    rows = [json.loads(line) for line in printed]
+    batches = [row for row in rows if row["kind"] == "batch"]
+    records = [row for row in rows if row["kind"] == "record"]
+    assert [row["base_offset"] for row in batches] == list(range(60))
+    assert all(row["valid"] and row["codec"] == "none" for row in batches)
+    assert (records[3]["key"], len(records[3]["value"])) == ("k", VALUE_BYTES)
+    for suffix, kind in (
+        (".index", "index"),
+        (".timeindex", "timeindex"),
+        (".snapshot", "producer"),
+    ):
+        lines_of = invoke("log", "dump", str(last(partition, suffix)), "--json").stdout.splitlines()
+        assert json.loads(lines_of[-1])["kind"] == kind
+    epochs = invoke("log", "dump", str(partition / "leader-epoch-checkpoint")).stdout
+    assert "epoch=0 start_offset=0" in epochs
+    invoke("log", "dump", str(partition / "partition.metadata"), status=2)
+
+
+def test_dump_reads_committed_offsets(data: Path) -> None:
+    folders = sorted(map(str, data.glob("__consumer_offsets-*")))
+    printed = invoke("log", "dump", "-r", "--json", *folders).stdout.splitlines()
+    rows = [json.loads(line) for line in printed]
+    (commit,) = [row for row in rows if "committed_offset" in row]
+    assert (commit["group"], commit["topic"], commit["committed_offset"]) == ("g", "t", 7)
+
+
+def test_dump_reads_the_state_of_transactions(data: Path, tmp_path: Path) -> None:
+    folders = sorted(map(str, data.glob("__transaction_state-*")))
+    printed = invoke("log", "dump", "-r", "--json", *folders).stdout.splitlines()
+    rows = [json.loads(line) for line in printed]
+    states = [row for row in rows if "transactional_id" in row]
+    assert [(row["transactional_id"], row["state"]) for row in states] == [
+        ("tx", "Empty"),
+        ("tx", "Ongoing"),
+    ]
+    assert states[1]["partitions"] == {"t": [0]}
+    assert states[1]["timeout_ms"] == 60_000
+    other = tmp_path / "elsewhere-0"
+    (written,) = [folder for folder in folders if list(Path(folder).glob("*.log"))]
+    shutil.copytree(written, other)
+    assert "transactional_id" not in invoke("log", "dump", "-r", str(other)).stdout
+    asked = invoke("log", "dump", "-r", "--transaction-log-decoder", str(other)).stdout
+    assert "transactional_id=tx" in asked
+
+
+def test_dump_of_damage_is_status_1(data: Path) -> None:
+    segment = data / "t-0" / f"{FIRST}.log"
+    flip(segment, 500)
+    assert "valid=False" in invoke("log", "dump", str(segment), status=1).stdout
+    flip(segment, 9)
+    assert "damage" in invoke("log", "dump", str(segment), "--json", status=1).stdout

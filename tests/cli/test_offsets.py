@@ -1,0 +1,34 @@
+"""Offsets and times between which a command reads."""
+
+from __future__ import annotations
+
+from ..commands import Cli
+from .records import values_in
+
+
+async def test_places(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    for number in range(5):
+        await cli(
+            "topic", "produce", "t", str(number), "-t", f"{1_700_000_000_000 + number * 1000}"
+        )
+    for places, wanted in {
+        ":end": "01234",
+        ":3": "012",
+        "1:3": "12",
+        "+1:end": "1234",
+        "-2:end": "34",
+        "@1700000002000:end": "234",
+        "@1700000001000:2s": "12",
+        "@2023-11-14T22:13:21Z:2023-11-14T22:13:23Z": "12",
+        "@:1700000001": "0",
+        "3:2": "",
+    }.items():
+        read = await cli("topic", "consume", "t", "-o", places, "-f", "%v")
+        assert read.stdout == wanted, places
+    assert await values_in(cli, "t", "-n", "2") == ["0", "1"]
+    first = await cli("topic", "consume", "t", "--from-beginning", "-n", "1", "-f", "%v")
+    assert first.stdout == "0"
+    await cli("topic", "consume", "t", "-o", "nowhere", status=2)
+    gone = await cli("topic", "consume", "t", "-o", "77", status=1)
+    assert "does not have offset 77" in gone.stderr

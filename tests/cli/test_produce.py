@@ -1,0 +1,103 @@
+"""The command that produces records."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ..commands import Cli
+from .records import lines_of, values_in
+
+
+async def test_lines_become_records(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    said = (await cli("topic", "produce", "t", "-k", "k", "-H", "a:1:2", stdin="x\n\nlast")).stdout
+    assert said.splitlines()[0].startswith("Produced to partition 0 at offset 0 with timestamp ")
+    assert len(said.splitlines()) == 3
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    assert [(row["key"], row["value"], row["offset"]) for row in rows] == [
+        ("k", "x", 0),
+        ("k", "", 1),
+        ("k", "last", 2),
+    ]
+    assert rows[0]["headers"] == [{"key": "a", "value": "1:2"}]
+    assert abs(rows[0]["timestamp"] / 1000 - time.time()) < 60
+
+
+async def test_values_tombstones_and_delimiters(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", "one", "two", "-q")
+    await cli("topic", "produce", "t", "-k", "gone", "-Z")
+    await cli("topic", "produce", "t", "-d", "=", "-t", "2026-01-02", stdin="a=1\nb=\n")
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    assert [(row["key"], row["value"]) for row in rows] == [
+        (None, "one"),
+        (None, "two"),
+        ("gone", None),
+        ("a", "1"),
+        ("b", ""),
+    ]
+    assert rows[-1]["timestamp"] == 1767312000000
+    assert (
+        "line 1 has no" in (await cli("topic", "produce", "t", "-d:", stdin="x\n", status=1)).stderr
+    )
+
+
+async def test_lines_of_json_may_say_little(cli: Cli) -> None:
+    await cli("topic", "create", "t", "-p", "3")
+    lines = '{"topic": "t", "value": {"a": [1]}}\n\n{"topic": "t", "key": "k", "partition": 2}\n'
+    await cli("topic", "produce", "--json", stdin=lines)
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    by_key = {row["key"]: row for row in rows}
+    assert by_key[None]["value"] == '{"a":[1]}'
+    assert (by_key["k"]["partition"], by_key["k"]["value"]) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nonsense", "line 2: this is not JSON"),
+        ("[1]", "must be an object"),
+        ('{"valeu": 1}', "unknown field 'valeu'"),
+        ('{"value": "a", "value_base64": "YQ=="}', "exclude each other"),
+        ('{"value_base64": "%"}', "not base64"),
+        ('{"timestamp": "today"}', "whole number"),
+        ('{"headers": [{"value": "x"}]}', "a header needs a key"),
+        ('{"partition": 9}', "t has no partition 9, it has 1"),
+    ],
+)
+async def test_a_bad_line_is_named(cli: Cli, line: str, words: str) -> None:
+    await cli("topic", "create", "t")
+    said = await cli(
+        "topic", "produce", "t", "--json", stdin=f'{{"value": "a"}}\n{line}\n', status=1
+    )
+    assert words in said.stderr
+
+
+async def test_keys_go_where_java_puts_them(cli: Cli) -> None:
+    await cli("topic", "create", "t", "-p", "7")
+    await cli("topic", "produce", "t", "-d:", stdin="".join(f"key-{i}:x\n" for i in range(8)))
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    assert {row["key"]: row["partition"] for row in rows} == JAVA_SAYS
+
+
+# What murmur2 in kafka-python says too.
+JAVA_SAYS = {f"key-{i}": at for i, at in enumerate([0, 5, 4, 4, 5, 4, 5, 3])}
+
+
+async def test_long_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbroker.client.lines.READ_BYTES", 5)
+    monkeypatch.setattr("kbroker.client.lines.LINE_BYTES_MAX", 20)
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", stdin="0123456789\n\nab\n0123\n01234")
+    assert await values_in(cli, "t") == ["0123456789", "", "ab", "0123", "01234"]
+    said = await cli("topic", "produce", "t", stdin="x" * 40, status=1)
+    assert "is no record" in said.stderr
+
+
+async def test_a_record_that_is_too_large(cli: Cli) -> None:
+    await cli("topic", "create", "t", "-c", "max.message.bytes=1000")
+    said = await cli("topic", "produce", "t", "x" * 2000, status=1)
+    assert "MESSAGE_TOO_LARGE" in said.stderr
+    assert "--set max.message.bytes" in said.stderr

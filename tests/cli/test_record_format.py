@@ -1,0 +1,83 @@
+"""Formats in which commands print records."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.protocol.records import Record
+
+from ..commands import Cli
+from ..wire import Topic, batch, connected, produce
+from .records import lines_of
+
+BYTES = [None, b"", b"text", "h\xe4 \u2713".encode(), b"\xff\x00", b'"\\\n{}']
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+async def test_json_goes_round_byte_for_byte(cli: Cli, broker: Broker, codec: str) -> None:
+    headers = [("h", value) for value in BYTES] + [("\udcff", b"")]
+    records = [
+        Record(key, value, 1_700_000_000_000 + i, headers if i % 5 == 0 else [])
+        for i, (key, value) in enumerate((key, value) for key in BYTES for value in BYTES)
+    ]
+    await cli("topic", "create", "source", "copy", "-p", "2")
+    async with connected(broker.endpoint) as wire:
+        row = await produce(wire, Topic("source"), batch(records), partition=1)
+        assert row.error_code == 0
+    printed = await cli("topic", "consume", "source", "-o", ":end", "--json")
+    written = await cli("topic", "produce", "copy", "--json", "-z", codec, stdin=printed.stdout)
+    assert written.stderr == "36 records written\n"
+    again = await cli("topic", "consume", "copy", "-o", ":end", "--json")
+    assert again.stdout.replace('"copy"', '"source"') == printed.stdout
+    assert len(lines_of(again.stdout)) == len(records)
+    codecs = await cli("topic", "consume", "copy", "-o", ":end", "-f", r"%a{compression}\n")
+    assert set(codecs.stdout.split()) == {codec}
+
+
+async def test_what_is_said_of_a_record(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    said = await cli(
+        *("topic", "produce", "t", "a", "b", "-k", "k", "-t", "1700000000000"),
+        *("--output-format", r"%t/%p@%o %k=%v{hex} %d %i\n"),
+    )
+    assert said.stdout == "t/0@0 k=61 1700000000000 0\nt/0@1 k=62 1700000000000 1\n"
+    unknown = await cli("topic", "produce", "t", "c", "--acks", "0", "--output-format", "%o")
+    assert unknown.stdout == "-1"
+    await cli("topic", "produce", "t", "c", "--output-format", "%?", status=2)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("%?", "unknown field %?"),
+        (r"\q", "unknown escape"),
+        ("%v{rot13}", "unknown encoding"),
+        ("%p{big8}", "unknown form of a number"),
+        ("%d{go[2006]}", "unknown form of a time"),
+        ("%a{x}", "%a takes one of"),
+        ("%v{hex", "is not closed"),
+        ("%h", "unknown field %h"),
+    ],
+)
+async def test_templates_that_cannot_be_read(cli: Cli, template: str, words: str) -> None:
+    await cli("topic", "create", "t")
+    assert words in (await cli("topic", "consume", "t", "-f", template, status=2)).stderr
+
+
+async def test_every_field_of_a_template(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    await cli(
+        *("topic", "produce", "t", "-k", "key", "val", "-t", "1700000000000", "-H", "a:1"),
+        *("-H", "b:2", "-z", "gzip", "-q"),
+    )
+    template = (
+        r"%t %T|%p %o %e|%k %K|%v %V|%d %d{strftime[%F %T]}|%x %y|%h{<%k=%v{hex}>} %H|"
+        r"%a{compression} %a{timestamp-type} %a{transactional-bit} %a{control-bit}|%[ %]|%i|"
+        r"%k{hex} %v{base64} %v{base64raw} %V{hex}|%% %{ %}|\t\x41\\\n"
+    )
+    read = await cli("topic", "consume", "t", "-o", ":end", "-f", template)
+    assert read.stdout == (
+        "t 1|0 0 0|key 3|val 3|1700000000000 2023-11-14 22:13:20|0 0|<a=31><b=32> 2|"
+        "gzip CreateTime 0 0|0 1|0|6b6579 dmFs dmFs 3|% { }|\tA\\\n"
+    )

@@ -1,0 +1,31 @@
+"""Topics declared in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..commands import Cli, ReadJson
+
+
+async def test_what_describe_prints_makes_the_same_topics(cli: Cli, read_json: ReadJson) -> None:
+    await cli("topic", "create", "a", "-p", "2", "-c", "cleanup.policy=compact")
+    await cli("topic", "create", "b")
+    before = await read_json("topic", "describe", "a", "b")
+    for printed in ("json", "ndjson"):
+        text = (await cli("topic", "describe", "a", "b", "-o", printed)).stdout
+        await cli("topic", "delete", "a", "b")
+        await cli("topic", "create", "--file", "-", stdin=text)
+        after = await read_json("topic", "describe", "a", "b")
+        for row in (*before, *after):
+            row["topic_id"] = None
+        assert after == before
+
+
+async def test_topics_of_a_toml_file(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
+    file = tmp_path / "topics.toml"
+    orders_table = '[topics.orders]\npartitions = 4\nconfigs = { "retention.ms" = 1000 }\n'
+    file.write_text(orders_table + "[topics.users]\n")
+    await cli("topic", "create", "--file", str(file))
+    orders, users = await read_json("topic", "describe", "orders", "users")
+    assert (len(orders["partitions"]), len(users["partitions"])) == (4, 1)
+    assert orders["configs"] == {"retention.ms": "1000"}

@@ -1,0 +1,47 @@
+"""Functions that list and change ACLs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kbroker.broker import Broker
+from kbroker.client.acls import add_acls, describe_acls, describe_rules, remove_acls
+from kbroker.client.cluster import open_cluster
+from kbroker.client.credentials import Credentials, Security
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.security.acls import Rules
+
+from ..security.test_access import guarded
+from ..security.test_acls import (
+    ALLOW,
+    ANY,
+    acl,
+)
+
+ADMIN = Security(None, Credentials("PLAIN", "admin", "hush"))
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker that enforces ACLs."""
+    async with guarded() as broker:
+        yield broker
+
+
+async def test_acls_are_added_described_and_removed(broker: Broker) -> None:
+    ours, others = acl(), acl(principal="User:bob")
+    async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
+        await add_acls(cluster, [others, ours, ours])
+        assert await describe_acls(cluster, [ANY, ANY]) == [ours, others]
+        told = await describe_rules(cluster)
+        assert told.rules == Rules(frozenset(["User:admin"]))
+        assert told.untold == []
+        assert await remove_acls(cluster, [ANY._replace(principal="User:bob"), ANY]) == [
+            ours,
+            others,
+        ]
+        with pytest.raises(KafkaError) as refused:
+            await add_acls(cluster, [acl(permission=type(ALLOW)(1))])
+        assert refused.value.code == ErrorCode.INVALID_REQUEST

@@ -8,10 +8,10 @@ from trio.testing import MockClock
 from kbroker.cluster import IsrChange
 from kbroker.cluster.controller import Cause, Step
 from kbroker.cluster.election import without_leader
-from kbroker.cluster.reassignment import is_moving
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .members import DIRECTORIES, lease_ends, make_topic, members, settled
+from .clusters import move
+from .members import lease_ends, make_topic, members, settled
 
 
 async def test_one_node_is_the_controller_and_another_one_follows_it(
@@ -115,85 +115,6 @@ async def test_while_too_few_are_in_sync_those_that_left_stay_eligible(
         assert list(two.partition().elr) == []
 
 
-@pytest.mark.parametrize(
-    ("stays", "is_clean", "keeps_records"),
-    [(True, True, False), (True, False, True), (False, False, False)],
-)
-async def test_who_did_not_end_in_order_leaves_what_it_may_not_hold(
-    stays: bool,
-    is_clean: bool,
-    keeps_records: bool,
-) -> None:
-    """The lease has not ended, so nobody saw the node go."""
-    async with members(2) as (one, two):
-        await make_topic(one, [1, 2], [2])
-        one.controller.retire()
-        if is_clean:
-            await two.membership.end(clean=True)
-        await two.crash()
-        two.is_clean, two.keeps_records = is_clean, keeps_records
-        await two.join()
-        assert (2 in one.partition().isr) == stays
-        assert one.partition(1).isr == [2], "nobody else has it"
-
-
-async def test_a_node_whose_disk_is_new_is_in_no_set(autojump_clock: MockClock) -> None:
-    async with members(2) as (one, two):
-        await make_topic(one, [1, 2], [2, 1], [2], min_insync_replicas="2")
-        await two.stop()
-        await one.put_isr([1])
-        assert list(one.partition().elr) == [2]
-        two.directories = {"another-folder": "/data"}
-        await two.start()
-        await settled()
-        assert list(one.partition().elr) == []
-        assert [one.partition(i).isr for i in range(3)] == [[1], [1], [2]]
-        two.directories = DIRECTORIES
-
-
-async def test_a_start_that_breaks_off_does_not_hide_that_the_disk_is_new(
-    autojump_clock: MockClock,
-) -> None:
-    async with members(2) as (one, two):
-        await make_topic(one, [1, 2], [2, 1], min_insync_replicas="2")
-        await two.crash()
-        await lease_ends()
-        assert [list(one.partition(i).elr) for i in range(2)] == [[2], [2]]
-        two.directories = {"another-folder": "/data"}
-        await two.register()
-        await two.crash()
-        await lease_ends()
-        await two.start()
-        await settled()
-        assert [list(one.partition(i).elr) for i in range(2)] == [[], []]
-        assert [one.partition(i).isr for i in range(2)] == [[1], [1]]
-        assert one.cluster.directories(2) == two.directories
-        two.directories = DIRECTORIES
-
-
-async def test_a_node_that_was_cut_off_comes_back_by_itself(autojump_clock: MockClock) -> None:
-    async with members() as (one, two, _):
-        await make_topic(one, [1, 2, 3])
-        epoch = one.membership.epoch
-        await one.membership.lease.revoke()
-        await lease_ends()
-        assert one.membership.is_registered
-        assert one.membership.epoch > epoch
-        assert two.cluster.ready_ids == [1, 2, 3]
-        assert two.partition().leader == 2
-
-
-async def test_a_second_process_of_the_same_node_takes_its_place(autojump_clock: MockClock) -> None:
-    async with members() as (one, two, _):
-        again = type(one)(1, one._store, one._nursery)
-        await again.start()
-        await lease_ends()
-        assert not one.membership.is_registered
-        registration = two.cluster.registration(1)
-        assert registration is not None
-        assert registration.epoch == again.membership.epoch
-
-
 async def test_the_preferred_node_leads_again_after_a_while(autojump_clock: MockClock) -> None:
     async with members() as (one, two, three):
         await make_topic(one, [1, 2])
@@ -231,94 +152,6 @@ async def test_a_change_of_the_set_names_the_run_of_each_node_that_joins(
 
 
 # -- moves
-
-
-async def move(member: object, nodes: list[int]) -> None:
-    await member.cluster.reassign("orders", 0, nodes, factor_may_change=True, cause="test")  # type: ignore[attr-defined]
-    await settled()
-
-
-async def test_a_partition_moves_when_those_that_come_are_in_sync(
-    autojump_clock: MockClock,
-) -> None:
-    async with members() as (one, two, three):
-        await make_topic(one, [1, 2])
-        await move(two, [3, 2])
-        moving = one.partition()
-        assert (moving.replicas, moving.isr, moving.leader) == ([3, 2, 1], [1, 2], 1)
-        assert (list(moving.adding), list(moving.removing)) == ([3], [1])
-        await one.put_isr([1, 2, 3])
-        await settled()
-        done = three.partition()
-        assert (done.replicas, done.isr, done.leader, done.leader_epoch) == ([3, 2], [2, 3], 3, 1)
-        assert not is_moving(done)
-
-
-async def test_a_move_that_is_cancelled_leaves_the_partition_where_it_was(
-    autojump_clock: MockClock,
-) -> None:
-    async with members() as (one, two, _):
-        await make_topic(one, [1, 2])
-        with pytest.raises(KafkaError) as raised:
-            await two.cluster.cancel_reassignment("orders", 0, cause="test")
-        assert raised.value.code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        await move(two, [3])
-        await two.cluster.cancel_reassignment("orders", 0, cause="test")
-        now = one.partition()
-        assert (sorted(now.replicas), now.isr, now.leader) == ([1, 2], [1, 2], 1)
-        assert not is_moving(now)
-
-
-async def test_a_cancelled_move_elects_nobody_who_lacks_records(autojump_clock: MockClock) -> None:
-    async with members(4) as (one, two, three, four):
-        await make_topic(one, [1, 2], min_insync_replicas="2")
-        await move(one, [3, 4])
-        await one.put_isr([1, 2, 3])
-        await one.put_isr([1, 3])
-        await one.crash()
-        await lease_ends()
-        now = four.partition()
-        assert (now.leader, now.isr, list(now.elr)) == (3, [3], [1])
-        await four.cluster.cancel_reassignment("orders", 0, cause="test")
-        await settled()
-        now = two.partition()
-        assert (sorted(now.replicas), now.leader, now.isr, list(now.elr)) == ([1, 2], -1, [], [1])
-        await one.start()
-        await settled()
-        assert three.partition().leader == 1
-
-
-async def test_a_move_waits_while_only_those_that_come_have_everything(
-    autojump_clock: MockClock,
-) -> None:
-    async with members(4) as (one, two, _, four):
-        await make_topic(one, [1, 2])
-        await move(one, [3, 4])
-        await one.put_isr([3, 1])
-        await one.crash()
-        await two.crash()
-        await lease_ends()
-        with pytest.raises(KafkaError) as raised:
-            await four.cluster.cancel_reassignment("orders", 0, cause="test")
-        assert raised.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert four.partition().leader == 3
-
-
-async def test_another_target_replaces_the_one_before(autojump_clock: MockClock) -> None:
-    async with members(4) as (one, *_):
-        await make_topic(one, [1, 2])
-        await move(one, [3, 2])
-        await move(one, [4, 2])
-        now = one.partition()
-        assert (now.replicas, list(now.adding), list(now.removing)) == ([4, 2, 1], [4], [1])
-
-
-async def test_fewer_replicas_at_once_and_the_leader_moves(autojump_clock: MockClock) -> None:
-    async with members() as (one, *_):
-        await make_topic(one, [1, 2, 3])
-        await move(one, [2, 3])
-        now = one.partition()
-        assert (now.replicas, now.isr, now.leader) == ([2, 3], [2, 3], 2)
 
 
 async def test_a_node_is_forgotten_when_it_is_gone_and_nothing_is_to_be_on_it(

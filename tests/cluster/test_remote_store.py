@@ -2,77 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 import trio
 import trio.testing
-from trio.testing import memory_stream_pair
 
-from kbroker.cluster import LocalStore, store_server
+from kbroker.cluster import LocalStore
 from kbroker.cluster.remote_store import RemoteStore
-from kbroker.cluster.store import ABSENT, OutcomeUnknown
-from kbroker.cluster.store_link import Link
-from kbroker.cluster.store_server import serve_client
+from kbroker.cluster.store import OutcomeUnknown
 from kbroker.storage.errors import StorageError
-from kbroker.storage.files import MemFiles
 
 from ..refusing_files import RefusingFiles
 from .contract import must_put, put
-
-
-class Process:
-    """A client, and its end of the connection."""
-
-    def __init__(self) -> None:
-        self.ours, self.theirs = memory_stream_pair()
-        self.store = RemoteStore(Link(self.ours))
-        self.error: StorageError | None = None
-        self.ended = trio.Event()
-
-    async def run(self) -> None:
-        try:
-            await self.store.run()
-        except StorageError as error:
-            self.error = error
-        finally:
-            self.ended.set()
-
-
-def truth() -> LocalStore:
-    files = MemFiles()
-    files.mkdir("data")
-    return LocalStore(files, "data/journal")
-
-
-@asynccontextmanager
-async def process_of(store: LocalStore) -> AsyncIterator[Process]:
-    process = Process()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_client, store, process.theirs)
-        nursery.start_soon(process.run)
-        yield process
-        nursery.cancel_scope.cancel()
-
-
-async def test_the_leases_of_a_process_end_with_it() -> None:
-    store = truth()
-    async with process_of(store) as other:
-        async with process_of(store) as process:
-            lease = await process.store.grant(60, holder="node 1")
-            again = await process.store.grant(60, holder="node 1")
-            await again.revoke()
-            await process.store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
-            assert "live/1" in (await other.store.range("")).entries
-            heard = trio.Event()
-            other.store.watch(lambda _: heard.set(), after=other.store.revision)
-            await process.ours.aclose()  # as the system does when it has ended
-            await process.ended.wait()
-            with trio.fail_after(5):
-                await heard.wait()
-        assert (await other.store.range("")).entries == {}
+from .remote_stores import process_of, truth
 
 
 async def test_who_waits_for_an_answer_that_never_comes_is_told() -> None:
@@ -95,31 +36,6 @@ async def _fails_unknown(store: RemoteStore) -> None:
         await put(store, "b", 2)
 
 
-async def test_a_caller_that_is_cancelled_does_not_cut_a_message() -> None:
-    store = truth()
-    async with process_of(store) as process:
-        for number in range(20):
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                await put(process.store, f"k/{number}", number)
-        assert await put(process.store, "end", 1) is not None
-        assert "end" in (await process.store.range("end")).entries
-
-
-async def test_errors_of_the_store_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = truth()
-
-    async def fails(*_: object, **__: object) -> int | None:
-        raise StorageError("the disk is full")
-
-    async with process_of(store) as process:
-        monkeypatch.setattr(store, "transact", fails)
-        with pytest.raises(StorageError, match="the disk is full"):
-            await put(process.store, "a", 1)
-        with pytest.raises(StorageError, match="without an end"):
-            await process.store.grant(math.inf, holder="node 1")
-
-
 async def test_trouble_of_the_store_comes_with_the_next_response() -> None:
     files = RefusingFiles()
     files.mkdir("data")
@@ -136,25 +52,6 @@ async def test_trouble_of_the_store_comes_with_the_next_response() -> None:
         await must_put(process.store, "a", 1)
         await lease.keep_alive()
         assert process.store.trouble is other.store.trouble is None
-
-
-async def test_a_process_that_stands_still_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_server, "UNSENT_MAX", 10)
-    store = truth()
-    async with process_of(store) as sound:
-        ours, theirs = memory_stream_pair()
-        assert theirs.send_stream is not None
-        blocked = trio.Event()
-        theirs.send_stream.send_all_hook = blocked.wait
-        with trio.fail_after(10):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve_client, store, theirs)
-                await trio.testing.wait_all_tasks_blocked()
-                for number in range(20):
-                    await must_put(sound.store, f"k/{number}", number, ABSENT)
-                blocked.set()
-        await ours.aclose()
-        assert len((await sound.store.range("")).entries) == 20
 
 
 async def test_where_nobody_listens_is_one_sentence() -> None:

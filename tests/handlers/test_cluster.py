@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.cluster.features import SUPPORTED, check_update
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     DescribeClusterRequest,
@@ -230,40 +229,6 @@ async def test_update_types_that_do_not_exist(wire: Wire, kind: int) -> None:
     answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, ask)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert (await wire.ask(ApiKey.UPDATE_FEATURES, 0, ask)).error_code == 0
-
-
-def test_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lower level needs a downgrade, a higher one an upgrade."""
-    monkeypatch.setattr("kbroker.cluster.features.SUPPORTED", {"f": range(1, 4)})
-    check_update({"f": 2}, {}, "f", 3, 1)
-    check_update({"f": 2}, {}, "f", 1, 2)
-    for level, kind in ((1, 1), (3, 2), (3, 3)):
-        with pytest.raises(KafkaError):
-            check_update({"f": 2}, {}, "f", level, kind)
-
-
-async def test_finalized_levels_are_kept(broker: Broker) -> None:
-    cluster = broker.node.cluster
-    assert cluster.features == {name: levels[-1] for name, levels in SUPPORTED.items()}
-    before = cluster.features_revision
-    levels = {"metadata.version": 30, "other": 2}
-    assert await cluster.finalize_features(levels, revision=before, cause="test")
-    assert cluster.features == {"metadata.version": 30, "other": 2}
-    assert not await cluster.finalize_features(levels, revision=before, cause="test")
-
-
-async def test_a_level_that_one_of_the_nodes_does_not_know() -> None:
-    """Also one that is down, or says nothing of the feature."""
-    nodes = {1: {"f": [1, 3]}, 2: {"f": [1, 2]}, 3: {"f": [1, 3]}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kbroker.cluster.features.SUPPORTED", {"f": range(4)})
-        check_update({"f": 1}, nodes, "f", 2, 1)
-        with pytest.raises(KafkaError, match="level 3, but node 2 can run 1 to 2 only"):
-            check_update({"f": 1}, nodes, "f", 3, 1)
-        with pytest.raises(KafkaError, match="level 0, but node 1 can run 1 to 3 only"):
-            check_update({"f": 1}, nodes, "f", 0, 2)
-        with pytest.raises(KafkaError, match="level 3, but node 4 can run 0 to 0 only"):
-            check_update({"f": 1}, {4: {}}, "f", 3, 1)
 
 
 async def test_a_cluster_with_features_that_are_not_known_here(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import trio.testing
 from kbroker.broker import Broker
 from kbroker.net.connection import RECEIVE_BYTES, Connection
 from kbroker.net.replies import REPLIES_MAX, Replies
-from kbroker.node.request_memory import SHARE_BEYOND, Claim, RequestMemory
+from kbroker.node.request_memory import Claim
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
@@ -518,85 +518,6 @@ async def test_room_is_given_back_when_a_large_request_breaks_off() -> None:
             await wire.send_bytes(large_request()[: LARGE // 2])
             await until(lambda: broker.node.request_memory.used > 0)
         await until(lambda: broker.node.request_memory.used == 0)
-
-
-class Claims:
-    """Requests that are received, without connections around them."""
-
-    def __init__(self, limit: int = 1000) -> None:
-        self.memory = RequestMemory(limit)
-        self.given_up: list[str] = []
-
-    def new(self, held: int, left: int, host: str = "a") -> Claim:
-        claim = Claim(self.memory, host, lambda: self.given_up.append(host))
-        claim.count(held, left)
-        return claim
-
-
-async def test_those_who_wait_go_on_one_after_the_other(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Who comes from an address that holds less goes first, else who has waited longer."""
-    claims = Claims()
-    holder = claims.new(1200, 500)
-    waiting = [claims.new(100, left, host) for left, host in ((900, "a"), (500, "a"), (900, "b"))]
-    for each in waiting[:2]:
-        assert not each.may_go_on
-        nursery.start_soon(each.wait)
-        await trio.testing.wait_all_tasks_blocked()
-    nursery.start_soon(waiting[2].wait)
-    await trio.testing.wait_all_tasks_blocked()
-    assert [each.may_go_on for each in waiting] == [True, False, False]
-    waiting[0].release()
-    assert [each.may_go_on for each in waiting[1:]] == [False, True]
-    holder.release()
-    assert waiting[1].may_go_on
-
-
-async def test_those_of_whom_little_is_missing_go_on(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    """Up to a share of the limit; the one that goes on in any case does not count."""
-    claims = Claims()
-    claims.new(1200, 500)
-    few = int(1000 * SHARE_BEYOND) // 2
-    waiting = [claims.new(100, left) for left in (900, few, 900, few, few)]
-    for each in waiting:
-        nursery.start_soon(each.wait)
-        await trio.testing.wait_all_tasks_blocked()
-    assert [each.may_go_on for each in waiting] == [True, True, False, True, False]
-    nursery.cancel_scope.cancel()
-
-
-async def test_one_address_gets_a_share_while_others_want_some(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    claims = Claims()
-    assert claims.new(900, 500).may_go_on  # it is alone
-    assert claims.new(50, 500, "b").may_go_on
-    assert not claims.new(10, 500).may_go_on
-    assert claims.new(10, 500, "c").may_go_on
-
-
-async def test_only_those_are_given_up_that_could_have_come_on(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    limit = 1 << 20
-    claims = Claims(limit)
-    claims.new(limit, 1, "slow")
-    claims.new(100, 0, "complete")
-    quick = claims.new(100, limit, "quick")
-    for host in ("first", "second"):
-        nursery.start_soon(claims.new(100, limit, host).wait)
-        await trio.testing.wait_all_tasks_blocked()
-    for i in range(1, 22):
-        await trio.sleep(0.1)
-        quick.count(100 + i * 10_000, limit)
-    # The first one was let go without room, and then it is its own fault.
-    assert claims.given_up == ["slow", "first"]
-    await trio.sleep(2)
-    assert set(claims.given_up) == {"slow", "first", "quick"}  # which came to a stop
-    nursery.cancel_scope.cancel()
 
 
 async def test_an_error_in_a_handler_ends_its_connection_only(

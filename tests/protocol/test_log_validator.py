@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -14,12 +14,11 @@ from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.log_validator import validated_at_once
 from kbroker.protocol.lz4_header import with_old_checksum, with_right_checksum
-from kbroker.protocol.record_walk import ORDINARY_MAX, RecordSteps, RecordWalk
+from kbroker.protocol.record_walk import ORDINARY_MAX
 from kbroker.protocol.records import (
     DEFAULT_RULES,
     HEADER_SIZE,
     NO_LIMIT,
-    BatchHeader,
     ProduceRules,
     Record,
     check_crc,
@@ -31,10 +30,8 @@ from kbroker.protocol.records import (
 )
 
 from .malformed import MALFORMED_RECORDS, PADDED_RECORDS, batch_of, record, varint
-from .validating import as_stored, validate_produced
+from .validating import HOUR, NOW, as_stored, validate_produced
 
-NOW = 1_700_000_000_000
-HOUR = 3_600_000
 COMPACTED = ProduceRules(compacted=True)
 TEN = [Record(b"k", b"value %d" % n, NOW + n) for n in range(10)]
 
@@ -106,51 +103,6 @@ def test_size_of_a_decompressed_record_is_limited(size: int, codec: Codec) -> No
         assert validate_produced(batch, 9, NOW, rules)  # what is not compressed is no bomb
 
 
-def outcome(header: BatchHeader, pieces: Sequence[bytes], rules: ProduceRules, step: int) -> object:
-    """All that a walk over records in pieces finds out."""
-    walk = RecordWalk(header, rules, NOW)
-    steps = RecordSteps(walk)
-    try:
-        for piece in pieces:
-            walk.feed(piece)
-            while not steps.step(step):
-                pass
-        walk.finish()
-    except ValueError as error:
-        return type(error)
-    return walk.max_timestamp, walk.untimely, walk.errors, walk.index, walk.headers
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_records_in_pieces_are_checked_like_records_in_one(seed: int) -> None:
-    draw = random.Random(seed)
-    rules = ProduceRules(compacted=seed % 3 == 0, timestamp_before_max_ms=HOUR, max_headers=40)
-    count = draw.choice([1, 3, 80, 300])
-    alike, apart = draw.random(), draw.choice([1, 3, 1000])
-    records = [
-        Record(
-            None if draw.random() < 0.02 else b"key",
-            bytes(5 if draw.random() < alike else draw.choice([0, 1, 70, 9000])),
-            NOW + index * apart + (draw.choice([-HOUR, HOUR]) if draw.random() < 0.02 else 0),
-            [("h", b"x")] * draw.choice([0, 0, 0, 0, 0, 0, 0, 0, 1, 2]) if seed % 2 else [],
-        )
-        for index in range(count)
-    ]
-    batch = encode_batch(records)
-    header, content = read_header(batch), bytearray(batch[HEADER_SIZE:])
-    for _ in range(draw.choice([0, 0, 1])):
-        content[draw.randrange(min(len(content), 500))] ^= 1 << draw.randrange(8)
-    data = bytes(content)
-    expected = outcome(header, [data], rules, 1000)
-    for size in (1, 2, 7, 64, 1000):
-        if size == 1 and len(data) > 5000:
-            continue
-        pieces = [data[start : start + size] for start in range(0, len(data), size)]
-        assert outcome(header, pieces, rules, draw.choice([1, 10, 1000])) == expected
-    one_by_one = [outcome(header, [data], rules, 1)]
-    assert one_by_one == [expected]
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_said_of_records_is_what_a_reader_finds(seed: int) -> None:
     """A damaged batch is accepted only if all its records can be read, with these times."""
@@ -176,23 +128,6 @@ def test_what_is_said_of_records_is_what_a_reader_finds(seed: int) -> None:
         assert header.max_timestamp == max(-1, *(record.timestamp for record in found))
     assert accepted
     assert codes == {ErrorCode.INVALID_RECORD}
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_ordinary_batch_is_validated_at_once(seed: int) -> None:
-    draw = random.Random(seed)
-    rules = ProduceRules(compacted=seed % 2 == 0, timestamp_before_max_ms=HOUR)
-    keys = [b"", b"k", bytes(63), bytes(64), bytes(9000)]
-    records = [
-        Record(
-            draw.choice(keys if rules.compacted else [None, *keys]),
-            draw.choice([None, b"", bytes(63), bytes(64), bytes(8192), bytes(70_000)]),
-            NOW + draw.randrange(-32, 32),
-        )
-        for _ in range(draw.randint(1, ORDINARY_MAX))
-    ]
-    batch = memoryview(encode_batch(records))
-    assert validated_at_once(batch, 9, NOW, rules) == as_stored(batch, 9, NOW, rules)
 
 
 NOT_ORDINARY: dict[str, tuple[list[Record], ProduceRules]] = {

@@ -9,7 +9,11 @@ from typing import TypeAlias
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.log_validator import LogValidator, validated_at_once
 from kbroker.protocol.primitives import Buffer
-from kbroker.protocol.records import DEFAULT_RULES, BatchHeader, ProduceRules
+from kbroker.protocol.records import (
+    DEFAULT_RULES,
+    BatchHeader,
+    ProduceRules,
+)
 
 Stored: TypeAlias = tuple[memoryview, BatchHeader]
 
@@ -54,3 +58,9 @@ def validate_produced(
 ) -> BatchHeader:
     """The header that the batch is stored with."""
     return as_stored(buffer, version, now_ms, rules)[1]
+
+
+NOW = 1_700_000_000_000
+
+
+HOUR = 3_600_000

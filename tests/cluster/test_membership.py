@@ -1,0 +1,134 @@
+"""Nodes that join a cluster, leave it and return to it."""
+
+import pytest
+from trio.testing import MockClock
+
+from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster.model import random_cluster_id
+from kbroker.storage.files import MemFiles
+
+from .clusters import open_cluster
+from .members import DIRECTORIES, lease_ends, make_topic, members, settled
+
+
+async def test_ids_survive_a_restart_and_leader_epochs_rise() -> None:
+    files = MemFiles()
+    cluster = await open_cluster(files)
+    topic = await cluster.create_topic("a", [[1], [1]], {"retention.ms": "5"}, cause="test")
+    assert [p.leader_epoch for p in topic.partitions] == [0, 0]
+    again = await open_cluster(files)
+    found = again.topics["a"]
+    assert again.id == cluster.id
+    assert found.id == topic.id
+    assert found.configs == {"retention.ms": "5"}
+    assert [(p.leader, p.leader_epoch, p.isr) for p in found.partitions] == [(1, 1, [1])] * 2
+
+
+async def test_a_store_of_another_cluster_is_refused() -> None:
+    files = MemFiles()
+    await open_cluster(files)
+    with pytest.raises(ValueError, match="belongs to cluster"):
+        await Cluster.open(LocalStore(files, "data/journal"), cluster_id=random_cluster_id())
+
+
+async def test_a_journal_from_before_nodes_registered_is_read() -> None:
+    files = MemFiles()
+    files.mkdir("data")
+    store = LocalStore(files, "data/journal")
+    topic_id = "317ad9a5-c189-424d-ae95-76db51159248"
+    place = {"replicas": [1], "isr": [1], "leader": 1, "leader_epoch": 4}
+    await store.transact(
+        {
+            "meta": {"cluster_id": "OrnxHs91TRKzTHq2-ZmFxw"},
+            "controller": {"node": 1, "epoch": 7},
+            "nodes/1": {"directories": {"S9v80FFvS02I_CYAP_S8zg": "/data"}},
+            "topics/a": {"id": topic_id, "partitions": 1, "configs": {}},
+            f"p/{topic_id}/0": place,
+        },
+        compares={},
+        cause="an earlier version",
+    )
+    cluster = await open_cluster(files)
+    (partition,) = cluster.topics["a"].partitions
+    assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 5, [1])
+    assert partition.leader_registration == cluster.nodes[1].epoch
+    assert cluster.controller_epoch == 8
+
+
+@pytest.mark.parametrize(
+    ("stays", "is_clean", "keeps_records"),
+    [(True, True, False), (True, False, True), (False, False, False)],
+)
+async def test_who_did_not_end_in_order_leaves_what_it_may_not_hold(
+    stays: bool,
+    is_clean: bool,
+    keeps_records: bool,
+) -> None:
+    """The lease has not ended, so nobody saw the node go."""
+    async with members(2) as (one, two):
+        await make_topic(one, [1, 2], [2])
+        one.controller.retire()
+        if is_clean:
+            await two.membership.end(clean=True)
+        await two.crash()
+        two.is_clean, two.keeps_records = is_clean, keeps_records
+        await two.join()
+        assert (2 in one.partition().isr) == stays
+        assert one.partition(1).isr == [2], "nobody else has it"
+
+
+async def test_a_node_whose_disk_is_new_is_in_no_set(autojump_clock: MockClock) -> None:
+    async with members(2) as (one, two):
+        await make_topic(one, [1, 2], [2, 1], [2], min_insync_replicas="2")
+        await two.stop()
+        await one.put_isr([1])
+        assert list(one.partition().elr) == [2]
+        two.directories = {"another-folder": "/data"}
+        await two.start()
+        await settled()
+        assert list(one.partition().elr) == []
+        assert [one.partition(i).isr for i in range(3)] == [[1], [1], [2]]
+        two.directories = DIRECTORIES
+
+
+async def test_a_start_that_breaks_off_does_not_hide_that_the_disk_is_new(
+    autojump_clock: MockClock,
+) -> None:
+    async with members(2) as (one, two):
+        await make_topic(one, [1, 2], [2, 1], min_insync_replicas="2")
+        await two.crash()
+        await lease_ends()
+        assert [list(one.partition(i).elr) for i in range(2)] == [[2], [2]]
+        two.directories = {"another-folder": "/data"}
+        await two.register()
+        await two.crash()
+        await lease_ends()
+        await two.start()
+        await settled()
+        assert [list(one.partition(i).elr) for i in range(2)] == [[], []]
+        assert [one.partition(i).isr for i in range(2)] == [[1], [1]]
+        assert one.cluster.directories(2) == two.directories
+        two.directories = DIRECTORIES
+
+
+async def test_a_node_that_was_cut_off_comes_back_by_itself(autojump_clock: MockClock) -> None:
+    async with members() as (one, two, _):
+        await make_topic(one, [1, 2, 3])
+        epoch = one.membership.epoch
+        await one.membership.lease.revoke()
+        await lease_ends()
+        assert one.membership.is_registered
+        assert one.membership.epoch > epoch
+        assert two.cluster.ready_ids == [1, 2, 3]
+        assert two.partition().leader == 2
+
+
+async def test_a_second_process_of_the_same_node_takes_its_place(autojump_clock: MockClock) -> None:
+    async with members() as (one, two, _):
+        again = type(one)(1, one._store, one._nursery)
+        await again.start()
+        await lease_ends()
+        assert not one.membership.is_registered
+        registration = two.cluster.registration(1)
+        assert registration is not None
+        assert registration.epoch == again.membership.epoch

@@ -1,0 +1,20 @@
+"""Changes that listeners of the cluster view receive."""
+
+from kbroker.cluster import TopicsChanged
+from kbroker.storage.files import MemFiles
+
+from .clusters import open_cluster
+
+
+async def test_listeners_hear_what_changed_and_why() -> None:
+    cluster = await open_cluster(MemFiles())
+    heard: list[TopicsChanged] = []
+    cluster.subscribe(heard.append)
+    topic = await cluster.create_topic("a", [[1]], {}, cause="asked")
+    await cluster.add_partitions("a", [[1]], cause="grown")
+    await cluster.delete_topic("a", cause="gone")
+    assert [(e.created, e.changed, e.deleted, e.cause) for e in heard] == [
+        ([topic], [], [], "asked"),
+        ([], [topic], [], "grown"),
+        ([], [], [topic], "gone"),
+    ]

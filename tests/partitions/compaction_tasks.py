@@ -1,0 +1,31 @@
+"""Tasks of compaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kbroker.protocol.records import Record
+
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    produce,
+)
+
+COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2000"}
+
+
+KEYS = 5
+
+
+async def update(wire: Wire, topic: Topic, start: int, end: int) -> None:
+    """A value for one key after the other."""
+    for number in range(start, end):
+        record = Record(b"key %d" % (number % KEYS), b"value %d " % number * 10, 1000 + number)
+        row = await produce(wire, topic, batch([record]))
+        assert row.error_code == 0
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [str(path) for path in folder.rglob("*.cleaned")]

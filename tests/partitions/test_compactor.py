@@ -1,0 +1,147 @@
+"""Compaction in a process of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.partitions.compaction_process import NICENESS, program
+from kbroker.partitions.compactor import KEPT_SECONDS, CompactionFailed, ProcessCompactor
+from kbroker.runtime.task_frames import LENGTH
+from kbroker.storage.batches import Position
+from kbroker.storage.compaction import CompactionTask, Source
+from kbroker.storage.segment import SegmentRules
+
+from ..brokers import started
+from ..limits import PROCESS_SECONDS
+from ..wire import (
+    connected,
+    create_topic,
+)
+from .compaction_tasks import COMPACTED, leftovers, update
+
+NICENESS_MAX = 19
+
+
+def some_task(folder: Path) -> CompactionTask:
+    return CompactionTask(
+        folder=str(folder),
+        sources=(Source(0, 10, Position(1000)),),
+        first_dirty_offset=0,
+        aborted=(),
+        last_entries={},
+        now_ms=0,
+        delete_retention_ms=0,
+        segment_bytes=1000,
+        rules=SegmentRules(1000, 1000, True),
+        key_map_bytes=1000,
+        decompressed_max=1000,
+    )
+
+
+class TestTheProcess:
+    async def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        compactor = ProcessCompactor()
+        for _ in range(2):
+            with pytest.raises(CompactionFailed, match="No such file"):
+                await compactor.compact(some_task(tmp_path))
+        await compactor.rest(math.inf)
+        assert leftovers(tmp_path) == []
+
+    async def test_a_process_that_is_killed(self, tmp_path: Path) -> None:
+        compactor = ProcessCompactor()
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        process = compactor._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(CompactionFailed, match="process ended"):
+            await compactor.compact(some_task(tmp_path))
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        await compactor.rest(math.inf)
+
+    async def test_it_ends_with_whoever_waits_for_it(self, tmp_path: Path) -> None:
+        compactor = ProcessCompactor()
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        process = compactor._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        with trio.move_on_after(0.1) as scope:
+            await compactor.compact(some_task(tmp_path))
+        assert scope.cancelled_caught
+        assert process.returncode == -signal.SIGKILL
+
+    def test_an_answer_that_nobody_waits_for(self, tmp_path: Path) -> None:
+        """Its broker was killed a moment ago: no traceback in the terminal."""
+        task = pickle.dumps(some_task(tmp_path))
+        process = subprocess.Popen(
+            [sys.executable, "-c", program()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdin.write(LENGTH.pack(len(task)) + task)
+        _, printed = process.communicate(timeout=PROCESS_SECONDS)
+        assert printed == b""
+        assert process.returncode == 1
+
+    async def test_it_stays_for_the_next_run_and_ends_with_the_broker(self, tmp_path: Path) -> None:
+        """With updates all the time a run follows the other, and each start would be felt by others."""
+        async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+            topic = await create_topic(wire, "t", configs=COMPACTED)
+            compactor = broker.node.maintenance.cleaner._compactor
+            assert isinstance(compactor, ProcessCompactor)
+            await update(wire, topic, 0, 60)
+            assert await broker.node.maintenance.cleaner.clean_all() > 0
+            process = compactor._process
+            assert process is not None
+            await update(wire, topic, 60, 120)
+            assert await broker.node.maintenance.cleaner.clean_all() > 0
+            assert compactor._process is process
+        assert process.returncode == -signal.SIGKILL
+
+    async def test_clients_go_first_and_ctrl_c_is_for_the_broker(self, tmp_path: Path) -> None:
+        """Its priority counts beside the broker's only in the same session (Linux, sched_autogroup)."""
+        compactor = ProcessCompactor()
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        assert compactor._process is not None
+        pid = compactor._process.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + NICENESS, NICENESS_MAX)
+        assert os.getsid(pid) == os.getsid(0)
+        assert os.getpgid(pid) == pid
+        await compactor.rest(math.inf)
+
+    async def test_it_does_not_stay_where_nobody_looks_for_work(self, tmp_path: Path) -> None:
+        async with (
+            started(tmp_path, log_cleaner_enable=False) as broker,
+            connected(broker.endpoint) as wire,
+        ):
+            topic = await create_topic(wire, "t", configs=COMPACTED)
+            await update(wire, topic, 0, 60)
+            assert await broker.node.maintenance.cleaner.clean_all() > 0
+            compactor = broker.node.maintenance.cleaner._compactor
+            assert isinstance(compactor, ProcessCompactor)
+            assert compactor._process is None
+
+    async def test_it_does_not_stay_without_work(self, tmp_path: Path) -> None:
+        compactor = ProcessCompactor()
+        with pytest.raises(CompactionFailed, match="No such file"):
+            await compactor.compact(some_task(tmp_path))
+        await compactor.rest(KEPT_SECONDS / 2)
+        assert compactor._process is not None
+        await compactor.rest(KEPT_SECONDS + 1)
+        assert compactor._process is None

@@ -264,3 +264,6 @@ ATTACKS: Mapping[str, Callable[[int], Attack]] = {
         quotes_and_escapes,
     )
 }
+
+
+GOOD = Attack(AVRO, '"int"').compared()

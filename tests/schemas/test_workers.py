@@ -13,15 +13,14 @@ import trio.testing
 from kbroker.runtime.child_process import ChildProcess
 from kbroker.runtime.fair_slots import FairSlots
 from kbroker.schemas import workers as workers_module
-from kbroker.schemas.core.avro import AvroSchema
 from kbroker.schemas.core.errors import SCHEMA_TOO_LARGE, STORE_FAILED, RegistryError
 from kbroker.schemas.core.registry import Checked, Compared
-from kbroker.schemas.core.values import AVRO, PROTOBUF, Content, Level
-from kbroker.schemas.core.work import BATCH_CHARACTERS, Refused, Serialize, Vet, batches, run
+from kbroker.schemas.core.values import PROTOBUF
+from kbroker.schemas.core.work import Serialize, Vet
 from kbroker.schemas.worker_process import program
 from kbroker.schemas.workers import SchemaWorkers
 
-from .attacks import ATTACKS, BYTES, Attack
+from .attacks import ATTACKS, BYTES, GOOD
 from .client import schema_workers
 from .fuzzed import Fuzz
 
@@ -29,7 +28,6 @@ QUICK_BYTES = 30_000
 BYTES_PER_SCHEMA = 2000
 FUZZED_PER_SCHEMA = 4
 """Fuzzed comparisons for each one of `--schemas`."""
-GOOD = Attack(AVRO, '"int"').compared()
 
 
 async def refusal(deed: Awaitable[object]) -> RegistryError | None:
@@ -205,33 +203,6 @@ async def test_cancelled_waiter_leaves_its_slot_to_others() -> None:
     with trio.fail_after(1):
         async with slots.taken("c"):
             pass
-
-
-def test_comparison_with_many_versions_is_split() -> None:
-    old = Attack(AVRO, '"int"', json_of(BATCH_CHARACTERS // 3)).registered()
-    compared = GOOD._replace(earlier=tuple((old, {}) for _ in range(10)))
-    parts = [*batches(compared)]
-    assert [len(each.earlier) for each in parts] == [2, 2, 2, 2, 2]
-    assert [*batches(GOOD)] == [GOOD]
-
-
-def json_of(size: int) -> str:
-    return '"' + "x" * size + '"'
-
-
-def test_records_that_refer_to_each_other_in_a_long_chain_are_refused() -> None:
-    chain = ['{"type":"record","name":"R0","fields":[]}']
-    for i in range(1, 1000):
-        fields = f'[{{"name":"a","type":"R{i - 1}"}}]'
-        chain.append(f'{{"type":"record","name":"R{i}","fields":{fields}}}')
-    texts = {f"R{i}": text for i, text in enumerate(chain)}
-    content = Content(AVRO, '{"type":"array","items":"R999"}')
-    old = Attack(AVRO, '"int"', content.text).registered()
-    compared = Compared(content, texts, Level.FULL, False, ((old, texts),))
-    assert AvroSchema(content.text, texts.values()).canonical
-    told = run(compared)
-    assert isinstance(told, Refused)
-    assert "nested too deep" in told.message
 
 
 async def test_idle_processes_that_were_killed_are_replaced_without_a_failed_request(

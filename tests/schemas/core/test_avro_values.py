@@ -1,0 +1,105 @@
+"""Values in Avro, read with their schema."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any
+
+import pytest
+
+from kbroker.schemas.core.bytes_read import TooMuch, Unfit
+
+from ..client import record
+from .read_values import read, zigzag
+
+
+def avro_bytes(text: bytes) -> bytes:
+    return zigzag(len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "value"),
+    [
+        ("null", b"", None),
+        ("boolean", b"\1", True),
+        ("int", zigzag(-(2**31)), -(2**31)),
+        ("long", zigzag(2**63 - 1), 2**63 - 1),
+        ("float", struct.pack("<f", 0.5), 0.5),
+        ("double", struct.pack("<d", float("-inf")), "-Infinity"),
+        ("double", struct.pack("<d", float("nan")), "NaN"),
+        ("string", avro_bytes("grüß".encode()), "grüß"),
+        ("bytes", avro_bytes(b"\xff\0"), "/wA="),
+        (["null", "string"], b"\2" + avro_bytes(b"x"), "x"),
+        ({"type": "fixed", "name": "F", "size": 2}, b"ab", "YWI="),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\2", "B"),
+        ({"type": "array", "items": "int"}, b"\4\2\4\2\6\0", [1, 2, 3]),
+        ({"type": "array", "items": "int"}, b"\3\4\2\4\0", [1, 2]),
+        ({"type": "map", "values": "int"}, b"\2" + avro_bytes(b"k") + b"\2\0", {"k": 1}),
+        (record("R", ("a", "int"), ("b", "string")), b"\2\2x", {"a": 1, "b": "x"}),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, b"\4\xff\x01", "-2.55"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9}, b"\2\7", "7"),
+        ({"type": "bytes", "logicalType": "decimal", "scale": 10**9}, b"\2\7", "Bw=="),
+        ({"type": "string", "logicalType": "uuid"}, avro_bytes(b"u"), "u"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, b"\2", 1),
+    ],
+)  # fmt: skip
+def test_values_of_avro_are_read(schema: Any, body: bytes, value: Any) -> None:
+    assert read(schema, body) == value
+
+
+def test_a_uuid_of_sixteen_bytes_is_a_text() -> None:
+    found = uuid.UUID(int=7)
+    schema = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+    assert read(schema, found.bytes) == str(found)
+
+
+def test_a_schema_that_has_itself_in_it_is_read() -> None:
+    schema = record("R", ("next", ["null", "R"]))
+    assert read(schema, b"\2\2\0") == {"next": {"next": {"next": None}}}
+
+
+NULLS = {"type": "array", "items": "null"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        (NULLS, zigzag(2**40) + b"\0"),
+        (NULLS, zigzag(-(2**63)) + b"\0\0"),
+        ({"type": "array", "items": record("Empty")}, zigzag(2**62) + b"\0"),
+        ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, zigzag(2**30)),
+        (
+            {"type": "array", "items": {"type": "enum", "name": "E", "symbols": ["S" * 50_000]}},
+            zigzag(4000) + b"\0" * 4001,
+        ),
+        ({"type": "array", "items": record("R", ("f" * 50_000, "null"))}, zigzag(3000) + b"\0"),
+    ],
+)
+def test_few_bytes_do_not_become_much(schema: Any, body: bytes) -> None:
+    with pytest.raises(TooMuch):
+        read(schema, body)
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "why"),
+    [
+        ("int", b"", "whole number"),
+        ("int", b"\xff" * 11, "whole number"),
+        ("int", b"\2\2", "1 bytes are left"),
+        ("boolean", b"\7", "boolean"),
+        ("string", zigzag(-1), "a size of -1"),
+        ("string", zigzag(2**62) + b"x", "there are 1"),
+        ("string", avro_bytes(b"\xff"), "no UTF-8"),
+        (["null", "int"], b"\4", "no branch 2"),
+        (["null", "int"], b"\1", "no branch -1"),
+        ([], b"\0", "no branch 0"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\2", "no symbol 1"),
+        ({"type": "map", "values": "null"}, b"\2", "whole number"),
+        (record("R", ("n", ["null", "R"])), b"\2" * 1000 + b"\0", "deeper"),
+        ({"type": "array", "items": "long"}, b"\2", "whole number"),
+    ],
+)
+def test_bytes_that_are_no_value_of_avro_are_told_why(schema: Any, body: bytes, why: str) -> None:
+    with pytest.raises(Unfit, match=why):
+        read(schema, body)

@@ -16,7 +16,7 @@ from kbroker.protocol.messages.groups import HeartbeatRequest
 
 from ..wire import batch, connected, produce
 from .client import served
-from .metrics.test_node_metrics import commit, create, seen
+from .metrics.nodes import commit, create, seen
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "examples/monitoring"

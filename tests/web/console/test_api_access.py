@@ -32,7 +32,7 @@ from ...schemas.client import RegistryClient
 from ...schemas.client import record as avro_record
 from ..client import Answer, HttpClient
 from ..secured import secured_broker, secured_config, shown
-from .test_api import API, record
+from .consoles import API, record
 from .test_schemas import framed
 
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"

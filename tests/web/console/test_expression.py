@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.requests import Request
 
-from kbroker.protocol.records import Record
 from kbroker.web.console.expression import BadExpression, parse, text_of
-from kbroker.web.console.schemas import NEITHER
-from kbroker.web.console.wanted import Wanted
 
 RECORD: dict[str, Any] = {
     "key": "k1",
@@ -124,36 +118,3 @@ def test_no_text_does_anything_but_be_refused_or_answer(text: str) -> None:
     except BadExpression:
         return
     assert test(look) in (True, False)
-
-
-WORST = {
-    "many searches of one value": (" or ".join(['value~"nope"'] * 60), b"x" * 1_000_000),
-    "many parts of one document": (
-        " or ".join(f'value.{".".join("a" * depth)}~"nope"' for depth in range(1, 20)),
-        b'{"a":' * 19 + b'"' + b"x" * 250_000 + b'"' + b"}" * 19,
-    ),
-    "a value that is no UTF-8": (" or ".join(['value~"nope"'] * 60), b"\xff" * 1_000_000),
-    "a text that nearly matches": (
-        " or ".join(['value~"' + "a" * 50 + 'b"'] * 15),
-        b"a" * 1_000_000,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WORST)
-def test_terms_of_one_record_take_bounded_time(name: str) -> None:
-    where, value = WORST[name]
-    request = Request({"type": "http", "query_string": urlencode({"where": where}).encode()})
-    wanted = Wanted("t", request)
-    began = time.process_time()
-    assert not wanted.wants(0, Record(None, value, 1, (), 0), NEITHER)
-    assert time.process_time() - began < 0.1
-    assert wanted.too_large == 1
-
-
-def test_terms_of_usual_records_are_all_searched() -> None:
-    where = " or ".join(['value~"nope"'] * 55 + ['value~"yes"'])
-    request = Request({"type": "http", "query_string": urlencode({"where": where}).encode()})
-    wanted = Wanted("t", request)
-    assert wanted.wants(0, Record(None, b"x" * 100_000 + b"yes", 1, (), 0), NEITHER)
-    assert wanted.too_large == 0

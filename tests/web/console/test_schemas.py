@@ -27,7 +27,7 @@ from ...schemas.client import RegistryClient, schema_workers
 from ...schemas.client import record as avro_record
 from ...turns import TURN_SECONDS_MAX, longest_step
 from ..client import asking, broker_with
-from .test_api import API, Console, record
+from .consoles import API, Console, record
 
 ORDER = avro_record("Order", ("country", "string"), ("lines", {"type": "array", "items": "long"}))
 PROTO = 'syntax = "proto3"; message First {} message Order { string country = 1; int64 n = 2; }'

@@ -5,71 +5,21 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from kbroker.broker import Broker
-from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
 from kbroker.client.groups import commit_offsets, delete_groups
-from kbroker.client.producer import Producer
 from kbroker.client.share_groups import alter_share_offsets
 from kbroker.client.topics import NewTopic, create_topics
-from kbroker.protocol.records import Record
-from kbroker.web.console import elsewhere
-from kbroker.web.console.trends import UNSEEN_MAX, Trends
 
-from ...brokers import started
 from ...cli.test_serve import SECONDS, serving, wait_for
 from ...ports import free_ports
-
-PARTITIONS = 6
-GROUPS = [f"g{number}" for number in range(8)]
-"""Some of them are coordinated by each of two nodes."""
-
-
-async def write(cluster: ClusterClient, records: int) -> None:
-    """So many into each partition."""
-    some = [Record(None, b"v", 1000, [], -1)] * records
-    await Producer(cluster).write({("t", index): some for index in range(PARTITIONS)})
-
-
-class Followed:
-    """A broker with trends that know the first of its nodes only, as one in a process of its own does."""
-
-    def __init__(self, broker: Broker, cluster: ClusterClient) -> None:
-        self.broker = broker
-        self.cluster = cluster
-        self.trends = Trends(broker.nodes[:1])
-
-    async def write(self, records: int) -> None:
-        """So many into each partition."""
-        await write(self.cluster, records)
-
-    @property
-    def here(self) -> set[str]:
-        """The groups that the first node coordinates."""
-        node = self.broker.nodes[0].node
-        return {each for each in GROUPS if node.groups.coordinator_id(each) == node.id}
-
-
-@asynccontextmanager
-async def followed(nodes: int = 2) -> AsyncIterator[Followed]:
-    async with (
-        started(nodes=nodes, offsets_topic_num_partitions=8) as broker,
-        open_cluster([broker.nodes[0].endpoint]) as cluster,
-    ):
-        await create_topics(cluster, [NewTopic("t", PARTITIONS, 1)])
-        it = Followed(broker, cluster)
-        try:
-            yield it
-        finally:
-            await it.trends.aclose()
+from .trends import GROUPS, PARTITIONS, followed, write
 
 
 async def test_records_are_counted_wherever_they_are_led() -> None:
@@ -131,53 +81,6 @@ async def test_share_groups_have_a_lag(nodes: int) -> None:
         await it.write(1)
         await it.trends.sample()
         assert trend.total.values()[-2:] == [18, 24]
-
-
-async def test_of_a_node_that_does_not_answer_nothing_is_known_for_a_while() -> None:
-    async with followed() as it:
-        await it.write(10)
-        for group in GROUPS:
-            await commit_offsets(it.cluster, group, {("t", 0): 4})
-        await it.trends.sample()
-        it.broker.links.cut(1, 2)
-        await it.trends.sample()
-        others = set(GROUPS) - it.here
-        assert {name: it.trends.groups[name].lag for name in others} == dict.fromkeys(others)
-        it.broker.links.heal([(1, 2)])
-        await it.trends.sample()
-        assert {it.trends.groups[name].total.values()[-1] for name in others} == {6}
-        assert {it.trends.groups[name].total.values()[-2] for name in others} == {None}
-        it.broker.links.cut(1, 2)
-        for _ in range(UNSEEN_MAX):
-            await it.trends.sample()
-        assert it.trends.groups.keys() == it.here
-
-
-async def test_a_node_with_very_many_groups_is_left_alone_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(elsewhere, "GROUPS_MAX", 1)
-    async with followed() as it:
-        await it.write(1)
-        for group in GROUPS:
-            await commit_offsets(it.cluster, group, {("t", 0): 1})
-        assert len(it.here) < len(GROUPS) - 1
-        for _ in range(2):
-            await it.trends.sample()
-        assert it.trends.groups.keys() == it.here
-
-
-async def test_a_group_of_very_many_partitions_is_left_alone_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(elsewhere, "LARGE_GROUP_ROWS", 2)
-    async with followed() as it:
-        await it.write(1)
-        for group in GROUPS:
-            await commit_offsets(it.cluster, group, {("t", at): 1 for at in range(PARTITIONS)})
-        for _ in range(2):
-            await it.trends.sample()
-            assert it.trends.groups.keys() == it.here
 
 
 async def groups_of_many(address: Endpoint) -> None:

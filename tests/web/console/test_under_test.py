@@ -15,7 +15,7 @@ from kbroker.testing import LocalBroker
 from kbroker.testing.shown import ShownBroker
 from kbroker.web.service import HttpService
 
-from .test_api import API, console
+from .consoles import API, console
 
 SECONDS = 60
 HOUR_MS = 3_600_000

@@ -19,7 +19,7 @@ from ...protocol.test_otlp import attribute, field, gauge, pushed
 from ...turns import TURN_SECONDS_MAX, longest_step
 from ...wire import connected
 from ..client import get, served
-from .test_node_metrics import seen
+from .nodes import seen
 
 
 async def rows(there: Endpoint) -> dict[tuple[str, str], float]:

@@ -3,80 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from prometheus_client.openmetrics.parser import (
-    text_string_to_metric_families as parse_open_metrics,
-)
-from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kbroker.broker import Broker
-from kbroker.client.endpoint import Endpoint
-from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.messages.groups import FindCoordinatorRequest, HeartbeatRequest
-from kbroker.protocol.messages.offsets import OffsetCommitRequest
-from kbroker.runtime.slices import Slices
+from kbroker.protocol.messages.groups import HeartbeatRequest
 from kbroker.web.metrics.beat import BEAT_SECONDS, Beat
-from kbroker.web.metrics.group_metrics import GroupMetrics
 from kbroker.web.metrics.node_metrics import OTHERS, SOFTWARE_MAX
 
 from ...turns import TURN_SECONDS_MAX, longest_step
-from ...wire import Topic, Wire, batch, connected, fetch, metadata, produce, until
+from ...wire import batch, connected, fetch, metadata, produce, until
 from ..client import Answer, get, served
+from .nodes import Seen, commit, create, samples_of, seen
 
 OPEN = "application/openmetrics-text; version=1.0.0"
-Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def samples_of(answer: Answer) -> Samples:
-    """All samples, by name and labels: none is there twice."""
-    assert answer.status == 200
-    is_open = answer.headers["content-type"].startswith("application/openmetrics-text")
-    parse: Callable[[str], Iterator[object]] = parse_open_metrics if is_open else parse_text  # type: ignore[assignment]
-    found: Samples = {}
-    for family in parse(answer.text):
-        for sample in family.samples:  # type: ignore[attr-defined]
-            key = sample.name, frozenset(sample.labels.items())
-            assert key not in found, key
-            found[key] = sample.value
-    return found
-
-
-class Seen:
-    """The samples of one look."""
-
-    def __init__(self, samples: Samples) -> None:
-        self.samples = samples
-
-    def __call__(self, name: str, **labels: str) -> float:
-        return self.samples[name, frozenset(labels.items())]
-
-    def names(self) -> set[str]:
-        return {name for name, _ in self.samples}
-
-
-async def seen(there: Endpoint, accept: str = "") -> Seen:
-    return Seen(samples_of(await get(there, "/metrics", Accept=accept)))
-
-
-async def commit(wire: Wire, group: str, topic: str, partition: int, offset: int) -> None:
-    row = OffsetCommitRequest.Partition(partition_index=partition, committed_offset=offset)
-    rows = [OffsetCommitRequest.Topic(name=topic, partitions=[row])]
-    await wire.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=group))
-    ask = OffsetCommitRequest(group_id=group, topics=rows)
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 8, ask)
-    assert answer.topics[0].partitions[0].error_code == 0, answer
-
-
-async def create(broker: Broker, name: str, partitions: int = 1, replicas: int = 1) -> Topic:
-    new = NewTopic(name, partitions, replicas)
-    topic = await create_topic(broker.node.cluster, broker.node.config, new, cause="a test")
-    return Topic(topic.name, topic.id)
 
 
 async def test_the_names_of_kafka_exporter() -> None:
@@ -295,17 +238,6 @@ async def test_clients_that_call_themselves_many_things_are_bounded() -> None:
         assert len(kinds) == SOFTWARE_MAX + 1
         assert look("kbroker_client_info", software=OTHERS, version="") >= SOFTWARE_MAX
         assert look("kbroker_connections", listener="PLAINTEXT") == 2 * SOFTWARE_MAX + 1
-
-
-async def test_groups_are_bounded() -> None:
-    async with served() as (broker, _), connected(broker.endpoint) as wire:
-        await create(broker, "orders", 3)
-        for index in range(4):
-            await commit(wire, f"group-{index}", "orders", 0, 0)
-        groups = GroupMetrics(broker.node, rows_max=3)
-        await groups.look(Slices())
-        assert sum(len(each.lines) for each in groups.families()) <= 3 * 4
-        assert groups.left_out == 3, "a row of the second group, and two groups"
 
 
 @pytest.mark.slow

@@ -1,0 +1,78 @@
+"""Consoles of brokers with records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+from kbroker.broker import Broker
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.producer import Producer
+from kbroker.client.topics import NewTopic, create_topics
+from kbroker.protocol.records import Record
+from kbroker.web.service import HttpService
+
+from ..client import Answer, HttpClient, asking, served
+
+API = "/api/v1"
+
+
+def record(
+    value: bytes | None, key: bytes | None = None, at_ms: int = 1000, **headers: bytes
+) -> Record:
+    return Record(key, value, at_ms, list(headers.items()), -1)
+
+
+class Console:
+    """A broker's console, as a page has it."""
+
+    def __init__(
+        self, broker: Broker, service: HttpService, http: HttpClient, cluster: ClusterClient
+    ) -> None:
+        self.broker = broker
+        self.service = service
+        self.http = http
+        self.cluster = cluster
+
+    async def get(self, path: str, **query: object) -> Any:
+        """What is told; it must be."""
+        answer = await self.ask(path, **query)
+        assert answer.status == 200, answer.text
+        return answer.json()
+
+    async def ask(self, path: str, **query: object) -> Answer:
+        named = {name.rstrip("_"): value for name, value in query.items()}
+        return await self.http.ask(f"{API}{path}?{urlencode(named)}")
+
+    async def post(self, path: str, body: object = None, **headers: str) -> Answer:
+        token = (await self.get("/session"))["token"]
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.http.ask(API + path, "POST", {"X-Kbroker-Token": token, **headers}, data)
+
+    async def sample(self) -> None:
+        """Have it look at groups and rates now."""
+        assert self.service.console is not None
+        await self.service.console.trends.sample()
+
+    async def topic(self, name: str, *records: Record, partitions: int = 1) -> None:
+        """A topic with records in its first partition."""
+        await create_topics(self.cluster, [NewTopic(name, partitions)])
+        if records:
+            await Producer(self.cluster).write({(name, 0): records})
+
+
+@asynccontextmanager
+async def console(**properties: object) -> AsyncIterator[Console]:
+    async with (
+        served(**properties) as (broker, http),  # type: ignore[arg-type]
+        asking(http.endpoint_of(1)) as client,
+        open_cluster([broker.nodes[0].endpoint]) as cluster,
+    ):
+        yield Console(broker, http, client, cluster)
+
+
+def values(found: Any) -> list[str]:
+    return [each["value"] for each in found["records"]]

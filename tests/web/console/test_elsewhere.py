@@ -1,0 +1,58 @@
+"""Groups that other nodes report to the console."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.client.groups import commit_offsets
+from kbroker.web.console import elsewhere
+from kbroker.web.console.trends import UNSEEN_MAX
+
+from .trends import GROUPS, PARTITIONS, followed
+
+
+async def test_of_a_node_that_does_not_answer_nothing_is_known_for_a_while() -> None:
+    async with followed() as it:
+        await it.write(10)
+        for group in GROUPS:
+            await commit_offsets(it.cluster, group, {("t", 0): 4})
+        await it.trends.sample()
+        it.broker.links.cut(1, 2)
+        await it.trends.sample()
+        others = set(GROUPS) - it.here
+        assert {name: it.trends.groups[name].lag for name in others} == dict.fromkeys(others)
+        it.broker.links.heal([(1, 2)])
+        await it.trends.sample()
+        assert {it.trends.groups[name].total.values()[-1] for name in others} == {6}
+        assert {it.trends.groups[name].total.values()[-2] for name in others} == {None}
+        it.broker.links.cut(1, 2)
+        for _ in range(UNSEEN_MAX):
+            await it.trends.sample()
+        assert it.trends.groups.keys() == it.here
+
+
+async def test_a_node_with_very_many_groups_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elsewhere, "GROUPS_MAX", 1)
+    async with followed() as it:
+        await it.write(1)
+        for group in GROUPS:
+            await commit_offsets(it.cluster, group, {("t", 0): 1})
+        assert len(it.here) < len(GROUPS) - 1
+        for _ in range(2):
+            await it.trends.sample()
+        assert it.trends.groups.keys() == it.here
+
+
+async def test_a_group_of_very_many_partitions_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elsewhere, "LARGE_GROUP_ROWS", 2)
+    async with followed() as it:
+        await it.write(1)
+        for group in GROUPS:
+            await commit_offsets(it.cluster, group, {("t", at): 1 for at in range(PARTITIONS)})
+        for _ in range(2):
+            await it.trends.sample()
+            assert it.trends.groups.keys() == it.here

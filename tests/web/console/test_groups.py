@@ -1,0 +1,28 @@
+"""Groups in the console."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from kbroker.client.groups import commit_offsets
+
+from .consoles import console, record
+
+
+async def test_a_group_is_moved_after_a_rehearsal_and_deleted() -> None:
+    async with console() as it:
+        await it.topic("t", *(record(b"v") for _ in range(9)))
+        await commit_offsets(it.cluster, "g/with%odd", {("t", 0): 1})
+        path = f"/groups/{quote('g/with%odd', safe='')}"
+        asked = {"to": "end", "value": -2}
+        plan = (await it.post(f"{path}/seek", asked)).json()
+        assert plan["dry_run"] is True
+        assert plan["partitions"][0]["new_offset"] == 7
+        assert (await it.get(f"{path}/details"))["partitions"][0]["current_offset"] == 1
+        assert (await it.post(f"{path}/seek", asked | {"dry_run": False})).status == 200
+        assert (await it.get(f"{path}/details"))["partitions"][0]["current_offset"] == 7
+        assert (await it.post(f"{path}/delete")).status == 200
+        assert (await it.ask(f"{path}/details")).status == 404
+        wrongs: list[object] = [{"to": "nowhere"}, {"to": 1}, {"to": "end", "value": "x"}, []]
+        for wrong in wrongs:
+            assert (await it.post(f"{path}/seek", wrong)).status == 400

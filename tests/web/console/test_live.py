@@ -1,0 +1,134 @@
+"""Live views of records in the console."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import trio
+
+from kbroker.client.producer import Producer
+from kbroker.protocol.primitives import Buffer
+from kbroker.protocol.record_stream import OversizedRecord, stream_records
+from kbroker.protocol.records import BatchHeader, Record
+from kbroker.web.console import scan
+from kbroker.web.console.api import LIVE_MAX
+
+from ...wire import until
+from ..client import HttpClient, asking
+from .consoles import API, Console, console, record
+
+
+async def test_a_live_view_has_what_comes_and_goes_on_where_it_was() -> None:
+    async with console() as it:
+        await it.topic("t", record(b"before"))
+        stream = it.http.stream
+        path = f"{API}/topics/t/live?contains=wanted"
+        host = b"Host: localhost\r\n\r\n"
+        await stream.send_all(f"GET {path} HTTP/1.1\r\n".encode() + host)
+        text = b""
+        while b'"records":[]' not in text:
+            text += bytes(await stream.receive_some(65_536))
+        await Producer(it.cluster).write({("t", 0): [record(b"other"), record(b"wanted 1")]})
+        while b"wanted 1" not in text:
+            text += bytes(await stream.receive_some(65_536))
+        assert b"before" not in text
+        assert b"other" not in text
+        assert b'id: {"0":3}' in text
+
+
+class LiveView:
+    """A stream of events, as a page gets it."""
+
+    def __init__(self, it: Console, **query: str) -> None:
+        self._stream = it.http.stream
+        self._path = f"{API}/topics/t/live?{urlencode(query)}"
+        self._text = b""
+
+    async def begin(self) -> None:
+        """Ask, and wait until the stream has begun."""
+        await self._stream.send_all(
+            f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
+        await self.event()
+
+    async def event(self) -> Any:
+        """The next one."""
+        while not (found := re.search(rb"^data: (.*)\n\n", self._text, re.MULTILINE)):
+            self._text += bytes(await self._stream.receive_some(65_536))
+        self._text = self._text[found.end() :]
+        return json.loads(found[1])
+
+
+@pytest.mark.parametrize("query", [{}, {"contains": "v"}])
+async def test_a_live_view_has_the_newest_of_what_comes_too_fast(query: dict[str, str]) -> None:
+    async with console() as it:
+        await it.topic("t")
+        view = LiveView(it, **query)
+        await view.begin()
+        records = [record(b"v%d" % n) for n in range(5_000)]
+        await Producer(it.cluster).write({("t", 0): records})
+        events: list[Any] = []
+        while sum(each["seen"] for each in events) < 5_000:
+            events.append(await view.event())
+        rows = [each for event in events for each in event["records"]]
+        dropped = sum(each["dropped"] for each in events)
+        assert rows[-1]["value"] == "v4999"
+        assert len(rows) + dropped == sum(each["seen"] for each in events) == 5_000
+        assert max(len(each["records"]) for each in events) <= 200
+
+
+async def test_a_live_view_opens_only_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def counted(
+        batch: Buffer, header: BatchHeader, *, start_offset: int, record_bytes_max: int
+    ) -> Iterator[Record | OversizedRecord | None]:
+        opened.append(header.record_count)
+        return stream_records(
+            batch, header, start_offset=start_offset, record_bytes_max=record_bytes_max
+        )
+
+    monkeypatch.setattr(scan, "stream_records", counted)
+    async with console() as it:
+        await it.topic("t")
+        view = LiveView(it)
+        await view.begin()
+        producer = Producer(it.cluster)
+        for n in range(50):
+            await producer.write({("t", 0): [record(b"v%d" % n)] * 100})
+        seen = 0
+        while seen < 5_000:
+            seen += (await view.event())["seen"]
+        assert sum(opened) < 5_000
+
+
+async def test_live_views_that_open_at_once_are_bounded() -> None:
+    async with console() as it:
+        await it.topic("t")
+        there, statuses = it.service.endpoint_of(1), []
+        done = trio.Event()
+
+        async def open_one() -> None:
+            async with asking(there) as client:
+                statuses.append((await client.head_of(f"{API}/topics/t/live")).status)
+                await done.wait()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(LIVE_MAX + 15):
+                nursery.start_soon(open_one)
+            await until(lambda: len(statuses) == LIVE_MAX + 15)
+            done.set()
+        assert Counter(statuses) == {200: LIVE_MAX, 429: 15}
+        async with asking(there) as client:  # places of streams that have ended are free again
+            await until_open(client)
+
+
+async def until_open(client: HttpClient) -> None:
+    while (await client.head_of(f"{API}/topics/t/live")).status != 200:  # noqa: ASYNC110
+        await trio.sleep(0.01)

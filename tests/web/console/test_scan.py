@@ -1,0 +1,141 @@
+"""Scans of records in the console."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.client.producer import Producer
+from kbroker.protocol.compression import Codec
+from kbroker.web.console import topics
+
+from ...turns import TURN_SECONDS_MAX, longest_step
+from .consoles import console, record, values
+
+
+async def test_records_are_looked_at_from_either_end_an_offset_or_a_time() -> None:
+    async with console() as it:
+        await it.topic("t", *(record(b"v%d" % n, at_ms=1000 + n) for n in range(50)))
+        path = "/topics/t/messages"
+        newest = await it.get(path, limit=3)
+        assert values(newest) == ["v49", "v48", "v47"]
+        assert not newest["done"]
+        assert values(await it.get(path, limit=2, cursor=newest["cursor"])) == ["v46", "v45"]
+        assert values(await it.get(path, from_="oldest", limit=2)) == ["v0", "v1"]
+        assert values(await it.get(path, from_="offset", offset=48)) == ["v48", "v49"]
+        assert values(await it.get(path, from_="timestamp", timestamp=1047)) == [
+            "v47",
+            "v48",
+            "v49",
+        ]
+        everything = await it.get(path, limit=500)
+        assert everything["done"]
+        assert everything["cursor"] is None
+        assert len(everything["records"]) == 50
+
+
+async def test_oversized_record_is_listed_with_its_size_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "RECORD_BYTES_MAX", 1000)
+    async with console() as it:
+        await it.topic("t", record(b"small"), record(bytes(5000), b"k"))
+        large, small = (await it.get("/topics/t/messages"))["records"]
+        assert large["oversized_bytes"] > 5000
+        assert (large["key"], large["value"], large["headers"]) == (None, None, [])
+        assert small["value"] == "small"
+        assert "oversized_bytes" not in small
+
+
+async def test_partitions_are_merged_by_time() -> None:
+    async with console() as it:
+        await it.topic(
+            "t", *(record(b"a%d" % n, at_ms=1000 + 2 * n) for n in range(40)), partitions=2
+        )
+        more = [record(b"b%d" % n, at_ms=1001 + 2 * n) for n in range(40)]
+        await Producer(it.cluster).write({("t", 1): more})
+        found = await it.get("/topics/t/messages", limit=4)
+        assert values(found) == ["b39", "a39", "b38", "a38"]
+        seen = values(found)
+        while found["cursor"]:
+            found = await it.get("/topics/t/messages", limit=7, cursor=found["cursor"])
+            seen += values(found)
+        assert len(seen) == len(set(seen)) == 80
+        assert values(await it.get("/topics/t/messages", partition=1, limit=1)) == ["b39"]
+
+
+async def test_a_look_ends_with_its_budget_and_goes_on_from_there() -> None:
+    async with console() as it:
+        await it.topic("t")
+        producer = Producer(it.cluster)
+        for n in range(40):
+            batch = [record(b"x" * 10_000), record(b"needle %d" % n)]
+            await producer.write({("t", 0): batch})
+        for origin in ("oldest", "newest"):
+            query: dict[str, Any] = {"contains": "needle", "from_": origin, "bytes": 50_000}
+            found = await it.get("/topics/t/messages", **query)
+            assert 0 < len(found["records"]) < 40
+            assert 0 < found["scanned"] < 80
+            assert found["left"] == 80 - found["scanned"]
+            seen, looks = values(found), 1
+            while found["cursor"]:
+                before = found["left"]
+                found = await it.get("/topics/t/messages", **query, cursor=found["cursor"])
+                seen, looks = seen + values(found), looks + 1
+                assert found["left"] < before
+            assert found["left"] == 0
+            assert sorted(seen) == sorted(f"needle {n}" for n in range(40))
+            assert looks > 3
+
+
+@pytest.mark.parametrize("query", [{"contains": "nowhere"}, {"where": "size > 100"}])
+async def test_a_look_backwards_opens_each_batch_once(query: dict[str, str]) -> None:
+    async with console() as it:
+        await it.topic("t")
+        producer, size = Producer(it.cluster), 0
+        for _ in range(10):
+            (written,) = await producer.write({("t", 0): [record(b"x" * 40)] * 1_000})
+            size += written.header.size
+        found, looks = await it.get("/topics/t/messages", **query, bytes=size // 3), 1
+        scanned, scanned_bytes = found["scanned"], found["scanned_bytes"]
+        while found["cursor"]:
+            found = await it.get(
+                "/topics/t/messages", **query, bytes=size // 3, cursor=found["cursor"]
+            )
+            looks += 1
+            scanned += found["scanned"]
+            scanned_bytes += found["scanned_bytes"]
+        assert looks <= 6
+        assert scanned == 10_000
+        assert scanned_bytes < 1.5 * size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"where": "value.n < 0"},
+        {"contains": "nowhere"},
+        {"where": "value.n < 0", "from_": "oldest"},
+    ],
+)
+async def test_a_look_through_much_lets_others_have_their_turn(
+    query: dict[str, str], codec: Codec
+) -> None:
+    async with console() as it:
+        await it.topic("t")
+        records = [record(b'{"n": %d, "text": "%s"}' % (n, b"x" * 60)) for n in range(5_000)]
+        producer = Producer(it.cluster, codec=codec)
+        for _ in range(4):
+            await producer.write({("t", 0): records})
+        with longest_step() as step:
+            found = await it.get("/topics/t/messages", **query, ms=10_000)
+            scanned = found["scanned"]
+            while found["cursor"]:  # its time was over before
+                found = await it.get("/topics/t/messages", **query, cursor=found["cursor"])
+                scanned += found["scanned"]
+        assert scanned == 20_000
+        assert step.steps > 20
+        assert step.seconds < TURN_SECONDS_MAX, step.task

@@ -1,0 +1,44 @@
+"""Records that the console writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from .consoles import API, console, record
+
+
+async def test_records_are_written_and_sent_again_by_who_knows_the_token() -> None:
+    async with console() as it:
+        await it.topic("t", partitions=2)
+        lines = b'{"key": "k", "value": "a", "partition": 1}\n{"value_base64": "/w==", "partition": 0}\n'
+        written = (await it.post("/topics/t/records", lines)).json()["written"]
+        assert {(each["partition"], each["offset"]) for each in written} == {(1, 0), (0, 0)}
+        assert (await it.post("/topics/t/records/1/0/resend")).status == 200
+        found = await it.get("/topics/t/messages", partition=1)
+        assert [each["key"] for each in found["records"]] == ["k", "k"]
+        assert (await it.post("/topics/t/records", b"no json\n")).status == 400
+        assert (await it.post("/topics/absent/records", b'{"value": "x"}\n')).status == 404
+
+
+async def test_nothing_is_written_without_the_token_or_from_another_page() -> None:
+    async with console() as it:
+        await it.topic("t", record(b"v"))
+        path, line = f"{API}/topics/t/records", b'{"value": "x"}\n'
+        assert (await it.http.ask(path, "POST", {}, line)).status == 403
+        assert (await it.http.ask(path, "POST", {"X-Kbroker-Token": "x"}, line)).status == 403
+        answer = await it.post("/topics/t/records", line, **{"Sec-Fetch-Site": "cross-site"})
+        assert answer.status == 403
+        answer = await it.http.ask(f"{API}/topics", headers={"Sec-Fetch-Site": "cross-site"})
+        assert answer.status == 403
+        answer = await it.post("/topics/t/records", line, Origin="http://evil.example.org")
+        assert answer.status == 403
+        assert len((await it.get("/topics/t/messages"))["records"]) == 1
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_beyond_this_machine_it_writes_only_where_that_is_allowed(allowed: bool) -> None:
+    async with console(http_host="0.0.0.0", http_console_write=str(allowed).lower()) as it:
+        await it.topic("t")
+        assert (await it.get("/session"))["may_write"] is allowed
+        answer = await it.post("/topics/t/records", b'{"value": "x"}\n')
+        assert answer.status == (200 if allowed else 403)

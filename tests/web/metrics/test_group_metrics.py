@@ -1,0 +1,21 @@
+"""Metrics of groups."""
+
+from __future__ import annotations
+
+from kbroker.runtime.slices import Slices
+from kbroker.web.metrics.group_metrics import GroupMetrics
+
+from ...wire import connected
+from ..client import served
+from .nodes import commit, create
+
+
+async def test_groups_are_bounded() -> None:
+    async with served() as (broker, _), connected(broker.endpoint) as wire:
+        await create(broker, "orders", 3)
+        for index in range(4):
+            await commit(wire, f"group-{index}", "orders", 0, 0)
+        groups = GroupMetrics(broker.node, rows_max=3)
+        await groups.look(Slices())
+        assert sum(len(each.lines) for each in groups.families()) <= 3 * 4
+        assert groups.left_out == 3, "a row of the second group, and two groups"

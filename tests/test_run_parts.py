@@ -112,19 +112,25 @@ def test_that_takes_long():
 """
 
 
-def test_the_slowest_tests_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_slowest_tests_of_all_parts_are_printed_slowest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
     command = f"{sys.executable} -m pytest -q -p no:cacheprovider --rootdir={tmp_path} {tmp_path}"
-    result = run_parts.run("sample", {"commands": [command]})
-    assert result.failures == []
-    assert [name for _, name in result.durations] == ["test_sample.py::test_that_takes_long"]
-    results = {"sample": result, "other": run_parts.Result(durations=[(99.0, "slower.py::test")])}
-    capfd.readouterr()
-    run_parts._print_slowest(results)
-    said = capfd.readouterr().out.splitlines()
-    assert said[1] == "the 10 slowest tests:"
-    assert said[2].split() == ["99.0", "s", "slower.py::test"]
-    assert said[3].split()[1:] == ["s", "test_sample.py::test_that_takes_long"]
+    slower = "echo 99.0s call slower.py::test"
+    budget = {
+        "command": {"test": {"parts": ["sample", "other"], "limit_minutes": 1}},
+        "part": {
+            "sample": {"commands": [command], "minutes": 1},
+            "other": {"commands": [slower], "minutes": 1},
+        },
+    }
+    monkeypatch.setattr(tomllib, "loads", lambda _: budget)
+    assert run_parts.main("test") == 0
+    *_, printed = capfd.readouterr().out.partition("\nthe 10 slowest tests:\n")
+    first, second, *_ = printed.splitlines()
+    assert first.split() == ["99.0", "s", "slower.py::test"]
+    assert second.split()[1:] == ["s", "test_sample.py::test_that_takes_long"]
 
 
 FAILING_SAMPLE = """

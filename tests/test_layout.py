@@ -420,7 +420,7 @@ SPANNING = {
 SMALL_MODULE_LINES = 60
 """Modules of at most so many lines need no test of their name."""
 
-NAMED_TESTS_SHARE = 0.49
+NAMED_TESTS_SHARE = 0.61
 """The least share of larger modules that have a test of their name."""
 
 

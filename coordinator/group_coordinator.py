@@ -73,7 +73,7 @@ from .standing import (
     standing,
     streams_group_standing,
 )
-from .state import ShardState
+from .state import AnyGroup, ShardState
 from .streams.describing import describe_streams_group
 from .streams.group import StreamsGroup
 from .streams.groups import STREAMS_KINDS, StreamsGroups, StreamsHeartbeat
@@ -178,7 +178,7 @@ class GroupCoordinator:
         if group is not None and group.members:
             joined = self._classic_members.join(group, request, client, now, version)
             return self._bounded(joined, client.host, now)
-        streams = self._state.streams_groups.get(request.group_id)
+        streams = self._state.streams_group(request.group_id)
         if streams is not None and streams.members:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return Result(JoinGroupResponse(error_code=code))
@@ -192,7 +192,7 @@ class GroupCoordinator:
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.sync(group, request, now)
-        classic = self._state.groups.get(request.group_id)
+        classic = self._state.classic_group(request.group_id)
         member = None if classic is None else classic.members.get(request.member_id)
         synced = self._classic.sync(request, now, version)
         if member is None:
@@ -218,7 +218,8 @@ class GroupCoordinator:
         return self._classic.leave(request, now, version)
 
     def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        return self._state.consumer_groups.get(group_id)
+        group = self._state.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
 
     def consumer_heartbeat(
         self,
@@ -278,7 +279,7 @@ class GroupCoordinator:
 
     def has_share_group(self, group_id: str) -> bool:
         """Whether there is a share group of that name."""
-        return group_id in self._state.share_groups
+        return self._state.share_group(group_id) is not None
 
     def free_for_classic(
         self, request: JoinGroupRequest, now: Now
@@ -289,7 +290,7 @@ class GroupCoordinator:
         if it could not be stored.
         """
         group_id = request.group_id
-        group = self._consumer_group(group_id) or self._state.streams_groups.get(group_id)
+        group = self._consumer_group(group_id) or self._state.streams_group(group_id)
         if group is None or group.members or not self._classic.could_begin(request):
             return None
         self._streams.forget(group_id)
@@ -339,18 +340,12 @@ class GroupCoordinator:
     def census(self) -> Iterator[tuple[str, int]]:
         """Every group that commits offsets, with the number of its members. There may be many: take
         them in pieces."""
-        state = self._state
-        groups: tuple[Group | ConsumerGroup | StreamsGroup, ...] = (
-            *state.groups.values(),
-            *state.consumer_groups.values(),
-            *state.streams_groups.values(),
-        )
-        for group in groups:
+        for group in self._state.committing_groups():
             yield group.id, len(group.members)
 
     def share_census(self) -> Iterator[tuple[str, int]]:
         """As `census`, of share groups."""
-        for group in tuple(self._state.share_groups.values()):
+        for group in self._state.groups_of(ShareGroup):
             yield group.id, len(group.members)
 
     def describe_group(self, group_id: str, version: int) -> DescribeGroupsResponse.Group:
@@ -376,7 +371,7 @@ class GroupCoordinator:
         Handle each before taking the next, and take no more behind one that could not be stored.
         Between two of them nobody else may use the group.
         """
-        streams = self._state.streams_groups.get(group_id)
+        streams = self._state.streams_group(group_id)
         if streams is not None and not streams.members:
             self._streams.forget(group_id)
         return delete_group(self._state, group_id, now)
@@ -392,12 +387,12 @@ class GroupCoordinator:
 
     def share_unrest(self, group_id: str) -> str | None:
         """What is still to happen in a share group, in words; None when nothing is."""
-        group = self._state.share_groups.get(group_id)
+        group = self._state.share_group(group_id)
         return None if group is None else share_group_unrest(group)
 
     def standing(self, group_id: str, now: Now) -> str | None:
         """How a group stands and what it waits for, in words; None when there is none."""
-        group = self._state.any_group(group_id)
+        group = self._state.groups.get(group_id)
         if group is None:
             return None
         if isinstance(group, ShareGroup):
@@ -430,11 +425,12 @@ class GroupCoordinator:
 
     def end_session(self, group_id: str, member_id: str, now: Now) -> None:
         """A member is not heard of any more: its session is over the next time `due` is called."""
-        if group_id in self._state.streams_groups:
+        group = self._state.groups.get(group_id)
+        if isinstance(group, StreamsGroup):
             self._streams.sessions.end(group_id, member_id, now)
-        elif group_id in self._state.consumer_groups:
+        elif isinstance(group, ConsumerGroup):
             self._consumer.sessions.end(group_id, member_id, now)
-        elif group_id in self._state.share_groups:
+        elif isinstance(group, ShareGroup):
             self._share.sessions.end(group_id, member_id, now)
         else:
             self._rebalances.expect(group_id, member_id, 0, now)
@@ -442,14 +438,15 @@ class GroupCoordinator:
     def renew_sessions(self, now: Now) -> None:
         """All members were just heard of: for a clock that jumps while its clients do not."""
         for group in self._state.groups.values():
-            for member in group.members.values():
-                self._rebalances.keep_alive(group, member, now)
-        for consumer_group in self._state.consumer_groups.values():
-            self._consumer.sessions.restart(consumer_group, now)
-        for streams_group in self._state.streams_groups.values():
-            self._streams.sessions.restart(streams_group, now)
-        for share_group in self._state.share_groups.values():
-            self._share.sessions.restart(share_group, now)
+            if isinstance(group, ConsumerGroup):
+                self._consumer.sessions.restart(group, now)
+            elif isinstance(group, StreamsGroup):
+                self._streams.sessions.restart(group, now)
+            elif isinstance(group, ShareGroup):
+                self._share.sessions.restart(group, now)
+            else:
+                for member in group.members.values():
+                    self._rebalances.keep_alive(group, member, now)
 
     def topics_changed(self, names: Collection[str]) -> None:
         """These topics are new, gone or different: consumer and streams groups look again with the next
@@ -490,35 +487,26 @@ class GroupCoordinator:
             for group in some:
                 self._go_on(group, now, result)
             yield result
-        consumer_groups = iter(tuple(self._state.consumer_groups.values()))
-        while these := tuple(islice(consumer_groups, GROUPS_AT_ONCE)):
-            for each in these:
-                self._consumer.resume(each, now)
-            yield Result()
-        streams_groups = iter(tuple(self._state.streams_groups.values()))
-        while streams := tuple(islice(streams_groups, GROUPS_AT_ONCE)):
-            for one in streams:
-                self._streams.resume(one, now)
-            yield Result()
-        share_groups = iter(tuple(self._state.share_groups.values()))
-        while shared := tuple(islice(share_groups, GROUPS_AT_ONCE)):
-            for each_shared in shared:
-                self._share.resume(each_shared, now)
-            yield Result()
 
-    def _go_on(self, group: Group, now: Now, result: Result[None]) -> None:
-        if group.state is not STABLE:
-            return
-        note(group, f"loaded with {len(group.members)} members", now, result)
-        for member in group.members.values():
-            self._rebalances.keep_alive(group, member, now)
-        if len(group.members) > self._settings.group_size_max:
-            self._rebalances.begin(group, "it has more members than group.max.size", now, result)
+    def _go_on(self, group: AnyGroup, now: Now, result: Result[None]) -> None:
+        if isinstance(group, ConsumerGroup):
+            self._consumer.resume(group, now)
+        elif isinstance(group, StreamsGroup):
+            self._streams.resume(group, now)
+        elif isinstance(group, ShareGroup):
+            self._share.resume(group, now)
+        elif group.state is STABLE:
+            note(group, f"loaded with {len(group.members)} members", now, result)
+            for member in group.members.values():
+                self._rebalances.keep_alive(group, member, now)
+            if len(group.members) > self._settings.group_size_max:
+                reason = "it has more members than group.max.size"
+                self._rebalances.begin(group, reason, now, result)
 
     def on_unloaded(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Answer]:
         """The shard goes: an error for all who are parked. Release at once; do not use it again."""
         result: Result[None] = Result()
-        for group in self._state.groups.values():
+        for group in self._state.groups_of(Group):
             for member in group.members.values():
                 self._rebalances.fail_slots(group, member, code, member.id, result)
         self._state.memory.close()

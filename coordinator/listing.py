@@ -36,15 +36,10 @@ def list_groups(
     """
     states = {name.strip().lower() for name in states}
     types = {name.lower() for name in types} or {CLASSIC, CONSUMER, STREAMS, SHARE}
-    classic = tuple(state.groups.values()) if CLASSIC in types else ()
-    consumer = tuple(state.consumer_groups.values()) if CONSUMER in types else ()
-    streams = tuple(state.streams_groups.values()) if STREAMS in types else ()
-    share = tuple(state.share_groups.values()) if SHARE in types else ()
-    groups: tuple[AnyGroup, ...] = (*classic, *consumer, *streams, *share)
-    for group in groups:
-        if states and _filter_name(group) not in states:
-            continue
+    for group in tuple(state.groups.values()):
         kind = _type_of(group)
+        if kind not in types or (states and _filter_name(group) not in states):
+            continue
         yield ListGroupsResponse.Group(
             group_id=group.id,
             protocol_type=(group.protocol_type or "") if isinstance(group, Group) else kind,
@@ -71,11 +66,11 @@ def _filter_name(group: AnyGroup) -> str:
 def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGroupsResponse.Group:
     """State and members. A classic group that does not exist is dead, and from version 6 on an
     error."""
-    group = state.groups.get(group_id)
+    group = state.classic_group(group_id)
     if group is None:
         answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
         if version >= 6:  # KIP-1043
-            what = "not found" if state.any_group(group_id) is None else "is not a classic group"
+            what = "not found" if state.groups.get(group_id) is None else "is not a classic group"
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
             answer.error_message = f"Group {group_id[:255]} {what}."
         return answer
@@ -110,7 +105,7 @@ def delete_group(
     """Delete a group without members: its offsets in pieces, the group itself with the last one."""
     row = DeleteGroupsResponse.Group(group_id=group_id)
     result = Result(row)
-    group = state.any_group(group_id)
+    group = state.groups.get(group_id)
     if group is None:
         row.error_code = ErrorCode.GROUP_ID_NOT_FOUND
         yield result

@@ -39,8 +39,11 @@ from .common.shapes import (
     transactional_response,
 )
 from .common.topics import TopicNames
+from .consumer.group import ConsumerGroup
 from .consumer.offsets import committer_check, fetcher_error, transactional_committer_check
+from .share.group import ShareGroup
 from .state import OFFSETS_AT_ONCE, AnyGroup, GroupOffsets, ShardState
+from .streams.group import StreamsGroup
 from .streams.offsets import (
     streams_committer_check,
     streams_fetcher_error,
@@ -93,16 +96,15 @@ class Offsets:
         result = Result(response)
         if not wanted:
             return result  # nothing that could be stored, so the group does not matter
-        group = self._state.consumer_groups.get(request.group_id)
-        streams = self._state.streams_groups.get(request.group_id)
-        if group is not None:
+        group = self._state.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
             check = committer_check(group, request, version)
-        elif streams is not None:
-            check = streams_committer_check(streams, request, version)
-        elif request.group_id in self._state.share_groups:
+        elif isinstance(group, StreamsGroup):
+            check = streams_committer_check(group, request, version)
+        elif isinstance(group, ShareGroup):
             check = always(ErrorCode.GROUP_ID_NOT_FOUND)
         else:
-            check = always(self._check_committer(request, now, version))
+            check = always(self._check_committer(group, request, now, version))
         result.records = self._records(request, wanted, check, now)
         if result.records:
             # Nothing was changed yet but the member's session, so there is nothing to undo.
@@ -122,16 +124,17 @@ class Offsets:
         response, wanted = self._read(commit, by_id=False)
         result: Result[TxnOffsetCommitResponse] = Result()
         if wanted:
-            group = self._state.consumer_groups.get(request.group_id)
-            streams = self._state.streams_groups.get(request.group_id)
-            if group is not None and not refusal:
+            group = self._state.groups.get(request.group_id)
+            if refusal:
+                check = always(refusal)
+            elif isinstance(group, ConsumerGroup):
                 check = transactional_committer_check(group, commit)
-            elif streams is not None and not refusal:
-                check = streams_transactional_check(streams, commit)
-            elif request.group_id in self._state.share_groups:
-                check = always(refusal or ErrorCode.GROUP_ID_NOT_FOUND)
+            elif isinstance(group, StreamsGroup):
+                check = streams_transactional_check(group, commit)
+            elif isinstance(group, ShareGroup):
+                check = always(ErrorCode.GROUP_ID_NOT_FOUND)
             else:
-                check = always(refusal or self._check_transactional_committer(commit))
+                check = always(self._check_transactional_committer(group, commit))
             result.records = self._records(commit, wanted, check, now, request.producer_id)
         result.response = transactional_response(response)
         if result.records:
@@ -171,9 +174,10 @@ class Offsets:
                 row.error_code = unknown
         return answer
 
-    def _check_committer(self, request: OffsetCommitRequest, now: Now, version: int) -> ErrorCode:
+    def _check_committer(
+        self, group: Group | None, request: OffsetCommitRequest, now: Now, version: int
+    ) -> ErrorCode:
         """Whether the sender may commit now; if it is a member, that keeps its session."""
-        group = self._state.groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
         if group is None:
             if generation < 0:
@@ -192,13 +196,15 @@ class Offsets:
             self._rebalances.keep_alive(group, group.members[request.member_id], now)
         return COMMIT_ANSWER[group.state]
 
-    def _check_transactional_committer(self, request: OffsetCommitRequest) -> ErrorCode:
+    @staticmethod
+    def _check_transactional_committer(
+        group: Group | None, request: OffsetCommitRequest
+    ) -> ErrorCode:
         """Whether the sender may commit in a transaction now.
 
         The state of the group does not matter, and who names no member (as older clients) is not
         asked for one: the transaction fences its producers. It keeps no session.
         """
-        group = self._state.groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
         if group is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -293,11 +299,10 @@ class Offsets:
         none yet (KIP-447). Release the response like that of a `Result` without records; then it
         is stable, too.
         """
-        consumer_group = self._state.consumer_groups.get(request.group_id)
-        if consumer_group is not None and (code := fetcher_error(consumer_group, request)):
+        group = self._state.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and (code := fetcher_error(group, request)):
             return fetch_refused(request, code, version)
-        streams_group = self._state.streams_groups.get(request.group_id)
-        if streams_group is not None and (code := streams_fetcher_error(streams_group, request)):
+        if isinstance(group, StreamsGroup) and (code := streams_fetcher_error(group, request)):
             return fetch_refused(request, code, version)
         offsets = self._state.offsets.get(request.group_id, {})
         unstable: Collection[Place] = ()
@@ -427,7 +432,8 @@ class Offsets:
 
     def _forget_all(self, concerns: Callable[[str], bool]) -> Pieces:
         """The offsets of earlier topics with the names that this concerns."""
-        for group_id in self._state.committing_group_ids():
+        for each in self._state.committing_groups():
+            group_id = each.id
             for places in _some_at_once(self._state.places(group_id)):
                 gone = [
                     place
@@ -462,7 +468,8 @@ class Offsets:
         A group that has nothing left and no members goes as well. What waits for the end of a
         transaction stays.
         """
-        for group_id in self._state.committing_group_ids():
+        for each in self._state.committing_groups():
+            group_id = each.id
             group = self._state.committing_group(group_id)
             if group is None:
                 continue  # it went meanwhile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from kbroker.protocol.group_metadata import OffsetCommitValue
 
@@ -20,6 +20,8 @@ GroupOffsets: TypeAlias = dict[Place, OffsetCommitValue]
 CommittingGroup: TypeAlias = Group | ConsumerGroup | StreamsGroup
 AnyGroup: TypeAlias = CommittingGroup | ShareGroup
 
+G = TypeVar("G", Group, ConsumerGroup, ShareGroup, StreamsGroup)
+
 OFFSETS_AT_ONCE = 100
 """Of one group, that are looked at or deleted in one piece: about a millisecond of work."""
 
@@ -27,98 +29,81 @@ OFFSETS_AT_ONCE = 100
 class ShardState:
     """Groups, committed offsets and those of open transactions. All are written by `replay`.
 
-    The volatile part of a group (see `Group`) is changed in place by the operations. A group is of
-    one kind, and one that has offsets, pending ones too, is always in one of `groups`, `consumer_groups`
-    and `streams_groups`; one without members that was only ever used for offsets is called simple and
-    has no protocol type.
+    The volatile part of a group (see `Group`) is changed in place by the operations. If there are
+    offsets for a group, also pending ones, the group exists. A group without members that was only
+    ever used for offsets is a classic group without a protocol type, and is called simple.
     """
 
     __slots__ = (
-        "consumer_groups",
         "deleted_topics",
         "ending",
         "groups",
         "memory",
         "offsets",
         "pending_offsets",
-        "share_groups",
-        "streams_groups",
     )
 
     def __init__(self, memory: ShardMemory) -> None:
         self.memory = memory
-        self.groups: dict[str, Group] = {}
-        """Classic groups."""
-        self.consumer_groups: dict[str, ConsumerGroup] = {}
-        """Groups of KIP-848."""
-        self.share_groups: dict[str, ShareGroup] = {}
-        """Groups of KIP-932."""
-        self.streams_groups: dict[str, StreamsGroup] = {}
-        """Groups of KIP-1071."""
+        self.groups: dict[str, AnyGroup] = {}
+        """Groups of all types by name."""
         self.offsets: dict[str, GroupOffsets] = {}
         self.pending_offsets = PendingOffsets(memory)
         self.ending: dict[int, Iterator[int]] = {}
         """What is left to do for the end of a transaction, by producer id."""
         self.deleted_topics = DeletedTopics()
 
-    def any_group(self, group_id: str) -> AnyGroup | None:
-        """A group of any kind."""
-        return self.committing_group(group_id) or self.share_groups.get(group_id)
+    def classic_group(self, group_id: str) -> Group | None:
+        """Return a classic group; None if there is none of that name."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, Group) else None
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        """Return a consumer group (KIP-848); None if there is none of that name."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def share_group(self, group_id: str) -> ShareGroup | None:
+        """Return a share group (KIP-932); None if there is none of that name."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ShareGroup) else None
+
+    def streams_group(self, group_id: str) -> StreamsGroup | None:
+        """Return a streams group (KIP-1071); None if there is none of that name."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, StreamsGroup) else None
 
     def committing_group(self, group_id: str) -> CommittingGroup | None:
-        """A group of a kind that commits offsets."""
-        return (
-            self.groups.get(group_id)
-            or self.consumer_groups.get(group_id)
-            or self.streams_groups.get(group_id)
-        )
+        """Return a group of a type that commits offsets; None if there is none of that name."""
+        group = self.groups.get(group_id)
+        return None if isinstance(group, ShareGroup) else group
 
-    def committing_group_ids(self) -> tuple[str, ...]:
-        """Of all groups of those kinds, as they are now."""
-        return (*self.groups, *self.consumer_groups, *self.streams_groups)
+    def groups_of(self, group_type: type[G]) -> Iterator[G]:
+        """Return the groups of a type that exist now."""
+        groups = tuple(self.groups.values())
+        return (group for group in groups if isinstance(group, group_type))
 
-    def begin_share_group(self, group_id: str) -> ShareGroup:
-        """A group is a share group from now on, whatever it was."""
-        self.groups.pop(group_id, None)
-        self.consumer_groups.pop(group_id, None)
-        group = self.share_groups[group_id] = ShareGroup(group_id)
+    def committing_groups(self) -> Iterator[CommittingGroup]:
+        """Return the groups of types that commit offsets that exist now."""
+        groups = tuple(self.groups.values())
+        return (group for group in groups if not isinstance(group, ShareGroup))
+
+    def begin(self, group: G) -> G:
+        """Add a group in the place of the one of its name, if there is one."""
+        self.groups.pop(group.id, None)
+        self.groups[group.id] = group
         return group
 
-    def end_share_group(self, group_id: str) -> None:
-        """A group is no share group any more; what offsets it has belong to a simple one."""
-        del self.share_groups[group_id]
-        if self.places(group_id):
-            self.begin_simple_group(group_id)
-
-    def begin_consumer_group(self, group_id: str) -> ConsumerGroup:
-        """A group is a consumer group from now on, whatever it was."""
-        self.groups.pop(group_id, None)
-        self.share_groups.pop(group_id, None)
-        group = self.consumer_groups[group_id] = ConsumerGroup(group_id)
-        return group
-
-    def end_consumer_group(self, group_id: str) -> None:
-        """A group is no consumer group any more; what offsets it has belong to a simple one."""
-        del self.consumer_groups[group_id]
-        if self.places(group_id):
-            self.begin_simple_group(group_id)
-
-    def begin_streams_group(self, group_id: str) -> StreamsGroup:
-        """A group is a streams group from now on, whatever it was."""
-        self.groups.pop(group_id, None)
-        group = self.streams_groups[group_id] = StreamsGroup(group_id)
-        return group
-
-    def end_streams_group(self, group_id: str) -> None:
-        """As `end_consumer_group`."""
-        del self.streams_groups[group_id]
+    def end(self, group_id: str) -> None:
+        """Remove a group of a newer type; offsets that it has belong to a simple group then."""
+        del self.groups[group_id]
         if self.places(group_id):
             self.begin_simple_group(group_id)
 
     def begin_simple_group(self, group_id: str) -> None:
         """A group that is not known yet has offsets."""
-        if self.any_group(group_id) is None:
-            group = self.groups[group_id] = Group(group_id, self.memory)
+        if group_id not in self.groups:
+            group = self.begin(Group(group_id, self.memory))
             group.stored = True
 
     def places(self, group_id: str) -> Collection[Place]:

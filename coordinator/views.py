@@ -35,7 +35,7 @@ class GroupView(NamedTuple):
 
 def view_of(state: ShardState, topics: KnownTopics, group_id: str) -> GroupView:
     """How a group stands."""
-    group = state.any_group(group_id)
+    group = state.groups.get(group_id)
     if group is None:
         return GroupView(DEAD.value, [])
     members: list[MemberView]

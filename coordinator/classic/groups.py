@@ -79,7 +79,7 @@ class ClassicGroups:
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
         ask = _read(request, client, version)
-        group = self._state.groups.get(ask.group_id)
+        group = self._state.classic_group(ask.group_id)
         code = self._refuse_join(group, ask)
         if code:
             return _refused(code, ask.member_id)
@@ -283,7 +283,7 @@ class ClassicGroups:
     # -- sync
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
-        group = self._state.groups.get(request.group_id)
+        group = self._state.classic_group(request.group_id)
         code = _refuse_sync(group, request, version)
         if code:
             return Result(SyncGroupResponse(error_code=code))
@@ -336,7 +336,7 @@ class ClassicGroups:
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         group = self._state.groups.get(request.group_id)
-        if group is None:
+        if not isinstance(group, Group):
             code = _no_group(request.group_id)
         else:
             code = group.check_member(request.member_id, request.group_instance_id)
@@ -355,7 +355,7 @@ class ClassicGroups:
     ) -> Result[LeaveGroupResponse]:
         if not request.group_id:
             return Result(LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        group = self._state.groups.get(request.group_id)
+        group = self._state.classic_group(request.group_id)
         result: Result[LeaveGroupResponse] = Result()
         rows = []
         left: list[str] = []
@@ -407,7 +407,7 @@ class ClassicGroups:
         generation is made with a member that is not there.
         """
         result: Result[None] = Result()
-        group = self._state.groups.get(slot.group_id)
+        group = self._state.classic_group(slot.group_id)
         member = None if group is None else group.members.get(slot.member_id)
         if group is None or member is None:
             return result

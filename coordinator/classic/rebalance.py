@@ -210,7 +210,7 @@ class Rebalances:
         """A timer has come."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
-        group = self._state.groups.get(group_id)
+        group = self._state.classic_group(group_id)
         if group is not None:
             if kind == SESSION:
                 self._expire_session(group, member_id, now, result)

@@ -14,7 +14,8 @@ from .group_state import EMPTY, STABLE
 def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | None) -> None:
     """A group as it stood after a rebalance, or None: it is gone."""
     if value is None:
-        if state.groups.pop(group_id, None) is not None:
+        if state.classic_group(group_id) is not None:
+            del state.groups[group_id]
             state.memory.drop_group(group_id)
         return
     group = _known_group(state, group_id)
@@ -68,7 +69,7 @@ def _known_member(
 
 
 def _known_group(state: ShardState, group_id: str) -> Group:
-    group = state.groups.get(group_id)
+    group = state.classic_group(group_id)
     if group is None:
-        group = state.groups[group_id] = Group(group_id, state.memory)
+        group = state.begin(Group(group_id, state.memory))
     return group

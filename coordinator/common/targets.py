@@ -72,7 +72,7 @@ def store_targets(
     yield result
 
 
-def is_still(groups: Mapping[str, Assigning], group: Assigning) -> bool:
+def is_still(groups: Mapping[str, object], group: Assigning) -> bool:
     """Whether a group still is the one of its name."""
     return groups.get(group.id) is group
 

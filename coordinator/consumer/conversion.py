@@ -197,7 +197,7 @@ class Conversion:
         self, group_id: str, members: list[ConsumerMember], cause: str | None, now: Now
     ) -> Pieces:
         """Sessions of the classic group begin, and if need be a rebalance."""
-        group = self._state.groups.get(group_id)
+        group = self._state.classic_group(group_id)
         if group is None:
             return
         offered = {each.id: each.classic.protocols for each in members if each.classic is not None}

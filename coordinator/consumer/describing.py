@@ -23,9 +23,9 @@ def describe_consumer_group(
 
     Parameters: `default_assignor` is that of groups whose members ask for none.
     """
-    group = state.consumer_groups.get(group_id)
+    group = state.consumer_group(group_id)
     if group is None:
-        what = "not found" if state.any_group(group_id) is None else "is not a consumer group"
+        what = "not found" if state.groups.get(group_id) is None else "is not a consumer group"
         return Response.Group(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,

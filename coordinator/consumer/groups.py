@@ -22,6 +22,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 
+from ..classic.group import Group
 from ..common.events import printable, some_of
 from ..common.modern_group import (
     JOINS,
@@ -154,7 +155,7 @@ class ConsumerGroups:
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             assignment=_assignment(step.member.assigned) if is_new else None,
         )
-        if group.id not in self._state.consumer_groups:
+        if not isinstance(self._state.groups.get(group.id), ConsumerGroup):
             self.resume(group, now)
         self.finish(step, result, now, settings)
         result.on_failure = self.undo(step, settings) if result.records else None
@@ -169,12 +170,12 @@ class ConsumerGroups:
     ) -> ConsumerGroup:
         """The group: one that there is, a classic one that is converted, or a new one."""
         group_id = request.group_id
-        group = self._state.consumer_groups.get(group_id)
-        if group is not None:
-            return group
-        classic = self._state.groups.get(group_id)
+        known = self._state.groups.get(group_id)
+        if isinstance(known, ConsumerGroup):
+            return known
+        classic = known if isinstance(known, Group) else None
         joins = request.member_epoch == JOINS
-        if self._state.any_group(group_id) is None:
+        if known is None:
             if joins:
                 return ConsumerGroup(group_id)
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
@@ -336,7 +337,7 @@ class ConsumerGroups:
     # -- members that go
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest, now: Now) -> Result[Response]:
-        group = self._state.consumer_groups.get(request.group_id)
+        group = self._state.consumer_group(request.group_id)
         if group is None:
             raise KafkaError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found."
@@ -428,7 +429,7 @@ class ConsumerGroups:
         """A timer has come."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
-        group = self._state.consumer_groups.get(group_id)
+        group = self._state.consumer_group(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return result

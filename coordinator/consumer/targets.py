@@ -234,7 +234,7 @@ class Sharing:
         now: Now,
     ) -> Pieces:
         """As `_resolve`, in pieces; at the end the epoch rises if members read other topics."""
-        group = self._state.consumer_groups.get(group_id)
+        group = self._state.consumer_group(group_id)
         if group is None:
             return
         group.is_resolving = True
@@ -242,7 +242,7 @@ class Sharing:
             found = yield from _matches(patterns, names)
         finally:
             group.is_resolving = False
-        if self._state.consumer_groups.get(group_id) is not group:
+        if self._state.consumer_group(group_id) is not group:
             return
         result: Result[None] = Result()
         step = Step(group, result.records)
@@ -331,7 +331,7 @@ class Sharing:
         now: Now,
     ) -> Pieces:
         """Do the work of `_describe` in pieces; raise the epoch if the topics of the member changed."""
-        group, pattern = self._state.consumer_groups.get(group_id), member.pattern
+        group, pattern = self._state.consumer_group(group_id), member.pattern
         if group is None or not pattern:
             return
         group.is_resolving = True
@@ -341,7 +341,7 @@ class Sharing:
             group.is_resolving = False
         known = group.members.get(member.id)
         if (
-            self._state.consumer_groups.get(group_id) is not group
+            self._state.consumer_group(group_id) is not group
             or known is None
             or known.pattern != pattern
         ):
@@ -432,7 +432,7 @@ class Sharing:
 
     def _share_beside(self, group_id: str, assignor: str, now: Now) -> Pieces:
         """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
-        group = self._state.consumer_groups.get(group_id)
+        group = self._state.consumer_group(group_id)
         if group is None or group.is_assigning:
             return
         group.is_assigning = True
@@ -440,7 +440,7 @@ class Sharing:
         shapes = self._topics.shapes_of(group.topics_after(None, None, group.resolved))
         members = tuple(group.members.values())
         targets = yield from self._targets(group, members, dict(group.resolved), shapes, assignor)
-        is_there = partial(is_still, self._state.consumer_groups, group)
+        is_there = partial(is_still, self._state.groups, group)
         records = TargetRecords(target_record, assignment_record)
         yield from store_targets(group, targets, epoch, now, is_there, records)
 

@@ -123,7 +123,7 @@ class ShareGroups:
     def _group(self, request: ShareGroupHeartbeatRequest) -> ShareGroup:
         """The group: one that there is, or a new one. Raises KafkaError GROUP_ID_NOT_FOUND."""
         group_id = request.group_id
-        if request.member_epoch == JOINS and self._state.any_group(group_id) is None:
+        if request.member_epoch == JOINS and self._state.groups.get(group_id) is None:
             return ShareGroup(group_id)
         return find_share_group(self._state, group_id)
 
@@ -210,7 +210,7 @@ class ShareGroups:
         """A timer has come."""
         _, group_id, member_id = key
         result: Result[None] = Result()
-        group = self._state.share_groups.get(group_id)
+        group = self._state.share_group(group_id)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return result
@@ -230,10 +230,10 @@ class ShareGroups:
 
 def find_share_group(state: ShardState, group_id: str) -> ShareGroup:
     """A share group. Raises KafkaError GROUP_ID_NOT_FOUND."""
-    group = state.share_groups.get(group_id)
-    if group is not None:
+    group = state.groups.get(group_id)
+    if isinstance(group, ShareGroup):
         return group
-    if state.any_group(group_id) is not None:
+    if group is not None:
         raise KafkaError(
             ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id[:255]} is not a share group."
         )

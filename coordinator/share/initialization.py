@@ -133,7 +133,7 @@ class StatesToMake:
     def made(self, group_id: str, partitions: Target, *, well: bool) -> Result[Any]:
         """Share coordinators have made states, or have not: then the next heartbeat asks anew."""
         result: Result[Any] = Result()
-        group = self._state.share_groups.get(group_id)
+        group = self._state.share_group(group_id)
         if group is None:
             self._asked_ms.pop(group_id, None)
             return result

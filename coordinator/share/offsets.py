@@ -52,7 +52,7 @@ class ShareOffsets:
 
     def partitions(self, group_id: str) -> Iterator[SharePartition]:
         """Return the share partitions of a group that have a state; none if there is no such group."""
-        group = self._state.share_groups.get(group_id)
+        group = self._state.share_group(group_id)
         topics = NO_STATE.initialized if group is None else group.shared.initialized
         return (
             SharePartition(group_id, topic_id, partition)
@@ -118,12 +118,12 @@ class ShareOffsets:
 
     def has_states(self, group_id: str) -> bool:
         """Whether a group ever had a state."""
-        group = self._state.share_groups.get(group_id)
+        group = self._state.share_group(group_id)
         return group is not None and group.has_shared_record
 
     def deleted(self, group_id: str, topic_ids: Collection[UUID]) -> Result[ErrorCode]:
         """Share coordinators have deleted the states of topics."""
-        group = self._state.share_groups.get(group_id)
+        group = self._state.share_group(group_id)
         result = Result(ErrorCode.NONE)
         if group is not None and not group.shared.deleting.keys().isdisjoint(topic_ids):
             deleting = {
@@ -155,7 +155,7 @@ class ShareOffsets:
 
     def _empty_group(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
         """A group without members. Raises KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        if may_be_new and self._state.any_group(group_id) is None:
+        if may_be_new and self._state.groups.get(group_id) is None:
             return ShareGroup(group_id)
         group = find_share_group(self._state, group_id)
         if group.members:
@@ -173,8 +173,9 @@ class ShareOffsets:
         return self._forget(lambda topic_id: self._topics.name_of(topic_id) is None)
 
     def _forget(self, is_gone: Callable[[UUID], bool]) -> Pieces:
-        for group_id in tuple(self._state.share_groups):
-            group = self._state.share_groups.get(group_id)
+        for each in self._state.groups_of(ShareGroup):
+            group_id = each.id
+            group = self._state.share_group(group_id)
             if group is None:
                 continue
             shared = group.shared

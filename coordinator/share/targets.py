@@ -119,13 +119,13 @@ class ShareTargets:
 
     def _share_beside(self, group_id: str, now: Now) -> Pieces:
         """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
-        group = self._state.share_groups.get(group_id)
+        group = self._state.share_group(group_id)
         if group is None or group.is_assigning:
             return
         group.is_assigning = True
         epoch = group.epoch
         topics = self._assignable(group, group.topics.keys())
         targets = yield from self._targets(group, tuple(group.members.values()), topics)
-        is_there = partial(is_still, self._state.share_groups, group)
+        is_there = partial(is_still, self._state.groups, group)
         records = TargetRecords(target_record, assignment_record)
         yield from store_targets(group, targets, epoch, now, is_there, records)

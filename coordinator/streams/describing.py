@@ -18,9 +18,9 @@ Value = StreamsGroupTopologyValue
 
 def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
     """State, epochs, topology and members of one group; its authorized operations are left unset."""
-    group = state.streams_groups.get(group_id)
+    group = state.streams_group(group_id)
     if group is None:
-        is_other = state.any_group(group_id) is not None
+        is_other = state.groups.get(group_id) is not None
         what = "is not a streams group" if is_other else "not found"
         return Response.Group(
             group_id=group_id,

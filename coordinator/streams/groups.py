@@ -150,7 +150,7 @@ class StreamsGroups:
         self.sessions.keep_alive(group, step.member, now, settings)
         self._wait_for_revocation(group.id, step.member, step.before, now)
         result.work = step.work
-        if group.id not in self._state.streams_groups:
+        if not isinstance(self._state.groups.get(group.id), StreamsGroup):
             result.work = chain(self._begun(group), step.work or ())
         _note_step(step, now, result)
         result.on_failure = self._undo(step, settings) if result.records else None
@@ -158,7 +158,7 @@ class StreamsGroups:
 
     def _begun(self, group: StreamsGroup) -> Pieces:
         """A new group is stored: what was noted of its first member goes on."""
-        known = self._state.streams_groups.get(group.id)
+        known = self._state.streams_group(group.id)
         if known is not None:
             known.heard_ms, known.told_ms = group.heard_ms, group.told_ms
         yield None
@@ -170,14 +170,13 @@ class StreamsGroups:
 
         Raises KafkaError.
         """
-        group = self._state.streams_groups.get(group_id)
-        if group is None:
-            other = self._state.any_group(group_id)
-            if other is None and joins:
+        group = self._state.groups.get(group_id)
+        if not isinstance(group, StreamsGroup):
+            if group is None and joins:
                 return StreamsGroup(group_id)
-            if other is None:
+            if group is None:
                 _unknown_group(f"Streams group {group_id} not found.")
-            classic = self._state.groups.get(group_id)
+            classic = self._state.classic_group(group_id)
             if classic is None or not joins or not classic.is_empty:
                 _unknown_group(f"Group {group_id} is not a streams group.")
             result.records.append(group_tombstone(group_id))
@@ -225,7 +224,7 @@ class StreamsGroups:
             response.partitions_by_user_endpoint = partitions_by_endpoint(
                 group, member, configured, self._topics
             )
-        if group.id in self._state.streams_groups:
+        if isinstance(self._state.groups.get(group.id), StreamsGroup):
             response.endpoint_information_epoch = group.endpoint_epoch
         if configured.problem is not None:
             step.tell(configured.problem.status, configured.problem.detail)
@@ -259,9 +258,9 @@ class StreamsGroups:
 
     def _leave(self, request: Request, now: Now) -> Result[Response]:
         group_id, member_id = request.group_id, request.member_id
-        group = self._state.streams_groups.get(group_id)
+        group = self._state.streams_group(group_id)
         if group is None:
-            is_other = self._state.any_group(group_id) is not None
+            is_other = self._state.groups.get(group_id) is not None
             what = "is not a streams group." if is_other else "not found."
             _unknown_group(f"Group {group_id} {what}")
         if request.shutdown_application and group.shutdown_member_id is None:
@@ -317,7 +316,7 @@ class StreamsGroups:
         """A timer has come."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
-        group = self._state.streams_groups.get(group_id)
+        group = self._state.streams_group(group_id)
         if group is None:
             return result
         if kind == INITIAL_DELAY:

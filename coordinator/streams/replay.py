@@ -46,14 +46,14 @@ _Rows = Iterable[StreamsGroupCurrentMemberAssignmentValue.TaskIds]
 def replay_streams_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
     """Apply one record of a streams group."""
     if value is not None:
-        group = state.streams_groups.get(key.group_id) or state.begin_streams_group(key.group_id)
+        group = state.streams_group(key.group_id) or state.begin(StreamsGroup(key.group_id))
         _PUT[type(key)](group, key, value)
         return
-    known = state.streams_groups.get(key.group_id)
+    known = state.streams_group(key.group_id)
     if known is None:
         return
     if isinstance(key, StreamsGroupMetadataKey):
-        state.end_streams_group(key.group_id)
+        state.end(key.group_id)
     else:
         _DELETE[type(key)](known, key)
 

@@ -225,7 +225,7 @@ class StreamsSharing:
 
     def share_beside(self, group_id: str, now: Now) -> Pieces:
         """Compute the target of a group in pieces, for its epoch as it is at the beginning."""
-        group = self._state.streams_groups.get(group_id)
+        group = self._state.streams_group(group_id)
         if group is None or group.is_assigning or not group.members or group.configured is None:
             return
         group.is_assigning = True
@@ -240,7 +240,7 @@ class StreamsSharing:
             result.records = _changed(group, left)
             result.on_failure = _give_up(group)
             yield result if result.records else None
-            if self._state.streams_groups.get(group_id) is not group or not group.is_assigning:
+            if self._state.streams_group(group_id) is not group or not group.is_assigning:
                 return
         group.is_assigning = False
         result = Result()

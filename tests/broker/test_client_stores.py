@@ -19,8 +19,12 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.coordinator.classic.group import Group
 from kbroker.coordinator.common.memory import EXPECTED_BYTES
+from kbroker.coordinator.consumer.group import ConsumerGroup
+from kbroker.coordinator.share.group import ShareGroup
 from kbroker.coordinator.state import ShardState
+from kbroker.coordinator.streams.group import StreamsGroup
 from kbroker.net import replies
 from kbroker.node import activity, client_metrics
 from kbroker.node.activity import Activity
@@ -144,7 +148,7 @@ async def assignment(wire: Wire, number: int) -> bool:
 
 
 def classic_members(broker: Broker) -> Iterable[Any]:
-    groups = itertools.chain.from_iterable(state.groups.values() for state in states(broker))
+    groups = itertools.chain.from_iterable(state.groups_of(Group) for state in states(broker))
     return itertools.chain.from_iterable(group.members.values() for group in groups)
 
 
@@ -158,7 +162,7 @@ def assignments(broker: Broker) -> int:
 
 
 def expected_members(broker: Broker) -> int:
-    groups = itertools.chain.from_iterable(state.groups.values() for state in states(broker))
+    groups = itertools.chain.from_iterable(state.groups_of(Group) for state in states(broker))
     return sum(len(group.pending) for group in groups)
 
 
@@ -190,11 +194,14 @@ async def streams_member(wire: Wire, number: int) -> bool:
     return not answer.error_code
 
 
-def subscriptions(kind: str) -> Callable[[Broker], int]:
+def subscriptions(kind: type[ConsumerGroup | ShareGroup]) -> Callable[[Broker], int]:
     def size(broker: Broker) -> int:
-        groups = itertools.chain.from_iterable(
-            getattr(state, kind).values() for state in states(broker)
-        )
+        groups: list[Any] = [
+            group
+            for state in states(broker)
+            for group in state.groups.values()
+            if isinstance(group, kind)
+        ]
         members = itertools.chain.from_iterable(group.members.values() for group in groups)
         return sum(len(topic) for member in members for topic in member.topics)
 
@@ -203,7 +210,7 @@ def subscriptions(kind: str) -> Callable[[Broker], int]:
 
 def processes(broker: Broker) -> int:
     groups = itertools.chain.from_iterable(
-        state.streams_groups.values() for state in states(broker)
+        state.groups_of(StreamsGroup) for state in states(broker)
     )
     members = itertools.chain.from_iterable(group.members.values() for group in groups)
     return sum(len(member.process_id) for member in members)
@@ -309,14 +316,14 @@ STORES = [
     Store(
         "consumer-members",
         consumer_member,
-        subscriptions("consumer_groups"),
+        subscriptions(ConsumerGroup),
         BYTES,
         setting="group_coordinator_members_max_bytes",
     ),
     Store(
         "share-members",
         share_member,
-        subscriptions("share_groups"),
+        subscriptions(ShareGroup),
         BYTES,
         setting="group_coordinator_members_max_bytes",
     ),

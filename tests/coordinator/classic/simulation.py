@@ -379,16 +379,16 @@ class Simulation:
     # -- what must hold
 
     def _group(self, group_id: str) -> Group | None:
-        return self.h.coordinator._state.groups.get(group_id)
+        return self.h.coordinator._state.classic_group(group_id)
 
     def check(self) -> None:
-        groups = self.h.coordinator._state.groups
-        for group in groups.values():
+        groups = list(self.h.coordinator._state.groups_of(Group))
+        for group in groups:
             self._check_group(group)
             self._check_timers(group)
         slots = {
             id(slot)
-            for group in groups.values()
+            for group in groups
             for member in group.members.values()
             for slot in (member.join_slot, member.sync_slot)
             if slot is not None
@@ -459,10 +459,10 @@ class Simulation:
             "the memory of offsets differs after a restart",
         )
         self._check_memory(live)
-        for group in live.groups.values():
+        for group in live.groups_of(Group):
             ahead = encode_key(GroupMetadataKey(group=group.id)) in self.h.not_stored
             if group.stored and group.state in (STABLE, EMPTY) and not ahead:
-                again = fresh.groups.get(group.id)
+                again = fresh.classic_group(group.id)
                 must(again is not None, f"group {group.id} is lost after a restart")
                 assert again is not None
                 must(_stored(again) == _stored(group), f"{group.id} differs after a restart")
@@ -470,7 +470,7 @@ class Simulation:
 
     def _check_memory(self, state: ShardState) -> None:
         """Each member, and each ID that was given out, is counted once."""
-        for group in state.groups.values():
+        for group in state.groups_of(Group):
             items = set(state.memory._groups.get(group.id, {})) - {RECORD}
             must(items == {*group.members, *group.pending}, f"{group.id}: wrong memory")
         held = [each for items in state.memory._groups.values() for each in items.values()]

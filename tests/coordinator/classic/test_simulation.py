@@ -66,8 +66,10 @@ def _forget_parked_syncs(patch: pytest.MonkeyPatch) -> None:
 def _commit_of_an_old_generation(patch: pytest.MonkeyPatch) -> None:
     check = Offsets._check_committer
 
-    def careless(self: Offsets, request: OffsetCommitRequest, now: Now, version: int) -> ErrorCode:
-        code = check(self, request, now, version)
+    def careless(
+        self: Offsets, group: Group | None, request: OffsetCommitRequest, now: Now, version: int
+    ) -> ErrorCode:
+        code = check(self, group, request, now, version)
         return ErrorCode.NONE if code is ErrorCode.ILLEGAL_GENERATION else code
 
     patch.setattr(Offsets, "_check_committer", careless)

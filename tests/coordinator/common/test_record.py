@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator import CoordinatorRecord, GroupCoordinator
+from kbroker.coordinator.classic.group import Group
 from kbroker.coordinator.common.record import CoordinatorRecordSerde
 from kbroker.coordinator.consumer.group import Resolved
 from kbroker.coordinator.consumer.records import resolved_record, topics_tombstone
@@ -54,9 +55,7 @@ VOLATILE = {
 def stored_part(state: ShardState) -> dict[str, Any]:
     """Return what records say of a shard, classic groups excepted: a rebalance changes these."""
     groups: dict[str, Any] = {
-        **state.consumer_groups,
-        **state.share_groups,
-        **state.streams_groups,
+        name: group for name, group in state.groups.items() if not isinstance(group, Group)
     }
     found: dict[str, Any] = {"offsets": state.offsets}
     for group_id, group in groups.items():

@@ -242,7 +242,7 @@ class MixedSimulation(ConsumerSimulation):
     # -- what must never be
 
     def classic(self) -> Group | None:
-        return self.h.coordinator._state.groups.get("g")
+        return self.h.coordinator._state.classic_group("g")
 
     def check(self) -> None:
         classic = self.classic()

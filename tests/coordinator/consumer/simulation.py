@@ -312,7 +312,7 @@ class ConsumerSimulation:
     # -- what must never be
 
     def group(self) -> ConsumerGroup | None:
-        return self.h.coordinator._state.consumer_groups.get("g")
+        return self.h.coordinator._state.consumer_group("g")
 
     def _is_member(self, consumer: Consumer) -> bool:
         group = self.group()
@@ -381,7 +381,9 @@ class ConsumerSimulation:
             )
         live = self.h.coordinator._state.memory.limits
         must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
-        return state.consumer_groups["g"]
+        group = state.consumer_group("g")
+        assert group is not None
+        return group
 
     def heal(self) -> None:
         """No more bad luck: everybody gets a share, and nobody more than that."""

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator import ClientInfo, ConsumerGroupSettings, MigrationPolicy
+from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import read_assignment, write_assignment
 from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
@@ -43,7 +45,7 @@ def classic_pair(h: Harness) -> list[str]:
 
 
 def generation_of(h: Harness) -> int:
-    group = h.coordinator._state.groups["g"]
+    (group,) = h.coordinator._state.groups_of(Group)
     return group.generation
 
 
@@ -318,8 +320,8 @@ def test_a_classic_member_resolves_no_patterns_of_others() -> None:
     h.create_topic("secret", 1)
     h.sleep(2_000)
     h.join(h.new_id())
-    resolved = h.coordinator._state.consumer_groups["g"].resolved
-    assert resolved[".*"].topics == {"orders"}
+    (group,) = h.coordinator._state.groups_of(ConsumerGroup)
+    assert group.resolved[".*"].topics == {"orders"}
 
 
 def test_operators_take_out_members_of_either_kind() -> None:
@@ -416,7 +418,8 @@ def test_an_assignment_has_the_version_of_what_its_member_said() -> None:
     synced = h.sync(member_id, joined.generation_id, protocol="cooperative").response
     assert synced.assignment[:2] == b"\x00\x01"
     h.beat("a", -1)
-    (row,) = h.coordinator._state.groups["g"].members.values()
+    (group,) = h.coordinator._state.groups_of(Group)
+    (row,) = group.members.values()
     assert row.assignment[:2] == b"\x00\x01"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import REBALANCE_MS
@@ -199,7 +200,7 @@ def test_a_regular_expression_that_nobody_has_any_more_is_forgotten() -> None:
     h.beat("a", 0, subscribed_topic_regex="or.*")
     h.beat("b", 0, subscribed_topic_regex="or.*")
     h.beat("b", -1)
-    group = h.coordinator._state.consumer_groups["g"]
+    (group,) = h.coordinator._state.groups_of(ConsumerGroup)
     assert set(group.resolved) == {"or.*"}
     answer = h.beat("a", group.members["a"].epoch, subscribed_topic_regex="", topics=["audit"])
     assert set(group.resolved) == set()
@@ -216,9 +217,9 @@ def test_who_changes_to_a_pattern_that_fits_nothing_leaves_its_partitions_to_oth
     h.beat("a", 0, subscribed_topic_regex="or.*")
     h.beat("a", 1)
     h.beat("b", 0, topics=["orders"])
-    epoch = h.beat("a", h.coordinator._state.consumer_groups["g"].members["a"].epoch).member_epoch
+    (group,) = h.coordinator._state.groups_of(ConsumerGroup)
+    epoch = h.beat("a", group.members["a"].epoch).member_epoch
     h.beat("a", epoch, owned={"orders": [0, 1]})
-    group = h.coordinator._state.consumer_groups["g"]
     h.beat("a", group.members["a"].epoch, subscribed_topic_regex="nothing")
     answer = h.beat("a", group.members["a"].epoch, owned={})
     assert answer.error_code == 0
@@ -242,7 +243,8 @@ def test_a_timeout_that_comes_alone_counts() -> None:
     assert not h.beat("a", epoch).error_code
     assert len(h.log) == known, "nothing was said"
     assert not h.beat("a", epoch, rebalance_timeout_ms=7_000).error_code
-    (member,) = h.restarted().coordinator._state.consumer_groups["g"].members.values()
+    (group,) = h.restarted().coordinator._state.groups_of(ConsumerGroup)
+    (member,) = group.members.values()
     assert member.rebalance_timeout_ms == 7_000
 
 

@@ -212,7 +212,7 @@ class ShareSimulation:
     # -- what must never be
 
     def group(self) -> ShareGroup | None:
-        return self.h.coordinator._state.share_groups.get("g")
+        return self.h.coordinator._state.share_group("g")
 
     def check(self) -> None:
         group = self.group()
@@ -252,7 +252,9 @@ class ShareSimulation:
             )
         live = self.h.coordinator._state.memory.limits
         must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
-        return state.share_groups["g"]
+        group = state.share_group("g")
+        assert group is not None
+        return group
 
     def heal(self) -> None:
         """No more bad luck: everybody gets a share, and every partition somebody."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kbroker.coordinator import CoordinatorRecord
+from kbroker.coordinator.share.group import ShareGroup
 from kbroker.coordinator.share.records import shared_record
 
 from .groups import SESSION_MS, begun
@@ -20,6 +21,7 @@ def test_a_group_survives_a_restart() -> None:
 
 def test_a_record_of_a_group_that_is_gone_changes_nothing() -> None:
     h = begun()
-    key = shared_record("gone", h.coordinator._state.share_groups["g"].shared).key
+    (group,) = h.coordinator._state.groups_of(ShareGroup)
+    key = shared_record("gone", group.shared).key
     h.coordinator.replay(CoordinatorRecord(key, None))
     assert not h.coordinator.has_share_group("gone")

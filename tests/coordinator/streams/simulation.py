@@ -205,7 +205,7 @@ class StreamsSimulation:
     # -- what must never be
 
     def group(self) -> StreamsGroup | None:
-        return self.h.coordinator._state.streams_groups.get("g")
+        return self.h.coordinator._state.streams_group("g")
 
     def _is_member(self, worker: Worker) -> bool:
         group = self.group()
@@ -255,7 +255,9 @@ class StreamsSimulation:
             )
         live = self.h.coordinator._state.memory.limits
         must(state.memory.limits.members.used == live.members.used, "a wrong sum of memory")
-        return state.streams_groups["g"]
+        group = state.streams_group("g")
+        assert group is not None
+        return group
 
     def heal(self) -> None:
         """No more bad luck: every task has its member, and copies as far as there are processes."""

@@ -1,0 +1,54 @@
+"""The groups of one shard, by name and type."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.common.memory import GroupMemory, MemoryLimit, ShardMemory
+from kbroker.coordinator.consumer.group import ConsumerGroup
+from kbroker.coordinator.share.group import ShareGroup
+from kbroker.coordinator.state import ShardState
+from kbroker.coordinator.streams.group import StreamsGroup
+from kbroker.protocol.group_metadata import OffsetCommitValue
+
+
+@pytest.fixture
+def state() -> ShardState:
+    return ShardState(ShardMemory(GroupMemory(MemoryLimit(), MemoryLimit())))
+
+
+def test_group_is_found_by_its_own_type_only(state: ShardState) -> None:
+    group = state.begin(ConsumerGroup("g"))
+    assert state.consumer_group("g") is group
+    assert state.committing_group("g") is group
+    others = [state.classic_group("g"), state.share_group("g"), state.streams_group("g")]
+    assert others == [None, None, None]
+
+
+def test_share_group_does_not_commit_offsets(state: ShardState) -> None:
+    share, streams = state.begin(ShareGroup("s")), state.begin(StreamsGroup("t"))
+    assert state.committing_group("s") is None
+    assert list(state.committing_groups()) == [streams]
+    assert list(state.groups_of(ShareGroup)) == [share]
+
+
+def test_new_group_takes_the_place_of_one_of_another_type(state: ShardState) -> None:
+    state.begin_simple_group("g")
+    state.begin(ShareGroup("other"))
+    group = state.begin(StreamsGroup("g"))
+    assert state.groups["g"] is group
+    assert list(state.groups) == ["other", "g"]
+
+
+@pytest.mark.parametrize("has_offsets", [True, False])
+def test_offsets_of_ended_group_belong_to_a_simple_group(
+    state: ShardState, has_offsets: bool
+) -> None:
+    state.begin(ConsumerGroup("g"))
+    if has_offsets:
+        state.offsets["g"] = {
+            ("t", 0): OffsetCommitValue(offset=1, metadata="", commit_timestamp=0)
+        }
+    state.end("g")
+    assert [type(group) for group in state.groups.values()] == [Group] * has_offsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 from kbroker.protocol.errors import ErrorCode
@@ -301,7 +301,7 @@ class GroupCoordinator:
         )
         return result
 
-    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+    def abandon(self, slot: Parked[R], now: Now) -> Result[None]:
         """The client that waits in `slot` has gone; call it once, before the slot is answered."""
         return self._classic.abandon(slot, now)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode
@@ -20,7 +20,7 @@ from kbroker.protocol.messages.groups import (
 )
 
 from ..common.events import some_of
-from ..common.result import Answer, ClientInfo, Now, Parked, Result, append_error
+from ..common.result import Answer, ClientInfo, Now, Parked, R, Result, append_error
 from ..common.settings import GroupSettings
 from ..common.shapes import leave_response, leaving_members
 from ..state import ShardState
@@ -399,7 +399,7 @@ class ClassicGroups:
 
     # -- connections
 
-    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+    def abandon(self, slot: Parked[R], now: Now) -> Result[None]:
         """The client whose request is parked in `slot` has gone.
 
         A member that nobody has been told of goes at once. Any other may come back under its id,

@@ -7,13 +7,12 @@ group is back in the generation before it, and its members join again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 from ..common.events import printable, some_of
-from ..common.result import Answer, Event, Now, Result
+from ..common.result import Answer, Event, Now, R, Result
 from ..common.settings import GroupSettings
 from ..common.timers import Timers
 from ..state import AnyGroup, ShardState
@@ -61,7 +60,7 @@ class Rebalances:
         group: Group,
         cause: str,
         now: Now,
-        result: Result[Any],
+        result: Result[R],
         since_ms: int | None = None,
     ) -> None:
         """Ask all members to join again, and go on at once if nobody is missing."""
@@ -81,19 +80,19 @@ class Rebalances:
         else:
             self._end_joins_after(group, group.rebalance_timeout_ms, now)
 
-    def begin_or_complete(self, group: Group, cause: str, now: Now, result: Result[Any]) -> None:
+    def begin_or_complete(self, group: Group, cause: str, now: Now, result: Result[R]) -> None:
         """Someone came or went: a new rebalance, or perhaps the last one missing in this one."""
         if group.state is PREPARING:
             self.complete_if_all_joined(group, now, result)
         else:
             self.begin(group, cause, now, result)
 
-    def complete_if_all_joined(self, group: Group, now: Now, result: Result[Any]) -> None:
+    def complete_if_all_joined(self, group: Group, now: Now, result: Result[R]) -> None:
         """End the join phase when nobody is missing; the first one waits out its delay."""
         if group.state is PREPARING and not group.is_initial and group.all_joined:
             self._complete(group, now, result)
 
-    def _complete(self, group: Group, now: Now, result: Result[Any]) -> None:
+    def _complete(self, group: Group, now: Now, result: Result[R]) -> None:
         """End the join phase with those who have joined."""
         self.timers.cancel((JOIN, group.id, ""))
         group.is_initial = False
@@ -113,22 +112,22 @@ class Rebalances:
             delay_ms = max(group.rebalance_timeout_ms, POSTPONED_MS_MIN)
             self._end_joins_after(group, delay_ms, now)
 
-    def _empty(self, group: Group, now: Now, result: Result[Any]) -> None:
+    def _empty(self, group: Group, now: Now, result: Result[R]) -> None:
         value = emptied_value(group, now.log_ms)
         result.records.append(group_record(group.id, value))
         _write_event(group, "the last member is gone", now, result, value.generation, EMPTY)
 
-        def stored_or_not(code: ErrorCode, now: Now) -> Result[Any]:
+        def stored_or_not(code: ErrorCode, now: Now) -> Result[R]:
             # The log still has the generation before this one, whose members will time out if the
             # group is loaded from there. Without members nothing depends on it.
             replay_group(self._state, group.id, value)
-            failed: Result[Any] = Result(result.response)
+            failed: Result[R] = Result(result.response)
             failed.answers = result.answers
             return failed
 
         result.on_failure = stored_or_not
 
-    def _next_generation(self, group: Group, now: Now, result: Result[Any]) -> None:
+    def _next_generation(self, group: Group, now: Now, result: Result[R]) -> None:
         group.generation += 1
         group.protocol_name = group.vote()
         group.keep_subscriptions()
@@ -150,7 +149,7 @@ class Rebalances:
         if not group.unsynced:
             self.timers.cancel((SYNC, group.id, ""))
 
-    def fail_syncs(self, group: Group, code: ErrorCode, now: Now, result: Result[Any]) -> None:
+    def fail_syncs(self, group: Group, code: ErrorCode, now: Now, result: Result[R]) -> None:
         """There will be no assignment for this generation."""
         for member in group.members.values():
             member.assignment = b""
@@ -159,14 +158,14 @@ class Rebalances:
                 member.sync_slot = None
                 self.keep_alive(group, member, now)
 
-    def drop(self, group: Group, member: Member, result: Result[Any]) -> None:
+    def drop(self, group: Group, member: Member, result: Result[R]) -> None:
         """Take a member out; what it is parked in is answered as to a stranger."""
         self.forget_session(group.id, member.id)
         self.fail_slots(group, member, ErrorCode.UNKNOWN_MEMBER_ID, "", result)
         group.remove(member)
 
     def fail_slots(
-        self, group: Group, member: Member, code: ErrorCode, member_id: str, result: Result[Any]
+        self, group: Group, member: Member, code: ErrorCode, member_id: str, result: Result[R]
     ) -> None:
         """Answer what a member is parked in with an error."""
         join_slot = group.take_join(member)
@@ -182,7 +181,7 @@ class Rebalances:
         group: Group,
         cause: str,
         now: Now,
-        result: Result[Any],
+        result: Result[R],
         since_ms: int | None = None,
     ) -> None:
         """After members were dropped: the others share anew."""
@@ -197,7 +196,7 @@ class Rebalances:
         group.stop_expecting(member_id)
         self.forget_session(group.id, member_id)
 
-    def pending_left(self, group: Group, now: Now, result: Result[Any]) -> None:
+    def pending_left(self, group: Group, now: Now, result: Result[R]) -> None:
         """After ids were dropped: perhaps they were all that was missing."""
         if group.is_unused:
             del self._state.groups[group.id]
@@ -290,18 +289,18 @@ def member_rows(group: Group) -> list[JoinGroupResponse.Member]:
 
 
 def note(
-    group: Group, cause: str, now: Now, result: Result[Any], since_ms: int | None = None
+    group: Group, cause: str, now: Now, result: Result[R], since_ms: int | None = None
 ) -> None:
     """Write down a change and its cause."""
     _write_event(group, cause, now, result, group.generation, group.state, since_ms)
 
 
-def note_stored(group: Group, cause: str, now: Now, result: Result[Any]) -> None:
+def note_stored(group: Group, cause: str, now: Now, result: Result[R]) -> None:
     """Write down that the group becomes stable with the record of this result."""
     _write_event(group, cause, now, result, group.generation, STABLE)
 
 
-def note_deleted(group: AnyGroup, cause: str, now: Now, result: Result[Any]) -> None:
+def note_deleted(group: AnyGroup, cause: str, now: Now, result: Result[R]) -> None:
     """Write down that the group goes with the records of this result."""
     generation = group.generation if isinstance(group, Group) else group.epoch
     _write_event(group, cause, now, result, generation, DEAD)
@@ -311,7 +310,7 @@ def _write_event(
     group: AnyGroup,
     cause: str,
     now: Now,
-    result: Result[Any],
+    result: Result[R],
     generation: int,
     state: GroupState,
     since_ms: int | None = None,

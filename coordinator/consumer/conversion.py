@@ -9,7 +9,6 @@ side (`classic_members`).
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -27,7 +26,7 @@ from ..classic.records import group_record
 from ..common.events import printable
 from ..common.modern_group import NOTHING, Assigned, Target
 from ..common.records import group_tombstone
-from ..common.result import Event, Now, Pieces, Result
+from ..common.result import Event, Now, Pieces, R, Result
 from ..common.settings import ConsumerGroupSettings, GroupSettings
 from ..common.topics import KnownTopics
 from ..state import ShardState
@@ -53,7 +52,7 @@ class Conversion:
     # -- from classic
 
     def to_consumer_group(
-        self, classic: Group, settings: ConsumerGroupSettings, now: Now, result: Result[Any]
+        self, classic: Group, settings: ConsumerGroupSettings, now: Now, result: Result[R]
     ) -> ConsumerGroup:
         """A classic group as a consumer group; the records that make it one are in `result`.
 
@@ -138,7 +137,7 @@ class Conversion:
         generation: int,
         cause: str | None,
         now: Now,
-        result: Result[Any],
+        result: Result[R],
     ) -> None:
         """A consumer group becomes a classic one.
 

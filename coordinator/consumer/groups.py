@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -36,7 +36,7 @@ from ..common.modern_group import (
     Target,
     UnknownMemberState,
 )
-from ..common.result import ClientInfo, Event, Now, Result, append_error
+from ..common.result import ClientInfo, Event, Now, R, Result, append_error
 from ..common.sessions import MemberSessions, SessionSettings
 from ..common.settings import ConsumerGroupSettings
 from ..common.timers import Timers
@@ -287,7 +287,7 @@ class ConsumerGroups:
         return self._topics.ids_of(member.topics) | (found & member.assigned.keys())
 
     def finish(
-        self, step: Step, result: Result[Any], now: Now, settings: ConsumerGroupSettings
+        self, step: Step, result: Result[R], now: Now, settings: ConsumerGroupSettings
     ) -> None:
         """Set the timers of the member, and say what has changed."""
         group, member = step.group, step.member
@@ -385,7 +385,7 @@ class ConsumerGroups:
         members: list[ConsumerMember],
         cause: str,
         now: Now,
-        result: Result[Any],
+        result: Result[R],
         since_ms: int | None = None,
     ) -> None:
         """Members are gone. If the classic ones alone are left, the group may be one of them."""
@@ -608,7 +608,7 @@ def _note(
     epoch: int,
     state: ConsumerGroupState,
     now: Now,
-    result: Result[Any],
+    result: Result[R],
     since_ms: int | None = None,
 ) -> None:
     """Write down a change and its cause."""

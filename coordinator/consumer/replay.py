@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from kbroker.protocol.consumer_group_metadata import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -16,9 +17,12 @@ from kbroker.protocol.consumer_group_metadata import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     Key,
 )
@@ -53,16 +57,16 @@ def replay_consumer_group(state: ShardState, key: Key, value: RecordValue | None
         _DELETE[type(key)](known, key)
 
 
-def _put_epoch(group: ConsumerGroup, key: Any, value: Any) -> None:
+def _put_epoch(group: ConsumerGroup, key: object, value: ConsumerGroupMetadataValue) -> None:
     group.epoch = value.epoch
     group.metadata_hash = value.metadata_hash
 
 
-def _put_topics(group: ConsumerGroup, key: Any, value: Any) -> None:
+def _put_topics(group: ConsumerGroup, key: object, value: object) -> None:
     group.has_topics_record = True
 
 
-def _delete_topics(group: ConsumerGroup, key: Any) -> None:
+def _delete_topics(group: ConsumerGroup, key: object) -> None:
     group.has_topics_record = False
 
 
@@ -100,13 +104,17 @@ def _delete_member(group: ConsumerGroup, key: ConsumerGroupMemberMetadataKey) ->
     group.remove(key.member_id)
 
 
-def _put_target(group: ConsumerGroup, key: Any, value: Any) -> None:
+def _put_target(
+    group: ConsumerGroup,
+    key: ConsumerGroupTargetAssignmentMemberKey,
+    value: ConsumerGroupTargetAssignmentMemberValue,
+) -> None:
     group.targets[key.member_id] = {
         row.topic_id: frozenset(row.partitions) for row in value.topic_partitions
     }
 
 
-def _delete_target(group: ConsumerGroup, key: Any) -> None:
+def _delete_target(group: ConsumerGroup, key: ConsumerGroupTargetAssignmentMemberKey) -> None:
     group.targets.pop(key.member_id, None)
 
 
@@ -140,7 +148,7 @@ def _assigned(
     rows: Iterable[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], epoch: int
 ) -> Assigned:
     """Partitions with the epochs in which they came; where those are not kept it is `epoch`."""
-    found: dict[Any, dict[int, int]] = {}
+    found: dict[UUID, dict[int, int]] = {}
     for row in rows:
         epochs = row.assignment_epochs
         if epochs is None or len(epochs) != len(row.partitions):
@@ -149,16 +157,20 @@ def _assigned(
     return found or NOTHING
 
 
-def _put_resolved(group: ConsumerGroup, key: Any, value: Any) -> None:
+def _put_resolved(
+    group: ConsumerGroup,
+    key: ConsumerGroupRegularExpressionKey,
+    value: ConsumerGroupRegularExpressionValue,
+) -> None:
     resolved = Resolved(frozenset(value.topics), value.version, value.timestamp)
     group.resolved[key.regular_expression] = resolved
 
 
-def _delete_resolved(group: ConsumerGroup, key: Any) -> None:
+def _delete_resolved(group: ConsumerGroup, key: ConsumerGroupRegularExpressionKey) -> None:
     group.resolved.pop(key.regular_expression, None)
 
 
-_PUT: Mapping[type[Any], Callable[[ConsumerGroup, Any, Any], None]] = MappingProxyType(
+_PUT: Mapping[type[Key], Callable[[ConsumerGroup, Any, Any], None]] = MappingProxyType(
     {
         ConsumerGroupMetadataKey: _put_epoch,
         ConsumerGroupPartitionMetadataKey: _put_topics,
@@ -169,7 +181,7 @@ _PUT: Mapping[type[Any], Callable[[ConsumerGroup, Any, Any], None]] = MappingPro
         ConsumerGroupRegularExpressionKey: _put_resolved,
     }
 )
-_DELETE: Mapping[type[Any], Callable[[ConsumerGroup, Any], None]] = MappingProxyType(
+_DELETE: Mapping[type[Key], Callable[[ConsumerGroup, Any], None]] = MappingProxyType(
     {
         ConsumerGroupPartitionMetadataKey: _delete_topics,
         ConsumerGroupMemberMetadataKey: _delete_member,

@@ -303,7 +303,7 @@ class ShareStateCoordinator:
         """Nobody waits here."""
         return []
 
-    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+    def abandon(self, slot: Parked[R], now: Now) -> Result[None]:
         """Nobody waits here."""
         return Result()
 

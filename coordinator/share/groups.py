@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (
@@ -32,7 +32,7 @@ from ..common.modern_group import (
     MemberState,
     Target,
 )
-from ..common.result import ClientInfo, Event, Now, Result, append_error
+from ..common.result import ClientInfo, Event, Now, R, Result, append_error
 from ..common.sessions import MemberSessions
 from ..common.settings import ShareGroupSettings
 from ..common.timers import Timers
@@ -193,7 +193,7 @@ class ShareGroups:
         member: ShareMember,
         cause: str,
         now: Now,
-        result: Result[Any],
+        result: Result[R],
         since_ms: int | None = None,
     ) -> None:
         """A member is gone, and what it had is given to others. Its timer is left: it does nothing."""
@@ -337,7 +337,7 @@ def _note(
     epoch: int,
     state: ShareGroupState,
     now: Now,
-    result: Result[Any],
+    result: Result[R],
     since_ms: int | None = None,
 ) -> None:
     """Write down a change and its cause."""

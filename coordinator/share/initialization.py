@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from ..common.modern_group import Target
@@ -130,9 +130,9 @@ class StatesToMake:
             partitions = partitions_of(group.shared.initializing)
             self._due.append(ToMake(group.id, group.epoch, partitions))
 
-    def made(self, group_id: str, partitions: Target, *, well: bool) -> Result[Any]:
+    def made(self, group_id: str, partitions: Target, *, well: bool) -> Result[None]:
         """Share coordinators have made states, or have not: then the next heartbeat asks anew."""
-        result: Result[Any] = Result()
+        result: Result[None] = Result()
         group = self._state.share_group(group_id)
         if group is None:
             self._asked_ms.pop(group_id, None)

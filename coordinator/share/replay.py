@@ -17,9 +17,11 @@ from kbroker.protocol.share_group_metadata import (
     ShareGroupMemberMetadataKey,
     ShareGroupMemberMetadataValue,
     ShareGroupMetadataKey,
+    ShareGroupMetadataValue,
     ShareGroupStatePartitionMetadataKey,
     ShareGroupStatePartitionMetadataValue,
     ShareGroupTargetAssignmentMemberKey,
+    ShareGroupTargetAssignmentMemberValue,
     ShareGroupTargetAssignmentMetadataKey,
 )
 
@@ -50,7 +52,7 @@ def replay_share_group(state: ShardState, key: Key, value: RecordValue | None) -
         _DELETE[type(key)](known, key)
 
 
-def _put_epoch(group: ShareGroup, key: Any, value: Any) -> None:
+def _put_epoch(group: ShareGroup, key: object, value: ShareGroupMetadataValue) -> None:
     group.epoch = value.epoch
     group.metadata_hash = value.metadata_hash
 
@@ -73,14 +75,18 @@ def _delete_member(group: ShareGroup, key: ShareGroupMemberMetadataKey) -> None:
     group.remove(key.member_id)
 
 
-def _put_target(group: ShareGroup, key: Any, value: Any) -> None:
+def _put_target(
+    group: ShareGroup,
+    key: ShareGroupTargetAssignmentMemberKey,
+    value: ShareGroupTargetAssignmentMemberValue,
+) -> None:
     group.put_target(
         key.member_id,
         {row.topic_id: frozenset(row.partitions) for row in value.topic_partitions},
     )
 
 
-def _delete_target(group: ShareGroup, key: Any) -> None:
+def _delete_target(group: ShareGroup, key: ShareGroupTargetAssignmentMemberKey) -> None:
     group.drop_target(key.member_id)
 
 
@@ -107,7 +113,9 @@ def _delete_current(group: ShareGroup, key: ShareGroupCurrentMemberAssignmentKey
         group.put(replace(member, epoch=NO_EPOCH, previous_epoch=NO_EPOCH, assigned=NO_TARGET))
 
 
-def _put_shared(group: ShareGroup, key: Any, value: ShareGroupStatePartitionMetadataValue) -> None:
+def _put_shared(
+    group: ShareGroup, key: object, value: ShareGroupStatePartitionMetadataValue
+) -> None:
     group.put_shared(
         SharedState(
             _topics(value.initializing_topics),
@@ -121,11 +129,11 @@ def _topics(rows: Iterable[ShareGroupStatePartitionMetadataValue.TopicPartitions
     return {row.topic_id: SharedTopic(row.topic_name, frozenset(row.partitions)) for row in rows}
 
 
-def _delete_shared(group: ShareGroup, key: Any) -> None:
+def _delete_shared(group: ShareGroup, key: object) -> None:
     group.drop_shared()
 
 
-_PUT: Mapping[type[Any], Callable[[ShareGroup, Any, Any], None]] = MappingProxyType(
+_PUT: Mapping[type[Key], Callable[[ShareGroup, Any, Any], None]] = MappingProxyType(
     {
         ShareGroupMetadataKey: _put_epoch,
         ShareGroupMemberMetadataKey: _put_member,
@@ -135,7 +143,7 @@ _PUT: Mapping[type[Any], Callable[[ShareGroup, Any, Any], None]] = MappingProxyT
         ShareGroupStatePartitionMetadataKey: _put_shared,
     }
 )
-_DELETE: Mapping[type[Any], Callable[[ShareGroup, Any], None]] = MappingProxyType(
+_DELETE: Mapping[type[Key], Callable[[ShareGroup, Any], None]] = MappingProxyType(
     {
         ShareGroupMemberMetadataKey: _delete_member,
         ShareGroupTargetAssignmentMetadataKey: delete_assignment,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import (
@@ -23,7 +23,7 @@ from kbroker.protocol.messages.streams_groups import (
 from ..common.events import printable
 from ..common.modern_group import UnknownMemberState
 from ..common.records import group_tombstone
-from ..common.result import ClientInfo, Event, Now, Pieces, Result, append_error
+from ..common.result import ClientInfo, Event, Now, Pieces, R, Result, append_error
 from ..common.sessions import MemberSessions
 from ..common.settings import StreamsGroupSettings
 from ..common.timers import Timers
@@ -278,7 +278,7 @@ class StreamsGroups:
         member: StreamsMember,
         cause: str,
         now: Now,
-        result: Result[Any],
+        result: Result[R],
         since_ms: int | None = None,
     ) -> None:
         """A member is gone; the others share anew with their next heartbeats."""
@@ -563,7 +563,7 @@ def _unknown_group(message: str) -> NoReturn:
     raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def _note_step(step: StreamsStep, now: Now, result: Result[Any]) -> None:
+def _note_step(step: StreamsStep, now: Now, result: Result[R]) -> None:
     """Write down what a heartbeat has changed."""
     group, state = step.group, step.state()
     if step.is_new_member:
@@ -585,7 +585,7 @@ def _note(
     epoch: int,
     state: StreamsGroupState,
     now: Now,
-    result: Result[Any],
+    result: Result[R],
     since_ms: int | None = None,
 ) -> None:
     """Write down a change and its cause."""

@@ -19,8 +19,10 @@ from kbroker.protocol.streams_group_metadata import (
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
     StreamsGroupTargetAssignmentMetadataKey,
     StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
 )
 
 from ..common.modern_group import NO_EPOCH, delete_assignment, put_assignment
@@ -58,7 +60,7 @@ def replay_streams_group(state: ShardState, key: Key, value: RecordValue | None)
         _DELETE[type(key)](known, key)
 
 
-def _put_epoch(group: StreamsGroup, key: Any, value: StreamsGroupMetadataValue) -> None:
+def _put_epoch(group: StreamsGroup, key: object, value: StreamsGroupMetadataValue) -> None:
     group.epoch = value.epoch
     group.metadata_hash = value.metadata_hash
     group.validated_epoch = value.validated_topology_epoch
@@ -93,7 +95,11 @@ def _delete_member(group: StreamsGroup, key: StreamsGroupMemberMetadataKey) -> N
     group.remove(key.member_id)
 
 
-def _put_target(group: StreamsGroup, key: Any, value: Any) -> None:
+def _put_target(
+    group: StreamsGroup,
+    key: StreamsGroupTargetAssignmentMemberKey,
+    value: StreamsGroupTargetAssignmentMemberValue,
+) -> None:
     group.targets[key.member_id] = TaskLists(
         *(
             frozen((row.subtopology_id, row.partitions) for row in rows)
@@ -102,7 +108,7 @@ def _put_target(group: StreamsGroup, key: Any, value: Any) -> None:
     )
 
 
-def _delete_target(group: StreamsGroup, key: Any) -> None:
+def _delete_target(group: StreamsGroup, key: StreamsGroupTargetAssignmentMemberKey) -> None:
     group.targets.pop(key.member_id, None)
 
 
@@ -159,17 +165,17 @@ def _copies(rows: _Rows) -> Tasks:
     return frozen((row.subtopology_id, row.partitions) for row in rows)
 
 
-def _put_topology(group: StreamsGroup, key: Any, value: Any) -> None:
+def _put_topology(group: StreamsGroup, key: object, value: StreamsGroupTopologyValue) -> None:
     group.topology = Topology(value)
     group.configure(None)
 
 
-def _delete_topology(group: StreamsGroup, key: Any) -> None:
+def _delete_topology(group: StreamsGroup, key: object) -> None:
     group.topology = None
     group.configure(None)
 
 
-_PUT: Mapping[type[Any], Callable[[StreamsGroup, Any, Any], None]] = MappingProxyType(
+_PUT: Mapping[type[Key], Callable[[StreamsGroup, Any, Any], None]] = MappingProxyType(
     {
         StreamsGroupMetadataKey: _put_epoch,
         StreamsGroupMemberMetadataKey: _put_member,
@@ -179,7 +185,7 @@ _PUT: Mapping[type[Any], Callable[[StreamsGroup, Any, Any], None]] = MappingProx
         StreamsGroupTopologyKey: _put_topology,
     }
 )
-_DELETE: Mapping[type[Any], Callable[[StreamsGroup, Any], None]] = MappingProxyType(
+_DELETE: Mapping[type[Key], Callable[[StreamsGroup, Any], None]] = MappingProxyType(
     {
         StreamsGroupMemberMetadataKey: _delete_member,
         StreamsGroupTargetAssignmentMetadataKey: delete_assignment,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
@@ -33,7 +32,7 @@ from kbroker.protocol.transaction_log import (
 
 from ..common.memory import TRANSACTIONAL_ID_BYTES, MemoryLimit
 from ..common.record import CoordinatorRecord, CoordinatorRecordSerde
-from ..common.result import Answer, Now, Parked, Pieces, Result, TransactionEvent, append_error
+from ..common.result import Answer, Now, Parked, Pieces, R, Result, TransactionEvent, append_error
 from ..common.timers import Timers
 from .transaction import (
     COMPLETE_ABORT,
@@ -142,6 +141,7 @@ class TransactionCoordinator:
             cause = "another producer began with the transactional id"
             result = Result(_no_producer(ErrorCode.CONCURRENT_TRANSACTIONS))
             self._abort(transactional_id, known, cause, now, result)
+            result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
             return result
         return self._begin(transactional_id, known, given, request, new_id, now)
 
@@ -305,12 +305,13 @@ class TransactionCoordinator:
         known = self._transactions.get(transactional_id)
         if known is not None and known.state is ONGOING:
             self._abort(transactional_id, known, cause, now, result)
+            result.on_failure = lambda code, now: self._abort_later(transactional_id, now)
         return result
 
     def _abort(
-        self, transactional_id: str, known: Transaction, cause: str, now: Now, result: Result[Any]
+        self, transactional_id: str, known: Transaction, cause: str, now: Now, result: Result[R]
     ) -> None:
-        """Fence the producer and abort what it has open."""
+        """Fence the producer and abort its open transaction; the caller sets `on_failure`."""
         second = self._second_protocol()
         aborted = replace(
             known,
@@ -323,11 +324,6 @@ class TransactionCoordinator:
         # In the second protocol the epoch goes up as if the producer had aborted: it may go on.
         self._epochs_before[transactional_id] = known.epoch if second else NO_PRODUCER_EPOCH
         self._store(transactional_id, aborted, now, result, cause=cause, by_coordinator=True)
-        answer = result.response
-        if isinstance(answer, InitProducerIdResponse):
-            result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
-        else:
-            result.on_failure = lambda code, now: self._abort_later(transactional_id, now)
 
     def raise_epoch(self, transactional_id: str, above: int, now: Now) -> Result[None]:
         """Fence producers with epochs up to `above`, which are known from elsewhere: those of a
@@ -343,6 +339,7 @@ class TransactionCoordinator:
         raised = replace(known, epoch=min(above, LAST_EPOCH_GIVEN), updated_ms=now.log_ms)
         if known.state is ONGOING:
             self._abort(transactional_id, raised, cause, now, result)
+            result.on_failure = lambda code, now: self._abort_later(transactional_id, now)
             return result
         raised = replace(raised, epoch=raised.epoch + 1)
         self._store(transactional_id, raised, now, result, cause=cause, by_coordinator=True)
@@ -416,7 +413,7 @@ class TransactionCoordinator:
         transactional_id: str,
         changed: Transaction,
         now: Now,
-        result: Result[Any],
+        result: Result[R],
         *,
         cause: str | None,
         by_coordinator: bool = False,
@@ -494,7 +491,7 @@ class TransactionCoordinator:
         self._memory = MemoryLimit()  # nothing more counts for the node
         return []
 
-    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]:
+    def abandon(self, slot: Parked[R], now: Now) -> Result[None]:
         """Nobody is parked here."""
         return Result()
 

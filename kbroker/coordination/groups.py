@@ -41,6 +41,7 @@ from .topics import ClusterTopics
 logger = logging.getLogger(__name__)
 
 GroupShard: TypeAlias = Shard[GroupCoordinator]
+R = TypeVar("R")
 S = TypeVar("S")
 
 
@@ -136,7 +137,7 @@ class GroupService(SweepingShards[GroupCoordinator]):
     def _own_settings(self, group_id: str) -> Mapping[str, str]:
         return self._context.cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
 
-    def store(self, shard: GroupShard, result: Result[Any]) -> Result[Any]:
+    def store(self, shard: GroupShard, result: Result[R]) -> Result[R]:
         result = super().store(shard, result)
         if self.serves(shard):  # or else it is being loaded, and they are taken afterwards
             for states in shard.coordinator.share_states.take():

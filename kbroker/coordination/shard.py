@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from kbroker.coordinator import Answer, Now, Parked, Pieces, Result
 from kbroker.coordinator.common.record import CoordinatorRecord, CoordinatorRecordSerde
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .partition_writer import LeaderReplica
+
+R = TypeVar("R")
 
 
 class Coordinator(Protocol):
@@ -25,7 +27,7 @@ class Coordinator(Protocol):
 
     def on_unloaded(self) -> list[Answer]: ...
 
-    def abandon(self, slot: Parked[Any], now: Now) -> Result[None]: ...
+    def abandon(self, slot: Parked[R], now: Now) -> Result[None]: ...
 
     def next_deadline(self) -> int | None: ...
 

@@ -385,7 +385,7 @@ class Shards(ABC, Generic[C]):
         for result in results:
             self.run(shard, result)
 
-    def _append(self, shard: Shard[C], result: Result[Any]) -> None:
+    def _append(self, shard: Shard[C], result: Result[R]) -> None:
         now = self.now()
         records = _encoded(shard.coordinator, result.records, now)
         producer_id, producer_epoch = result.producer or (NO_PRODUCER_ID, -1)
@@ -491,7 +491,7 @@ class Shards(ABC, Generic[C]):
         self._retired = True
         self.stop()
 
-    def abandon(self, shard: Shard[C], slot: Parked[Any]) -> None:
+    def abandon(self, shard: Shard[C], slot: Parked[R]) -> None:
         """The client that waits in `slot` has gone."""
         self.run(shard, shard.coordinator.abandon(slot, self.now()))
 
@@ -511,7 +511,7 @@ class Shards(ABC, Generic[C]):
                 await slices.pause()
 
 
-def _is_led(shard: Shard[Any]) -> bool:
+def _is_led(shard: Shard[C]) -> bool:
     replica = shard.replica
     return replica.is_leader and not replica.closed
 

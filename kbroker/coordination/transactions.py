@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -59,6 +59,7 @@ OVERTAKEN = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_C
 """A later marker of the producer is in the partition already."""
 
 TransactionShard: TypeAlias = Shard[TransactionCoordinator]
+R = TypeVar("R")
 
 
 class OffsetsEnded(Protocol):
@@ -235,7 +236,7 @@ class TransactionService(Shards[TransactionCoordinator]):
             self._answer_ends(transactional_id)
         return pending
 
-    def store(self, shard: TransactionShard, result: Result[Any]) -> Result[Any]:
+    def store(self, shard: TransactionShard, result: Result[R]) -> Result[R]:
         result = super().store(shard, result)
         if not self.serves(shard):
             return result  # it is being loaded, and ends what was prepared afterwards

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
 from kbroker.cluster.features import GROUP_VERSION
 from kbroker.coordination.shards import ShardPending
 from kbroker.coordinator import GroupCoordinator, TopicRights
@@ -16,6 +13,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from kbroker.runtime.slices import Later
 from kbroker.security.acls import AclOperation
 
 from .context import Context
@@ -28,7 +26,7 @@ HeartbeatAnswer = ConsumerGroupHeartbeatResponse | ShardPending | None
 @handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1")
 def consumer_group_heartbeat(
     ctx: Context, request: ConsumerGroupHeartbeatRequest
-) -> HeartbeatAnswer | Coroutine[Any, Any, HeartbeatAnswer]:
+) -> HeartbeatAnswer | Later[HeartbeatAnswer]:
     """Behaviour: a member of a consumer group joins, lives, says what it owns, or leaves; the answer
     has its epoch and, where that changed, its assignment. See `kbroker.coordinator.consumer.groups`.
 

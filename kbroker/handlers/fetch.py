@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.runtime.slices import Later
 
 from .context import Context
 from .fetch_work import Answer, FetchWork
@@ -14,7 +12,7 @@ from .registry import handles
 
 
 @handles(ApiKey.FETCH, versions="0-18", only_looks=True)
-def fetch(ctx: Context, request: FetchRequest) -> Answer | Coroutine[Any, Any, Answer]:
+def fetch(ctx: Context, request: FetchRequest) -> Answer | Later[Answer]:
     """Behaviour: whole batches from the one that holds the fetch offset, up to the high watermark
     (read_committed: the last stable offset); waits for `min_bytes` until `max_wait_ms`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 from kbroker.coordination.groups import GroupService, GroupShard
@@ -29,7 +28,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.protocol.share_state_log import SharePartition
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.slices import Later, Turn
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import GROUP, Context
@@ -173,7 +172,7 @@ def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Sh
 @handles(ApiKey.LEAVE_GROUP, versions="0-5")
 def leave_group(
     ctx: Context, request: LeaveGroupRequest
-) -> LeaveGroupResponse | ShardPending | Coroutine[Any, Any, LeaveGroupResponse] | None:
+) -> LeaveGroupResponse | ShardPending | Later[LeaveGroupResponse] | None:
     """Behaviour: the others take over at once.
 
     Versions: 3 takes several members out, by id or by instance id.

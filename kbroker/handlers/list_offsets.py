@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from typing import NamedTuple
 
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.time_lookups import TimeLookup
@@ -16,7 +16,7 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochResponse,
 )
 from kbroker.runtime.batch_reads import charge_nobody
-from kbroker.runtime.slices import Wanted
+from kbroker.runtime.slices import Later, Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
 
 from .context import Context
@@ -54,7 +54,7 @@ class _Found(NamedTuple):
 @handles(ApiKey.LIST_OFFSETS, versions="0-11", only_looks=True)
 def list_offsets(
     ctx: Context, request: ListOffsetsRequest
-) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+) -> ListOffsetsResponse | Later[ListOffsetsResponse]:
     """Behaviour: offsets of a log's ends, or of the first record at or after a time.
 
     A new leader does not say where the log ends before it knows that of its predecessors:

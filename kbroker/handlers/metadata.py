@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Generator, Hashable, Iterable, Iterator
-from typing import Any
+from collections.abc import Generator, Hashable, Iterable, Iterator
 from uuid import UUID
 
 from kbroker.cluster import NO_LEADER, Partition, Topic
@@ -20,6 +19,7 @@ from kbroker.protocol.messages.metadata import (
     MetadataResponse,
 )
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.runtime.slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import TOPIC, Context
@@ -39,7 +39,7 @@ FIRST_VERSION_WITH_LISTENERS = 6
 @handles(ApiKey.METADATA, versions="0-13", only_looks=True)
 def metadata(
     ctx: Context, request: MetadataRequest
-) -> MetadataResponse | Encoded | Coroutine[Any, Any, MetadataResponse | Encoded]:
+) -> MetadataResponse | Encoded | Later[MetadataResponse | Encoded]:
     """Behaviour: brokers, and the topics asked for; creates missing ones where both sides allow it.
 
     Versions: 0 means all topics by an empty list, later ones by null; 10 and 11 carry topic ids in
@@ -155,7 +155,7 @@ class _Answer:
             )
             yield
 
-    async def finish(self, reading: Coroutine[Any, Any, None] | None) -> MetadataResponse:
+    async def finish(self, reading: Later[None] | None) -> MetadataResponse:
         """Read what is not read yet, and make the topics that are missing.
 
         When the client disconnects, the topic that is being created is the last one.

@@ -29,6 +29,7 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
+from kbroker.runtime.slices import Later
 from kbroker.security.acls import AclOperation
 
 from .context import Context
@@ -52,9 +53,7 @@ TransactionalAnswer: TypeAlias = TxnOffsetCommitResponse | ShardPending | None
 
 
 @handles(ApiKey.OFFSET_COMMIT, versions="0-10")
-def offset_commit(
-    ctx: Context, request: OffsetCommitRequest
-) -> CommitAnswer | Coroutine[Any, Any, CommitAnswer]:
+def offset_commit(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer | Later[CommitAnswer]:
     """Behaviour: answers when the offsets are as durable as any acknowledged record.
 
     Versions: 10 names topics by id.
@@ -143,7 +142,7 @@ async def _fits_a_batch(ctx: Context, group_id: str, topics: Iterable[Any]) -> b
 @handles(ApiKey.TXN_OFFSET_COMMIT, versions="0-5")
 def txn_offset_commit(
     ctx: Context, request: TxnOffsetCommitRequest
-) -> TransactionalAnswer | Coroutine[Any, Any, TransactionalAnswer]:
+) -> TransactionalAnswer | Later[TransactionalAnswer]:
     """Behaviour: stores offsets that count when the producer's transaction is committed.
 
     Versions: 3 names the member of the group that commits, which fences members (KIP-447). 5 makes
@@ -189,7 +188,7 @@ async def _commit_long_in_transaction(
 
 def _admit_and_commit(
     ctx: Context, request: TxnOffsetCommitRequest
-) -> TransactionalAnswer | Coroutine[Any, Any, TransactionalAnswer]:
+) -> TransactionalAnswer | Later[TransactionalAnswer]:
     if not request.group_id:
         return _commit_in_transaction(ctx, request, ErrorCode.INVALID_GROUP_ID)
     try:
@@ -249,7 +248,7 @@ def _commit_in_transaction(
 @handles(ApiKey.OFFSET_FETCH, versions="0-10", only_looks=True)
 def offset_fetch(
     ctx: Context, request: OffsetFetchRequest
-) -> OffsetFetchResponse | Coroutine[Any, Any, OffsetFetchResponse]:
+) -> OffsetFetchResponse | Later[OffsetFetchResponse]:
     """Behaviour: committed offsets; -1 where there is none.
 
     Versions: 7 may insist on stable offsets: UNSTABLE_OFFSET_COMMIT while a transaction may still
@@ -341,7 +340,7 @@ class _FetchedOffsets:
             yield
         found.topics = visible
 
-    async def finish(self, reading: Coroutine[Any, Any, None] | None) -> OffsetFetchResponse:
+    async def finish(self, reading: Later[None] | None) -> OffsetFetchResponse:
         """Read what is not read yet, and fill in the groups whose latest commits were not durable."""
         if reading is not None:
             await reading
@@ -391,7 +390,7 @@ def _each_once(
 @handles(ApiKey.OFFSET_DELETE, versions="0")
 def offset_delete(
     ctx: Context, request: OffsetDeleteRequest
-) -> OffsetDeleteResponse | ShardPending | Coroutine[Any, Any, OffsetDeleteResponse] | None:
+) -> OffsetDeleteResponse | ShardPending | Later[OffsetDeleteResponse] | None:
     """Behaviour: offsets of topics that no member is subscribed to go (KIP-496)."""
     try:
         ctx.require_group(AclOperation.DELETE, request.group_id)

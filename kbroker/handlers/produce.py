@@ -5,14 +5,15 @@ from __future__ import annotations
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import claims_transaction
+from kbroker.runtime.slices import Later
 
 from .context import Context
-from .produce_work import ROWS_AT_ONCE, ROWS_OF_ONE, Answer, Later, ProduceWork, names_transaction
+from .produce_work import ROWS_AT_ONCE, ROWS_OF_ONE, Answer, ProduceWork, names_transaction
 from .registry import handles
 
 
 @handles(ApiKey.PRODUCE, versions="0-13")
-def produce(ctx: Context, request: ProduceRequest) -> Answer | Later:
+def produce(ctx: Context, request: ProduceRequest) -> Answer | Later[Answer]:
     """Behaviour: appends in arrival order; answers acks=all when all batches are below the high
     watermark, acks=1 when they are durable on this node.
 

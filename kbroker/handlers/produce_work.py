@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 import trio
@@ -30,6 +30,7 @@ from kbroker.protocol.records import (
 )
 from kbroker.protocol.stencil import Stencil
 from kbroker.runtime.heavy_work import Steps
+from kbroker.runtime.slices import Later
 from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
@@ -62,8 +63,6 @@ EFFORT_AT_ONCE = 2000
 
 Result = TypeVar("Result")
 Answer: TypeAlias = ProduceResponse | Encoded | Pending[ProduceResponse] | None
-Later: TypeAlias = Coroutine[Any, Any, Answer]
-"""What is left to be done before the next request is looked at."""
 
 
 class ProduceWork:
@@ -172,7 +171,7 @@ class ProduceWork:
         answer = self.append_all()
         return await answer if isinstance(answer, Coroutine) else answer
 
-    def append_one(self) -> Answer | Later:
+    def append_one(self) -> Answer | Later[Answer]:
         """As `append_all`, for a request with one batch: what most clients send most of the time."""
         topic = self.topics[0]
         row = self._append_unless_heavy(topic, topic.partition_data[0])
@@ -194,7 +193,7 @@ class ProduceWork:
             row.log_start_offset,
         )
 
-    def append_all(self) -> Answer | Later:
+    def append_all(self) -> Answer | Later[Answer]:
         """Append one batch after the other, up to the first that takes heavy work before."""
         for topic in self.topics:
             rows = self._answer_to(topic)

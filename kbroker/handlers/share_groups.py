@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
-
 from kbroker.cluster.features import SHARE_VERSION
 from kbroker.coordination.shards import ShardPending
 from kbroker.coordinator import GroupCoordinator
@@ -16,6 +13,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from kbroker.runtime.slices import Later
 from kbroker.security.acls import AclOperation
 
 from .context import Context
@@ -31,7 +29,7 @@ HeartbeatAnswer = ShareGroupHeartbeatResponse | ShardPending | None
 @handles(ApiKey.SHARE_GROUP_HEARTBEAT, versions="1")
 def share_group_heartbeat(
     ctx: Context, request: ShareGroupHeartbeatRequest
-) -> HeartbeatAnswer | Coroutine[Any, Any, HeartbeatAnswer]:
+) -> HeartbeatAnswer | Later[HeartbeatAnswer]:
     """Behaviour: a member of a share group joins, lives or leaves; the answer has its epoch and, where
     that changed, its assignment. See `kbroker.coordinator.share.groups`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from typing import Any
 
 from kbroker.cluster.features import STREAMS_VERSION
 from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
@@ -20,6 +19,7 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
+from kbroker.runtime.slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import TOPIC, Context
@@ -27,7 +27,7 @@ from .newer_groups import describe_all, may_know_all, require_feature, require_k
 from .registry import handles
 
 HeartbeatAnswer = StreamsGroupHeartbeatResponse | ShardPending | None
-Waiting = Coroutine[Any, Any, HeartbeatAnswer]
+Waiting = Later[HeartbeatAnswer]
 NAMES_SHOWN = 3
 """Topics of which the answer says why they were not made."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kbroker.cluster import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -25,6 +25,7 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from kbroker.protocol.records import Marker
+from kbroker.runtime.slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 
 from .context import TOPIC, Context
@@ -38,9 +39,7 @@ SECOND_ADD, SECOND_END = 5, 5
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, versions="0-5")
-def init_producer_id(
-    ctx: Context, request: InitProducerIdRequest
-) -> Coroutine[Any, Any, InitProducerIdResponse]:
+def init_producer_id(ctx: Context, request: InitProducerIdRequest) -> Later[InitProducerIdResponse]:
     """Behaviour: without a transactional id a new producer id, never given before in this cluster.
     With one, the next epoch of its producer id; an open transaction is aborted first, and the
     client is told to ask again.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Hashable
-from typing import Any
+from collections.abc import Callable, Generator, Hashable
 
 import trio
 
 from kbroker.protocol.compile import Encoded
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.slices import Later, Turn
 
 ANSWERS_MAX = 8
 """Answers that are kept at a time: they differ in the version, and in what a client can reach."""
@@ -40,7 +39,7 @@ class SharedAnswers:
         self._made: dict[Hashable, Encoded] = {}
         self._being_made: dict[Hashable, _Making] = {}
 
-    def told(self, key: Hashable, make: Make, turn: Turn) -> Encoded | Coroutine[Any, Any, Encoded]:
+    def told(self, key: Hashable, make: Make, turn: Turn) -> Encoded | Later[Encoded]:
         """The answer that is the same for all who have the key, or what gets it when awaited.
 
         Parameters: `make` makes it in pieces; `turn` is that of who asks.

@@ -16,7 +16,7 @@ from collections.abc import (
 from enum import Enum, auto
 from heapq import merge
 from itertools import islice
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
@@ -27,6 +27,9 @@ Result = TypeVar("Result")
 
 Wanted: TypeAlias = Callable[[], Awaitable[None]] | None
 """What work that comes in pieces wants to be awaited before it goes on; None for nothing."""
+
+Later: TypeAlias = Coroutine[object, None, Result]
+"""Unfinished work that returns a result when it is awaited."""
 
 SLICE_SECONDS = 0.0005
 REST = 4
@@ -279,7 +282,7 @@ class Turn:
             await self.pause()
         return merge(*runs)
 
-    def run(self, work: Generator[Wanted, None, Result]) -> Result | Coroutine[Any, Any, Result]:
+    def run(self, work: Generator[Wanted, None, Result]) -> Result | Later[Result]:
         """Do work that comes in pieces: all of it if this turn is long enough, else what fits.
 
         Returns its result, or what does the rest of it when awaited.

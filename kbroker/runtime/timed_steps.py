@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from types import coroutine
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import trio
 
@@ -16,7 +16,7 @@ def in_timed_steps(
     work: Awaitable[Result],
     resumed: Callable[[float], None],
     paused: Callable[[float], None],
-) -> Generator[Any, Any, Result]:
+) -> Generator[object, object, Result]:
     """Await work, and report when each of its steps begins and ends.
 
     Args:

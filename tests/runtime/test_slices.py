@@ -94,7 +94,8 @@ async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -
     trio.lowlevel.remove_instrument(passes)
     assert max(passes.turns) == 1
     assert len(passes.turns) < sum(turns) + 10, "and hardly a pass without one"
-    assert max(turns) - min(turns) <= 1, "all have as many"
+    # A slice that began while nobody waited begins again once.
+    assert max(turns) - min(turns) <= 2, "all have as many"
 
 
 async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None:

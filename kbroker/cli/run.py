@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from .declared_options import declared_options
 from .output import say
 from .settings import split_overrides
+
+if TYPE_CHECKING:
+    from kbroker.cluster.topics import NewTopic
 
 _NOT_STARTED, _NOT_FOUND = 3, 127
 
@@ -29,14 +33,23 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
 )
 @click.option("--keep", is_flag=True, help="Write to a folder, and leave it there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **asked: Any) -> None:
+def run(
+    command: Sequence[str],
+    topics: list[NewTopic],
+    seeds: tuple[str, ...],
+    variables: tuple[str, ...],
+    overrides: tuple[str, ...],
+    control: bool,
+    disk: bool,
+    keep: bool,
+) -> None:
     """Run COMMAND beside a broker that lives as long: kbroker run -- pytest -q
 
     The broker keeps everything in memory and listens on a free port, whose address is in
     KAFKA_BOOTSTRAP_SERVERS, BOOTSTRAP_SERVERS and KBROKER_BOOTSTRAP. Signals are passed on; the
     exit status is that of COMMAND.
     """
-    if asked["disk"] and (keep or not asked["control"]):
+    if disk and (keep or not control):
         raise click.UsageError("--disk goes with --control, and not with --keep")
     from kbroker.client.errors import first_error
     from kbroker.config import ConfigError
@@ -45,10 +58,14 @@ def run(keep: bool, variables: tuple[str, ...], overrides: tuple[str, ...], **as
 
     data_dir = tempfile.mkdtemp(prefix="kbroker-run-") if keep else None
     options = RunOptions(
+        command=command,
+        topics=topics,
+        seeds=seeds,
         variables=variables,
         overrides=split_overrides(overrides),
         data_dir=data_dir,
-        **asked,
+        control=control,
+        disk=disk,
     )
     status = _NOT_STARTED
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -59,12 +59,22 @@ def topic() -> None:
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is no error.")
 @click.option("--dry-run", is_flag=True, help="Only check.")
 @target_options
-def create(target: Target, if_not_exists: bool, dry_run: bool, **asked: Any) -> None:
+def create(
+    target: Target,
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    file: IO[str] | None,
+    if_not_exists: bool,
+    dry_run: bool,
+) -> None:
     """Create topics NAMES; they are usable when the command returns."""
     from kbroker.client.topics import NewTopic, create_topics, wait_until_ready
     from kbroker.protocol.errors import ErrorCode
 
-    topics = [NewTopic(*each) for each in _asked_topics(**asked)]
+    asked = _asked_topics(names, partitions, replication_factor, configs, file)
+    topics = [NewTopic(*each) for each in asked]
 
     async def work(cluster: ClusterClient) -> None:
         outcome = await create_topics(cluster, topics, validate_only=dry_run)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .elsewhere import ELSEWHERE, elsewhere
 from .property import ConfigError, Effect, Property, Scope, Value
 from .sources import variable_of
@@ -16,7 +14,7 @@ _EFFECTS = {
 }
 
 
-def explain(name: str) -> list[dict[str, Any]]:
+def explain(name: str) -> list[dict[str, object]]:
     """The facts about a setting, once for each kind of resource that has it.
 
     Values are text or lists of text, ``None`` where there is nothing to say. Raises ConfigError
@@ -40,7 +38,7 @@ def explain(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(scope: Scope, each: Property[Value]) -> dict[str, Any]:
+def _facts(scope: Scope, each: Property[Value]) -> dict[str, object]:
     of_broker = scope is Scope.BROKER
     behind = [name for name in each.synonyms if name != each.name or not of_broker]
     return {

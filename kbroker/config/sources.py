@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kbroker.text.documents import read_toml
 from kbroker.text.pairs import parse_pairs
@@ -170,7 +170,7 @@ def parse_toml(text: str) -> dict[str, str]:
     return dict(_flat(document, ""))
 
 
-def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")

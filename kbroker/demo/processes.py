@@ -157,7 +157,7 @@ class OwnBroker:
             self.kill()
 
 
-def _kill_group(process: subprocess.Popen[Any]) -> None:
+def _kill_group(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -125,7 +125,7 @@ class Decoder:
         self._type = read_as
         self._writers: dict[Writer, MessageType] = {}
 
-    def decode(self, value: bytes) -> dict[str, Any]:
+    def decode(self, value: bytes) -> dict[str, object]:
         """The fields of a message.
 
         Raises:

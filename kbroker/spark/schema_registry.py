@@ -127,7 +127,7 @@ class SchemaRegistry:
             raise SchemaError(f"{self._base} gives the schema of {subject} no number")
         return schema_id
 
-    def referred(self, answer: Mapping[str, Any]) -> Iterator[tuple[str, Answer]]:
+    def referred(self, answer: Mapping[str, object]) -> Iterator[tuple[str, Answer]]:
         """All that a schema refers to, each after what it refers to itself, with its name there.
 
         Raises:
@@ -136,9 +136,10 @@ class SchemaRegistry:
         yield from self._referred(answer, set())
 
     def _referred(
-        self, answer: Mapping[str, Any], seen: set[tuple[str, int]]
+        self, answer: Mapping[str, object], seen: set[tuple[str, int]]
     ) -> Iterator[tuple[str, Answer]]:
-        for reference in answer.get("references") or ():
+        references = answer.get("references")
+        for reference in references if isinstance(references, list) else ():
             key = (str(reference["subject"]), int(reference["version"]))
             if key in seen:
                 continue
@@ -171,7 +172,7 @@ class SchemaRegistry:
         return answer
 
 
-def kind_of(answer: Mapping[str, Any]) -> str:
+def kind_of(answer: Mapping[str, object]) -> str:
     """The kind of a schema: AVRO, JSON or PROTOBUF."""
     return str(answer.get("schemaType", "AVRO"))
 

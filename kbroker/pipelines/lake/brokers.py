@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kbroker.spark.source.client import settings
 from kbroker.spark.source.options import SECURITY
@@ -78,7 +78,7 @@ class Brokers:
                                         number.get_least_significant_bits())  # fmt: skip
         return Topic(as_kafka_writes(number) if known else "", len(told.partitions))
 
-    def _said(self, error: Any) -> str:
+    def _said(self, error: Exception) -> str:
         return f"{self._bootstrap} does not answer: {error.args[0].str()}"
 
 

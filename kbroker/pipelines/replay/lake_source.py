@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import trio
 
@@ -126,7 +126,12 @@ def _next_records(batches: Iterator[RecordBatch]) -> list[Record]:
     ]  # fmt: skip
 
 
-def _pair(row: Mapping[str, Any]) -> tuple[str, bytes | None]:
+class _HeaderRow(TypedDict):
+    key: str
+    value: bytes | None
+
+
+def _pair(row: _HeaderRow) -> tuple[str, bytes | None]:
     return row["key"], row["value"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql import datasource
@@ -26,6 +26,7 @@ from .schema import HEADERS, spark_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Row
 
 FLUSH_SECONDS = 1
 FULL_SECONDS = 0.05
@@ -215,11 +216,16 @@ def of_arrow(batch: pa.RecordBatch) -> Iterator[OutgoingRecord]:
     return map(OutgoingRecord, *columns.values())
 
 
-def _pairs(headers: list[dict[str, Any]] | None) -> list[Header] | None:
+class _HeaderRow(TypedDict):
+    key: str
+    value: bytes | None
+
+
+def _pairs(headers: list[_HeaderRow] | None) -> list[Header] | None:
     return [(each["key"], each["value"]) for each in headers] if headers else None
 
 
-def of_row(row: Any) -> OutgoingRecord:
+def of_row(row: Row) -> OutgoingRecord:
     """One row of Spark's."""
     given = row.asDict()
     headers = [(each["key"], _bytes(each["value"])) for each in given.get(HEADERS) or ()]

@@ -492,9 +492,10 @@ def test_the_plugin_is_found_by_its_entry_point() -> None:
 
 
 ROOT = Path(__file__).parents[2]
+KIT_PAGES = ["testing", "faults-in-tests", "test-kit", "control-protocol"]
 EXAMPLES = [
     block
-    for page in (ROOT / "README.md", ROOT / "docs" / "testing.md")
+    for page in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in KIT_PAGES))
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     if "def test_" in block
 ]

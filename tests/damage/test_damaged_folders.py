@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from kbroker.partitions.log_opening import LogOpening
-from kbroker.storage.manager import LogManager
+from kbroker.storage.partition_folders import PartitionFolders
 
 from .cases import Damage, other_cluster, run_case, swap
 from .folders import Templates, make_templates
@@ -76,7 +76,7 @@ def plant_silent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_unchecked_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogManager, "_check_held", lambda *_: None)
+    monkeypatch.setattr(PartitionFolders, "check_held", lambda *_, **__: None)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ async def test_the_process_ends_with_a_broker_that_is_killed(tmp_path: Path) -> 
         "import trio, sys\n"
         "from pathlib import Path\n"
         "from kbroker.partitions.compactor import CompactionFailed, ProcessCompactor\n"
-        "from tests.partitions.compaction_tasks import some_task\n"
+        "from tests.partitions.test_compactor import some_task\n"
         "async def main():\n"
         "    compactor = ProcessCompactor()\n"
         "    try:\n"

@@ -103,7 +103,7 @@ examples-pyspark: needs-demo $(DEMO)/ready
 	@cd examples/pyspark && $(CURDIR)/$(DEMO)/bin/python -m pytest -q
 
 soak: needs-unit $(BIN)/ready
-	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/soak.md)"; exit 1; }
+	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/dev/soak.md)"; exit 1; }
 	@$(BIN)/python tests/run_soak.py $(PART)
 
 benchmarks: $(BIN)/ready $(SPARK)-$(SPARK_VERSION)/ready

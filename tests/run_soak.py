@@ -1,4 +1,4 @@
-"""Run one long test of tests/soak.toml and write its result into docs/soak.md.
+"""Run one long test of tests/soak.toml and write its result into docs/dev/soak.md.
 
 Usage: python tests/run_soak.py PART
 """
@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "soak.md"
+PAGE = ROOT / "docs" / "dev" / "soak.md"
 HEAD = """# Long tests
 
 `make soak PART=name` runs one and writes its row. Each row is the last run of its part.
@@ -65,7 +65,7 @@ def _run(command: str) -> tuple[int, list[str]]:
 def _commit() -> str:
     """The commit that was run, with "-dirty" when files are not as in it; rows do not count."""
     head = _git("rev-parse", "--short", "HEAD") or "unknown"
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/soak.md")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/dev/soak.md")
     return f"{head}-dirty" if changed else head
 
 

@@ -14,7 +14,12 @@ from .pages import check_page, commands_of, run_page
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [ROOT / "README.md", *DOCS, ROOT / "compat-tests/README.md"]
+PAGES = [
+    ROOT / "README.md",
+    *DOCS,
+    *sorted((ROOT / "docs/dev").glob("*.md")),
+    ROOT / "compat-tests/README.md",
+]
 
 RUN = [
     "quickstart",

@@ -12,7 +12,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 FIRST_PAGE = "index.md"
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
@@ -26,18 +27,18 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_more: Any) -> str:
-    """Make text of the links that lead out of the folder of pages."""
-    is_first = page.file.src_uri == FIRST_PAGE
-    return _LINK.sub(lambda link: _inside(link, is_first), _COMMENT.sub("", markdown))
+    """Replace links that lead out of the directory of pages by text."""
+    path = page.file.src_uri
+    return _LINK.sub(lambda link: _inside(link, path), _COMMENT.sub("", markdown))
 
 
-def _inside(link: re.Match[str], is_first: bool) -> str:
+def _inside(link: re.Match[str], page: str) -> str:
+    """Return the link if it leads to a page or another server, else its text and path."""
     target = link["target"].partition("#")[0]
-    is_elsewhere = "://" in target or not target
-    leads_out = not (ROOT / "docs" / target).is_file() if is_first else target.startswith("../")
-    if is_elsewhere or not leads_out:
+    file = (DOCS / page).parent.joinpath(target).resolve()
+    if "://" in target or not target or (file.is_relative_to(DOCS) and file.is_file()):
         return link[0]
-    path = target if is_first else target.removeprefix("../")
+    path = target if page == FIRST_PAGE else str(file.relative_to(ROOT))
     if path == "README.md":
         return f"[{link['text']}]({FIRST_PAGE})"
     return link["text"] if link["text"].strip("`") == path else f"{link['text']} (`{path}`)"

@@ -258,7 +258,7 @@ def _local_nodes(
     nodes: int | None,
     apart: Apart | None,
 ) -> _Local:
-    """Return which nodes run here: all of the cluster, or the one that `apart` names."""
+    """Return the nodes that run here: the whole cluster, or the node that `apart` names."""
     if apart is None:
         folders = _data_folders(config, data_dir, files, nodes)
         ids = folders.node_ids(config.node_id, nodes)

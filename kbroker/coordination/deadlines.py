@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Generic
+from typing import Generic
 
 import trio
 
@@ -27,7 +27,7 @@ class Deadlines(Generic[C]):
         self,
         clock: Clock,
         shards: Callable[[], Collection[Shard[C]]],
-        run: Callable[[Shard[C], Iterator[Result[None]]], Any],
+        run: Callable[[Shard[C], Iterator[Result[None]]], object],
     ) -> None:
         self._clock = clock
         self._shards = shards

@@ -26,14 +26,15 @@ from .partition_writer import LeaderLog, PartitionWriter
 from .shard import C, Shard
 
 LOAD_BYTES = 1 << 16
-"""How much of a log is read at once when a coordinator is loaded."""
+"""Bytes of a log to read at once."""
 RECORDS_PER_STEP = 10
+"""Records to replay in one step in the background."""
 RECORDS_AT_ONCE = 100
-"""So many are replayed while others wait: some milliseconds of it."""
+"""Records to replay while clients wait: some milliseconds of work."""
 TURNS_AT_START = 100
-"""So often that many, before a node serves; what is left then goes on behind."""
+"""Maximum number of times that `RECORDS_AT_ONCE` are replayed before a node serves."""
 REST = 1
-"""While coordinators are loaded, others have as much of the event loop as that."""
+"""Length of the rest after a slice of background work, as a multiple of the slice."""
 
 Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record | OversizedRecord | None]]]
 
@@ -54,7 +55,7 @@ class Load(Generic[C]):
 
     @property
     def bytes(self) -> int:
-        """How much there is to replay."""
+        """Return the size of the log to replay."""
         return self.shard.replica.log.segments.size
 
 
@@ -117,7 +118,7 @@ class Loads(Generic[C]):
         return load
 
     def _may_go_on(self, load: Load[C], committed: bool) -> None:
-        """What the log held when leadership came is committed, or leadership is gone again."""
+        """Continue a load whose log is committed, or give it up because leadership was lost."""
         load.waits_for_commit = False
         if not committed:
             self.drop(load.shard)
@@ -189,7 +190,7 @@ class Loads(Generic[C]):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, message) from error
         return False
 
-    # -- beside clients
+    # -- in the background
 
     async def run_some(self) -> None:
         """Rebuild coordinators, the smallest first, for a moment; `run` does what is left.
@@ -219,7 +220,7 @@ class Loads(Generic[C]):
                 await slices.pause()
 
     def _is_ready(self, load: Load[C]) -> bool:
-        """Whether a load can go on: it is not done, its leadership holds and its log is committed."""
+        """Return True if a load is unfinished, its leadership holds and its log is committed."""
         return self._loads.get(load.shard.replica.index) is load and not load.waits_for_commit
 
     async def _try_to_go_on(self, load: Load[C], records: int) -> None:

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Coordinator(Protocol):
-    """What is common to the coordinators; see `kbroker.coordinator`."""
+    """The interface of all coordinators; see `kbroker.coordinator`."""
 
     @property
     def serde(self) -> CoordinatorRecordSerde: ...

@@ -19,10 +19,11 @@ time of a start with many topics. The second generation is collected with the fi
 first ones together take 40 ms.
 """
 YOUNG_SECONDS = 0.02
-"""Time between two collections of young objects while these take longer than `YOUNG_COST_SECONDS`."""
+"""Time between two collections of young objects that each take longer than `YOUNG_COST_SECONDS`."""
 YOUNG_SECONDS_MAX = 0.64
-"""The same while there are few young objects."""
+"""Maximum time between two collections of young objects, reached while there are few of them."""
 YOUNG_COST_SECONDS = 0.001
+"""CPU time of a collection above which the next one follows soon."""
 SPARE_SECONDS = 0.2
 SWITCH_SECONDS = 0.0005
 """For how long a thread that has the interpreter keeps it from one that wants it.

@@ -41,11 +41,11 @@ STEP_REST = 1.5
 BURST_SECONDS = 0.001
 """How far they may be ahead of that: two milliseconds of them in one pass."""
 TURN_SECONDS = 0.005
-"""How long one client may keep the event loop; see `TurnQueue` for how many do."""
-QUIET_SECONDS = 1.0
-"""How long a client has not waited for a time slice, or has been connected, to wait less."""
+"""Maximum time for which one client keeps the event loop; see `TurnQueue` for how many clients do."""
 STALLED_TURN_SECONDS = 0.05
-"""The same for a client that used less CPU time, because threads or other processes took it."""
+"""Time beyond `TURN_SECONDS` after which a time slice ends, however little CPU time it used."""
+QUIET_SECONDS = 1.0
+"""Time without a wait in the `TurnQueue` after which a client waits in its `Line.QUIET`."""
 
 
 class Slices:
@@ -120,7 +120,7 @@ class TurnQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if the next client does not wait for others."""
+        """Return True if no client waits."""
         return self._called is None
 
     async def wait(self, line: Line) -> None:
@@ -163,7 +163,7 @@ class Steps:
 
     async def run(self, step: Callable[[], Result]) -> Result:
         """Do one step, and return what comes of it."""
-        if self._queue or self._rested_at > trio.current_time() + BURST_SECONDS:
+        if not self._queue.is_empty or self._rested_at > trio.current_time() + BURST_SECONDS:
             await self._queue.wait(Line.FIRST)
         began = trio.current_time()
         try:

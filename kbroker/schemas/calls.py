@@ -30,7 +30,7 @@ class Calls:
 
     @property
     def store(self) -> SchemaStore:
-        """What this node knows."""
+        """The schemas and settings that this node has read."""
         return self._topic.store
 
     def allowed(self, operation: AclOperation, call: Call) -> Call:

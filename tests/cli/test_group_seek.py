@@ -47,7 +47,7 @@ async def test_offsets_from_files(cli: Cli, read_json: ReadJson, topic: str) -> 
     await cli("group", "seek", "g", "--from-file", "-", stdin="nonsense", status=2)
 
 
-async def test_what_excludes_each_other(cli: Cli, topic: str) -> None:
+async def test_options_that_exclude_each_other_are_rejected(cli: Cli, topic: str) -> None:
     await cli("group", "seek", "g", status=2)
     await cli("group", "seek", "g", "--to", "end", "--shift", "1", status=2)
     await cli("group", "seek", "g", "--to", "nowhere", status=2)

@@ -11,7 +11,7 @@ import click
 
 from kbroker.client.ndjson import bytes_field, headers_field
 from kbroker.cluster.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.coordination.log_records import Row, coordinator_record
+from kbroker.coordinator_runtime.log_records import Row, coordinator_record
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.coordination.groups import GroupService, GroupShard
-from kbroker.coordination.shards import ShardPending, Shards, outcome_of
 from kbroker.coordinator.share.offsets import Begun
+from kbroker.coordinator_runtime.groups import GroupService, GroupShard
+from kbroker.coordinator_runtime.shards import ShardPending, Shards, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.groups import (

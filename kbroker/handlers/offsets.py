@@ -6,9 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.coordination.admission import Writer
-from kbroker.coordination.partition_writer import LeaderReplica
-from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator.common.shapes import (
     commit_refused,
     fetch_refused,
@@ -17,6 +14,9 @@ from kbroker.coordinator.common.shapes import (
     transaction_error,
     transaction_refused,
 )
+from kbroker.coordinator_runtime.admission import Writer
+from kbroker.coordinator_runtime.partition_writer import LeaderReplica
+from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.offsets import (

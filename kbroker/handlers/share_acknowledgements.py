@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kbroker.coordination.share_partitions import Outcome
 from kbroker.coordinator import Acknowledgement
 from kbroker.coordinator.share.delivery import REJECT, RENEW
+from kbroker.coordinator_runtime.share_partitions import Outcome
 from kbroker.node.share_sessions import TargetKey
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError

@@ -10,8 +10,8 @@ from uuid import UUID
 import trio
 
 from kbroker.cluster import Topic
-from kbroker.coordination.share_partitions import LedShare, Outcome
 from kbroker.coordinator import Acquired, LogBatch, ShareDelivery, Taker, acquire, without_aborted
+from kbroker.coordinator_runtime.share_partitions import LedShare, Outcome
 from kbroker.node.share_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kbroker.cluster.features import SHARE_VERSION
-from kbroker.coordination.shards import ShardPending
 from kbroker.coordinator import GroupCoordinator
+from kbroker.coordinator_runtime.shards import ShardPending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (

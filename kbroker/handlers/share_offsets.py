@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from kbroker.coordination.groups import GroupShard
-from kbroker.coordination.log_ends import Ends, log_ends
-from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator import ToMake
 from kbroker.coordinator.common.modern_group import Target
 from kbroker.coordinator.share.group import SharedTopic
 from kbroker.coordinator.share.offsets import Begun
+from kbroker.coordinator_runtime.groups import GroupShard
+from kbroker.coordinator_runtime.log_ends import Ends, log_ends
+from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_groups import (

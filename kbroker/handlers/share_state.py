@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kbroker.coordination.share_states import Operation
 from kbroker.coordinator import ShareStateCoordinator
+from kbroker.coordinator_runtime.share_states import Operation
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (

@@ -7,10 +7,10 @@ from collections.abc import Coroutine, Mapping
 from kbroker.cluster.features import STREAMS_VERSION
 from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
 from kbroker.cluster.topics import DEFAULT, NewTopic, check_new_partitions, plan_topic
-from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator import GroupCoordinator
 from kbroker.coordinator.streams.topics import MISSING_INTERNAL_TOPICS, InternalTopic
 from kbroker.coordinator.streams.topology import topics_named
+from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from kbroker.coordination.admission import Writer
-from kbroker.coordination.partition_writer import LeaderReplica
 from kbroker.coordinator.common.shapes import transaction_error
+from kbroker.coordinator_runtime.admission import Writer
+from kbroker.coordinator_runtime.partition_writer import LeaderReplica
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import claims_transaction, read_header

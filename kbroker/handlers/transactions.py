@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kbroker.cluster import INTERNAL_TOPICS, OFFSETS_TOPIC
-from kbroker.coordination.shards import ShardPending, outcome_of
 from kbroker.coordinator import hash_partition, names_whole_producer
 from kbroker.coordinator.transactions.transaction import TopicPartition
+from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError

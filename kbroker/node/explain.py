@@ -13,7 +13,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC
-from kbroker.coordination.causes import PREPARING, cause_of
 from kbroker.coordinator import (
     Event,
     Transaction,
@@ -22,6 +21,7 @@ from kbroker.coordinator import (
     TransactionState,
     some_of,
 )
+from kbroker.coordinator_runtime.causes import PREPARING, cause_of
 from kbroker.partitions.history import Line, clock_time, placing
 from kbroker.protocol.errors import KafkaError
 from kbroker.security.acls import AclResourceType, Resource

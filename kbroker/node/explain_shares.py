@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.coordination.share_partitions import LedShare
 from kbroker.coordinator.share.standing import share_partition_standing
+from kbroker.coordinator_runtime.share_partitions import LedShare
 from kbroker.protocol.share_state_log import SharePartition
 
 from .explain import Explanation, explain_partition

@@ -26,10 +26,10 @@ from kbroker.cluster.peers import PLAIN_WAY, Peers, Way
 from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig, ConfigError
-from kbroker.coordination.groups import GroupService
-from kbroker.coordination.shards import Shards
-from kbroker.coordination.transactions import TransactionService
 from kbroker.coordinator import some_of
+from kbroker.coordinator_runtime.groups import GroupService
+from kbroker.coordinator_runtime.shards import Shards
+from kbroker.coordinator_runtime.transactions import TransactionService
 from kbroker.partitions.flusher import Flusher
 from kbroker.partitions.maintenance import LogMaintenance
 from kbroker.partitions.partitions import Partitions

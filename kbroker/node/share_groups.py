@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import Peers
-from kbroker.coordination.share_partitions import SharePartitions
-from kbroker.coordination.share_persister import SharePersister
-from kbroker.coordination.share_states import ShareStateService
+from kbroker.coordinator_runtime.share_partitions import SharePartitions
+from kbroker.coordinator_runtime.share_persister import SharePersister
+from kbroker.coordinator_runtime.share_states import ShareStateService
 from kbroker.partitions.partitions import Partitions
 from kbroker.protocol.share_state_log import SharePartition
 

@@ -15,8 +15,8 @@ from kbroker.cluster import TRANSACTIONS_TOPIC, Cluster, LocalStore
 from kbroker.cluster.keys import META
 from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
-from kbroker.coordination.groups import GroupService
 from kbroker.coordinator.transactions.transaction import LAST_EPOCH_GIVEN
+from kbroker.coordinator_runtime.groups import GroupService
 from kbroker.folders.found_folders import METADATA_JOURNAL
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from kbroker.coordination.transactions import TransactionShard
 from kbroker.coordinator import Transaction, TransactionState
+from kbroker.coordinator_runtime.transactions import TransactionShard
 from kbroker.node.node import Node
 
 STEPS_OF_AN_END = 3

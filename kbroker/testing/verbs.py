@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 from kbroker.cluster import Cluster
-from kbroker.coordination.groups import GroupShard
-from kbroker.coordination.transactions import TransactionShard
+from kbroker.coordinator_runtime.groups import GroupShard
+from kbroker.coordinator_runtime.transactions import TransactionShard
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError

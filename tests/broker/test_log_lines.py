@@ -40,7 +40,7 @@ def test_a_rebalance_is_one_line_with_its_cause(caplog: pytest.LogCaptureFixture
         broker.wait_for_group("g", members=1, timeout=SECONDS)
         with member(broker):
             broker.wait_for_group("g", members=2, timeout=SECONDS)
-            texts = [text for _, text in said(caplog, "kbroker.coordination.groups")]
+            texts = [text for _, text in said(caplog, "kbroker.coordinator_runtime.groups")]
     assert len(texts) == 2
     assert "group g: rebalanced because member " in texts[1]
     assert texts[1].endswith("assigned 2 members; now Stable, generation 2")

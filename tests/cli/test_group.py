@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.coordination.shards import Shards
+from kbroker.coordinator_runtime.shards import Shards
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions

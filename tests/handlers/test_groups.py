@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.coordination.causes import cause_of
+from kbroker.coordinator_runtime.causes import cause_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.cluster import SHARE_STATE_TOPIC
-from kbroker.coordination import share_states
+from kbroker.coordinator_runtime import share_states
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import request_class

@@ -531,8 +531,8 @@ async def test_a_partition_that_cannot_be_written(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The producer is answered: how it ends is decided. The marker is written when it can be."""
-    monkeypatch.setattr("kbroker.coordination.transactions.END_SECONDS_MAX", 0.1)
-    monkeypatch.setattr("kbroker.coordination.transactions.RETRY_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr("kbroker.coordinator_runtime.transactions.END_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("kbroker.coordinator_runtime.transactions.RETRY_BACKOFF_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, FIRST)
     await writer.write(topic, b"x")
@@ -557,7 +557,7 @@ async def test_end_is_not_acknowledged_before_the_decision_is_replicated(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch, version: int, commit: bool
 ) -> None:
     """Another coordinator may take over without the decision, and abort the transaction."""
-    monkeypatch.setattr("kbroker.coordination.transactions.END_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("kbroker.coordinator_runtime.transactions.END_SECONDS_MAX", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, version)
     await writer.write(topic, b"x")
@@ -569,7 +569,7 @@ async def test_an_end_that_cannot_be_stored(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All markers are written, but the record that says so is not: the producer must get on."""
-    monkeypatch.setattr("kbroker.coordination.transactions.RETRY_BACKOFF_SECONDS", 0.05)
+    monkeypatch.setattr("kbroker.coordinator_runtime.transactions.RETRY_BACKOFF_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     await writer.write(topic, b"x")
@@ -630,7 +630,7 @@ async def test_a_crash_in_every_state(
             await writer.write(topic, b"x")
             await writer.write(topic, b"y", partition=1)
         if state.startswith("Prepare"):
-            monkeypatch.setattr("kbroker.coordination.transactions.END_SECONDS_MAX", 0.05)
+            monkeypatch.setattr("kbroker.coordinator_runtime.transactions.END_SECONDS_MAX", 0.05)
             monkeypatch.setattr(broker.node.transactions, "_write_markers", lambda ending: None)
         if state not in ("Empty", "Ongoing"):
             assert await writer.end(commit=commit) == ErrorCode.NONE

@@ -123,7 +123,7 @@ class Server:
         command += ["--data-dir", str(self.data)]
         command += [
             "--log-level",
-            "kbroker.coordination.groups=debug",
+            "kbroker.coordinator_runtime.groups=debug",
             "--log-level",
             "kbroker.partitions.upkeep=debug",
         ]

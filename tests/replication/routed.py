@@ -12,7 +12,7 @@ import trio
 from kbroker.broker import Broker
 from kbroker.broker.local_node import LocalNode
 from kbroker.cluster import NO_LEADER
-from kbroker.coordination.shards import Shards
+from kbroker.coordinator_runtime.shards import Shards
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 

@@ -21,7 +21,13 @@ from ..wire import connected, until
 
 def record(message: str) -> logging.LogRecord:
     return logging.LogRecord(
-        "kbroker.coordination.groups", logging.INFO, __file__, 1, "group %s", (message,), None
+        "kbroker.coordinator_runtime.groups",
+        logging.INFO,
+        __file__,
+        1,
+        "group %s",
+        (message,),
+        None,
     )
 
 
@@ -49,7 +55,7 @@ def test_json_lines_carry_level_logger_and_message() -> None:
     event = json.loads(JsonFormatter().format(record("g\n")))
     assert (event["level"], event["logger"], event["message"]) == (
         "info",
-        "kbroker.coordination.groups",
+        "kbroker.coordinator_runtime.groups",
         "group g\n",
     )
 
@@ -57,9 +63,9 @@ def test_json_lines_carry_level_logger_and_message() -> None:
 def test_lines_say_of_which_node_they_are() -> None:
     text = TextFormatter("%(name)s%(node)s: %(message)s")
     with logged_as(2):
-        assert text.format(record("g")) == "kbroker.coordination.groups [node 2]: group g"
+        assert text.format(record("g")) == "kbroker.coordinator_runtime.groups [node 2]: group g"
         assert json.loads(JsonFormatter().format(record("g")))["node"] == 2
-    assert text.format(record("g")) == "kbroker.coordination.groups: group g"
+    assert text.format(record("g")) == "kbroker.coordinator_runtime.groups: group g"
     assert "node" not in json.loads(JsonFormatter().format(record("g")))
 
 

@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import OutOfOrderSequenceNumberError
 from kafka.structs import OffsetAndMetadata
 
-from kbroker.coordination.shards import Shards
+from kbroker.coordinator_runtime.shards import Shards
 from kbroker.protocol.errors import ErrorCode
 from kbroker.security.scram import ScramMechanism, credential_from
 from kbroker.storage.files import MemFiles

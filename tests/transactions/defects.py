@@ -12,10 +12,10 @@ from typing import Any
 import trio
 
 from kbroker.cli import main
-from kbroker.coordination.transactions import TransactionService
 from kbroker.coordinator import TransactionCoordinator
 from kbroker.coordinator.common.pending import PendingOffsets
 from kbroker.coordinator.offsets import Offsets
+from kbroker.coordinator_runtime.transactions import TransactionService
 from kbroker.handlers import fetch_work
 from kbroker.handlers.transactional_batches import ProduceTransaction
 from kbroker.protocol.errors import ErrorCode, KafkaError

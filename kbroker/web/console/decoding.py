@@ -7,7 +7,7 @@ import json
 from typing import NamedTuple
 
 from kbroker.client.ndjson import timestamp_type
-from kbroker.coordination.log_records import coordinator_record
+from kbroker.coordinator_runtime.log_records import coordinator_record
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.record_stream import OversizedRecord

@@ -15,7 +15,7 @@ import trio
 
 from kbroker.broker.local_node import LocalNode
 from kbroker.cluster.model import Partition, Topic
-from kbroker.coordination.log_ends import log_ends
+from kbroker.coordinator_runtime.log_ends import log_ends
 from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbroker.coordination.groups import GroupShard
+from kbroker.coordinator_runtime.groups import GroupShard
 from kbroker.node.node import Node
 from kbroker.runtime.slices import Slices
 

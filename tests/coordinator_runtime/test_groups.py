@@ -11,12 +11,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
 from kbroker.cluster import OFFSETS_TOPIC
-from kbroker.coordination.groups import GroupService, GroupShard
-from kbroker.coordination.loading import _stored_batches
 from kbroker.coordinator import CoordinatorRecord, Result
 from kbroker.coordinator.common.records import offset_record
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.coordinator.transactions.transaction import Transaction, to_value
+from kbroker.coordinator_runtime.groups import GroupService, GroupShard
+from kbroker.coordinator_runtime.loading import _stored_batches
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.group_metadata import OffsetCommitValue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordination.log_records import coordinator_record
+from kbroker.coordinator_runtime.log_records import coordinator_record
 
 from ..protocol import test_share_group_metadata as share_groups
 from ..protocol.test_consumer_group_metadata import VALUES

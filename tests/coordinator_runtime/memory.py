@@ -1,11 +1,11 @@
-"""Partitions in memory that satisfy the protocols of `kbroker.coordination.partition_writer`."""
+"""Partitions in memory that satisfy the protocols of `kbroker.coordinator_runtime.partition_writer`."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
 from kbroker.cluster import Cluster, Partition, Topic
-from kbroker.coordination.partition_writer import LeaderReplica
+from kbroker.coordinator_runtime.partition_writer import LeaderReplica
 from kbroker.partitions.waiters import CommitWaits
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, placed

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.coordination import share_persister
+from kbroker.coordinator_runtime import share_persister
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,

@@ -11,8 +11,8 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.broker.local_node import LocalNode
-from kbroker.coordination.markers import MarkerSender
 from kbroker.coordinator import TransactionState
+from kbroker.coordinator_runtime.markers import MarkerSender
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordination.causes import OTHER, REASONS, reason_of
 from kbroker.coordinator import Event
+from kbroker.coordinator_runtime.causes import OTHER, REASONS, reason_of
 
 AT = 1_700_000_000_000
 

@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.coordination.deadlines import Deadlines
-from kbroker.coordination.shard import Shard
 from kbroker.coordinator import Now, Result
+from kbroker.coordinator_runtime.deadlines import Deadlines
+from kbroker.coordinator_runtime.shard import Shard
 
 
 class TrioClock:

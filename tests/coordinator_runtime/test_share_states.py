@@ -12,9 +12,9 @@ from kbroker.cluster import SHARE_STATE_TOPIC, Cluster, LocalStore, Topic
 from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.node_context import NodeContext
 from kbroker.config import BrokerConfig
-from kbroker.coordination.shards import ShardPending
-from kbroker.coordination.share_states import ShareStateService
 from kbroker.coordinator import ShareStateCoordinator
+from kbroker.coordinator_runtime.shards import ShardPending
+from kbroker.coordinator_runtime.share_states import ShareStateService
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (
     InitializeShareGroupStateRequest,

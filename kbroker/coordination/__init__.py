@@ -1,1 +1,0 @@
-"""The coordinators of a node: groups and transactions, on their logs."""

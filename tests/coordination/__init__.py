@@ -1,1 +1,0 @@
-"""Tests of `kbroker.coordination` with partitions in memory."""

@@ -1,0 +1,1 @@
+"""Tests of `kbroker.coordinator_runtime` with partitions in memory."""

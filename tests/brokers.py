@@ -34,7 +34,7 @@ async def started(
     A test may open a connection long before it asks for something, on a machine that does other
     work too. At the end nothing unexpected may have happened in the broker.
     """
-    properties = {"first_request_timeout_ms": 3_600_000, **properties}
+    properties = {"connection_setup_timeout_ms": 3_600_000, **properties}
     options = {name.replace("_", "."): _text(value) for name, value in properties.items()}
     async with open_broker(
         BrokerConfig.load(options=options),

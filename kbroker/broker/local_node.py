@@ -231,7 +231,7 @@ class LocalNode:
     ) -> None:
         """Refuse a folder that was in use and lost its `meta.properties`. Raises StorageError."""
         for directory_id, path in known.directories.items():
-            if directory_id in there or directory_id in self._config.lost_log_dirs:
+            if directory_id in there or directory_id in self._config.discarded_log_dir_ids:
                 continue
             if path in self.data_dirs and self._shared.folders.is_in_use(path):
                 meta = MetaProperties(await founded(store, None), self.id, directory_id)
@@ -583,9 +583,9 @@ def _port_behind(port: int, distance: int) -> int:
 def _check_none_missing(there: Sequence[str], known: KnownNode, config: BrokerConfig) -> None:
     """Refuse to start when partitions would silently begin empty. Raises StorageError."""
     for directory_id, path in known.directories.items():
-        if directory_id not in there and directory_id not in config.lost_log_dirs:
+        if directory_id not in there and directory_id not in config.discarded_log_dir_ids:
             raise StorageError(
                 f"the data folder {path} (id {directory_id}) is missing; its partitions would "
                 "begin empty. Add it to log.dirs again, or give up what was in it with "
-                f"-o log.dirs.lost={directory_id}"
+                f"-o log.dirs.discarded.ids={directory_id}"
             )

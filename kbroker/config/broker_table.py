@@ -148,12 +148,12 @@ class ClusterSettings(Settings):
         dynamic=False,
         kafka_default="2000",
     )
-    unsure_leader_acks_enable = Property(
-        "unsure.leader.acks.enable",
+    expired_lease_acks_enable = Property(
+        "expired.lease.acks.enable",
         BOOLEAN,
         "false",
-        "Whether a leader whose session may be over still takes acks=0 and acks=1. What it "
-        "acknowledges so is lost when another node leads by then. With acks=all it goes on anyway.",
+        "If true, a leader whose lease may have expired accepts acks=0 and acks=1 writes. These records "
+        "are lost if another node leads by then. Writes with acks=all are accepted in any case.",
         dynamic=False,
         own=True,
     )
@@ -210,13 +210,13 @@ class StorageSettings(Settings):
         "",
         "Folders of `log.dirs` that take no new partitions; `*` stands for all of them (KIP-1066).",
     )
-    lost_log_dirs = Property(
-        "log.dirs.lost",
+    discarded_log_dir_ids = Property(
+        "log.dirs.discarded.ids",
         LIST,
         None,
-        "Ids of data folders that are gone for good (as in their `meta.properties`). Without it a "
-        "node does not start when one of its folders is missing, because the partitions in it would "
-        "begin empty.",
+        "Directory IDs (`directory.id` in `meta.properties`) of log directories that are permanently "
+        "lost. If a log directory is missing and its ID is not listed here, the broker does not start, "
+        "because the partitions of that directory would start empty.",
         dynamic=False,
         own=True,
     )
@@ -1126,11 +1126,11 @@ class LimitSettings(Settings):
         also=(-1,),
         dynamic=False,
     )
-    first_request_timeout_ms = Property(
-        "first.request.timeout.ms",
+    connection_setup_timeout_ms = Property(
+        "connection.setup.timeout.ms",
         LONG,
         "10000",
-        "A new connection must send its first whole request within this time.",
+        "How long a new connection may take to send its first complete request.",
         unit="ms",
         minimum=1,
         dynamic=False,
@@ -1154,21 +1154,22 @@ class LimitSettings(Settings):
         minimum=1,
         dynamic=False,
     )
-    request_max_rows = Property(
-        "request.max.rows",
+    request_max_elements = Property(
+        "request.max.elements",
         INT,
         "100000",
-        "Array elements (partitions, topics, groups, settings) that one request may name, over all "
-        "its arrays; a longer one closes the connection.",
+        "Maximum number of array elements (partitions, topics, groups, settings) in one request, over "
+        "all its arrays. A larger request closes the connection.",
         minimum=1000,
         own=True,
     )
-    connection_unsent_bytes_max = Property(
-        "connection.max.unsent.bytes",
+    connection_pending_response_bytes_max = Property(
+        "connection.max.pending.response.bytes",
         INT,
         "1048576",
-        "Bytes of answers that a client has not taken yet, and of rows that are still to be answered; "
-        "beyond it no more of its requests are looked at until it does.",
+        "Maximum size of the pending responses of a connection: bytes that the client has not read yet, "
+        "and rows that are still to be answered. Beyond it the connection is not read until the client "
+        "reads responses.",
         unit="bytes",
         minimum=1,
         dynamic=False,

@@ -391,7 +391,7 @@ class ProduceWork:
             refused.check(_key(topic), index, header, producers, trio.current_time())
         all_in_sync = self.acks == ALL_IN_SYNC
         if not all_in_sync and not self.node.partitions.is_registered_leader(replica):
-            self._check_unsure_leader_acks()
+            self._check_expired_lease_acks()
         try:
             appended = replica.append_produced(batch, header, self.now_ms, all_in_sync=all_in_sync)
         except StorageError as error:
@@ -410,9 +410,9 @@ class ProduceWork:
             self.waiting.append((replica, appended.last_offset + 1, row))
         return row
 
-    def _check_unsure_leader_acks(self) -> None:
+    def _check_expired_lease_acks(self) -> None:
         """Raise KafkaError unless a leader that may have lost leadership acknowledges alone."""
-        if not self.node.config.unsure_leader_acks_enable:
+        if not self.node.config.expired_lease_acks_enable:
             raise _unsure()
 
     def _reached(self, replica: Replica) -> int:
@@ -543,7 +543,7 @@ def _unsure() -> KafkaError:
 
 def _is_unsure(node: Node) -> bool:
     """Whether others may lead what this node leads, and its owner wants them to have all of it."""
-    return node.membership.may_be_missed and not node.config.unsure_leader_acks_enable
+    return node.membership.may_be_missed and not node.config.expired_lease_acks_enable
 
 
 def _refusal(index: int, error: KafkaError) -> ProduceResponse.Partition:

@@ -45,7 +45,7 @@ RECEIVE_BYTES = 256 * 1024
 # Seconds without work after which the tasks of a connection end.
 IDLE_SECONDS = 2.0
 # Follows the message about a request with too many array elements.
-TOO_MANY = " that one request may have (request.max.rows)"
+TOO_MANY = " that one request may have (request.max.elements)"
 
 Intercept: TypeAlias = Callable[[Node, Requests, Replies], Interceptor]
 """Makes the interceptor of a connection, for fault injection."""

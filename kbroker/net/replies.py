@@ -86,7 +86,7 @@ class Replies:
         """No request is handled before this time, in seconds (KIP-219)."""
         self.on_encoded: Callable[[RequestHeader, Parts], Parts] | None = None
         """Test hook: may replace the parts of a reply."""
-        self._bytes_max = node.config.connection_unsent_bytes_max
+        self._bytes_max = node.config.connection_pending_response_bytes_max
         self._meters = node.meters
         self._activity = node.activity
         self._peer = peer

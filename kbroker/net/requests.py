@@ -285,10 +285,10 @@ class Requests:
         self, api: Api, header: RequestHeader, frame: memoryview, offset: int
     ) -> None:
         """Decode a request with many array elements in time slices, and handle it."""
-        rows_max = self._node.config.request_max_rows
+        elements_max = self._node.config.request_max_elements
         version = header.api_version
         decoding = self.turn.finish(
-            decode_in_slices(api.request_class, frame, version, offset, objects_max=rows_max)
+            decode_in_slices(api.request_class, frame, version, offset, objects_max=elements_max)
         )
         charge = self._charge
         body, _, rows = await (decoding if charge is None else charge.timed(decoding))

@@ -463,7 +463,7 @@ class Server:
             transport = TlsTransport(
                 plain, gate.certificates.context(), self._node.context.disk_reads
             )
-            with trio.fail_after(self._node.config.first_request_timeout_ms / 1000):
+            with trio.fail_after(self._node.config.connection_setup_timeout_ms / 1000):
                 await transport.shake_hands(self._handshakes)
             if transport.asked_name:
                 peer.came_to(transport.asked_name)
@@ -628,7 +628,7 @@ class Server:
     async def _reap(self) -> None:
         """Close connections that are idle for long, or that never sent a whole first request; others that
         have nothing to do rest."""
-        first_seconds = self._node.config.first_request_timeout_ms / 1000
+        first_seconds = self._node.config.connection_setup_timeout_ms / 1000
         idle_ms = self._node.config.connections_max_idle_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
         while True:

@@ -43,7 +43,7 @@ from ..wire import (
 )
 
 ITEMS = 4000
-"""How long arrays are made: many turns of work for any API, and less than `request.max.rows`."""
+"""How long arrays are made: many turns of work for any API, and less than `request.max.elements`."""
 PARTITIONS = 3000
 """Of the topic that has many."""
 MANY = 300

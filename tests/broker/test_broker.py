@@ -68,7 +68,7 @@ async def test_a_node_whose_disk_was_replaced_comes_back_under_its_id(
         (folder,) = broker.local_node(lost).node.partitions.logs.managers
         gone = folder.meta.directory_id
     shutil.rmtree(tmp_path / f"node-{lost}")
-    async with started(tmp_path, nodes=3, **{"log.dirs.lost": gone}) as broker:
+    async with started(tmp_path, nodes=3, **{"log.dirs.discarded.ids": gone}) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
 
 

@@ -490,11 +490,11 @@ async def some_addresses_have_other_limits(trial: Trial) -> None:
         assert await trial.admits() is admitted
 
 
-@effect_of("request.max.rows")
+@effect_of("request.max.elements")
 async def requests_are_refused_by_their_rows(trial: Trial) -> None:
     ask = request(ApiKey.DESCRIBE_GROUPS, groups=[f"a group of {i:30}" for i in range(2000)])
     for value, served in ((None, True), ("1000", False), ("2000", True)):
-        await trial.set_broker("request.max.rows", value)
+        await trial.set_broker("request.max.elements", value)
         async with connected(trial.broker.endpoint) as wire:
             await wire.send(ApiKey.DESCRIBE_GROUPS, 5, ask)
             if served:

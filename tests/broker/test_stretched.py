@@ -116,7 +116,9 @@ async def test_a_million_rows_are_refused(caplog: pytest.LogCaptureFixture) -> N
                 lines = [each.getMessage() for each in caplog.records]
                 closing = [line for line in lines if line.startswith("closing the connection")]
                 assert len(closing) == 1, (array, lines)
-                assert "(request.max.rows)" in closing[0] or "larger than" in closing[0], closing
+                assert "(request.max.elements)" in closing[0] or "larger than" in closing[0], (
+                    closing
+                )
     assert step.seconds < STEP_SECONDS_MAX, step
 
 

@@ -98,7 +98,7 @@ async def test_a_frame_that_breaks_off(broker: Broker, bystander: Wire, part: in
 @pytest.mark.parametrize("fast", [2, 10, 16])
 async def test_slowloris(fast: int) -> None:
     """A byte now and then, in length, header or body, is no first request in time."""
-    async with started(first_request_timeout_ms=500) as broker:
+    async with started(connection_setup_timeout_ms=500) as broker:
         async with connected(broker.endpoint) as wire, trio.open_nursery() as nursery:
             nursery.start_soon(wire.wait_closed)
             data = framed(METADATA_1 + bytes(1000))

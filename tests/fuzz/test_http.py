@@ -251,7 +251,7 @@ def check_log(caplog: pytest.LogCaptureFixture, sent: object) -> None:
 async def test_http_requests_at_random_end_in_no_error(
     caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
-    options = {"http.port": "0", "registry.port": "0", "first.request.timeout.ms": "3600000"}
+    options = {"http.port": "0", "registry.port": "0", "connection.setup.timeout.ms": "3600000"}
     config = BrokerConfig.load(options=options)
     service = http_service(config, [LOOPBACK])
     assert service is not None

@@ -239,7 +239,7 @@ async def test_a_folder_that_is_missing_is_asked_for(folders: list[Path]) -> Non
     async with started(folders) as broker:
         assert broker.node.partitions.logs.clean
     async with (
-        started(folders[0], log_dirs_lost=lost) as broker,
+        started(folders[0], log_dirs_discarded_ids=lost) as broker,
         connected(broker.endpoint) as wire,
     ):
         found = [values_of(await fetch(wire, topic, partitions=[index])) for index in range(2)]

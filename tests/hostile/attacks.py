@@ -55,7 +55,7 @@ SPOILT = Topic("spoilt")
 FRAME_BYTES = 10 << 20
 """A large request, below `socket.request.max.bytes`."""
 ROWS = 90_000
-"""Below `request.max.rows`."""
+"""Below `request.max.elements`."""
 TOO_MANY_ROWS = 200_000
 LARGE_JOINS = 20
 HANDSHAKES = 100

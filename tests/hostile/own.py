@@ -17,7 +17,7 @@ SETTINGS = {
     "max.connections.per.ip": "10000",
     "queued.max.request.bytes": str(64 << 20),
     "socket.request.max.bytes": str(2 * FRAME_BYTES),
-    "first.request.timeout.ms": "10000",
+    "connection.setup.timeout.ms": "10000",
     "log.cleaner.backoff.ms": "200",
     "http.port": "0",
     "registry.port": "0",

@@ -427,7 +427,7 @@ async def test_requests_that_do_not_come_on_give_their_memory_to_others(
 ) -> None:
     """Also where there are many: who wants little does not wait for each of them in turn."""
     async with (
-        small_memory(first_request_timeout_ms=10_000) as broker,
+        small_memory(connection_setup_timeout_ms=10_000) as broker,
         AsyncExitStack() as stack,
         trio.open_nursery() as nursery,
     ):
@@ -446,7 +446,7 @@ async def test_requests_that_do_not_come_on_give_their_memory_to_others(
 @pytest.mark.slow
 async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
     """The time for the first request does not run while there is no room for it."""
-    async with small_memory(first_request_timeout_ms=3000) as broker:
+    async with small_memory(connection_setup_timeout_ms=3000) as broker:
         memory = broker.node.request_memory
         other = Claim(memory, "elsewhere", lambda: None)
         other.count(600_000, 400_000)

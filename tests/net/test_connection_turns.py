@@ -40,7 +40,7 @@ from ..wire import (
 
 PARTITIONS = 3000
 UNSENT_BYTES = 1 << 20
-"""The default of `connection.max.unsent.bytes`."""
+"""The default of `connection.max.pending.response.bytes`."""
 ALL = MetadataRequest(topics=None)
 
 
@@ -140,7 +140,10 @@ async def test_who_begins_to_read_gets_every_answer_in_order() -> None:
 
 async def test_the_bound_is_a_setting() -> None:
     """One of a byte as well: then each answer is taken before the next request is looked at."""
-    async with started(connection_max_unsent_bytes=1) as broker, connected(broker.endpoint) as wire:
+    async with (
+        started(connection_max_pending_response_bytes=1) as broker,
+        connected(broker.endpoint) as wire,
+    ):
         asked = request(ApiKey.API_VERSIONS)
         await wire.send_bytes(
             b"".join(wire.frame(ApiKey.API_VERSIONS, 0, asked) for _ in range(500))
@@ -293,12 +296,12 @@ async def test_a_topic_grows_once_however_many_ask_for_it_at_the_same_time(
 
 @pytest.mark.slow
 async def test_a_request_of_too_many_rows_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    async with started(request_max_rows=5000) as broker, connected(broker.endpoint) as wire:
+    async with started(request_max_elements=5000) as broker, connected(broker.endpoint) as wire:
         await wire.ask(ApiKey.METADATA, 9, MetadataRequest(topics=names(5000)))
         await wire.send(ApiKey.METADATA, 9, MetadataRequest(topics=names(5001)))
         await wire.wait_closed()
     assert "5001 elements" in caplog.text
-    assert "(request.max.rows)" in caplog.text
+    assert "(request.max.elements)" in caplog.text
 
 
 @cache

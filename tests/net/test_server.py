@@ -270,7 +270,7 @@ async def test_connections_that_are_held_back_count() -> None:
 
 async def test_a_first_request_is_due_in_time() -> None:
     async with (
-        started(first_request_timeout_ms=1000) as broker,
+        started(connection_setup_timeout_ms=1000) as broker,
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as slow,
     ):

@@ -26,7 +26,7 @@ async def test_it_takes_acks_all_and_nothing_else(monkeypatch: pytest.MonkeyPatc
 
 async def test_one_whose_owner_wants_it_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
-        started(unsure_leader_acks_enable=True) as broker,
+        started(expired_lease_acks_enable=True) as broker,
         connected(broker.endpoint) as wire,
     ):
         topic = await create_topic(wire, "a")

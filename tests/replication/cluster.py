@@ -107,7 +107,7 @@ class Cluster(Server):
         properties = (folder / META_PROPERTIES).read_text()
         (directory_id,) = re.findall(r"^directory\.id=(.+)$", properties, re.MULTILINE)
         self._lost.append(directory_id)
-        self._settings = (*SETTINGS, f"log.dirs.lost={','.join(self._lost)}")
+        self._settings = (*SETTINGS, f"log.dirs.discarded.ids={','.join(self._lost)}")
         shutil.rmtree(folder)
         folder.mkdir()  # the new disk
 

@@ -85,7 +85,7 @@ async def registry(
     data_dir: Path | None = None, *, nodes: int | None = None
 ) -> AsyncIterator[tuple[Broker, list[RegistryClient]]]:
     """A broker that serves schemas, and a client of each of its nodes."""
-    properties = {"registry.port": "0", "first.request.timeout.ms": "3600000"}
+    properties = {"registry.port": "0", "connection.setup.timeout.ms": "3600000"}
     config = BrokerConfig.load(options=properties)
     service = RegistryService(config)
     async with broker_with(service, config, data_dir, nodes) as broker:

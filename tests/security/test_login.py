@@ -56,7 +56,7 @@ async def guarded(*settings: str, protocol: str = "SASL_PLAINTEXT") -> AsyncIter
         f"{prefix}.scram-sha-256.sasl.jaas.config={SCRAM_USERS}",
         f"{prefix}.scram-sha-512.sasl.jaas.config={SCRAM_USERS}",
         "connection.failed.authentication.delay.ms=50",
-        "first.request.timeout.ms=3600000",
+        "connection.setup.timeout.ms=3600000",
     ]
     config = BrokerConfig.load(options=[*own, *settings])
     assert not [each for each in config.notices if "sasl" in each.text]
@@ -290,7 +290,7 @@ async def test_large_frames_only_after_the_login() -> None:
 
 async def test_who_never_logs_in_is_closed() -> None:
     async with (
-        guarded("first.request.timeout.ms=300") as broker,
+        guarded("connection.setup.timeout.ms=300") as broker,
         connected(broker.endpoint) as wire,
     ):
         assert await wire.works()

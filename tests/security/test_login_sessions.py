@@ -186,7 +186,7 @@ async def test_not_twice_in_a_second() -> None:
 
 async def test_the_time_for_a_first_login_is_not_that_for_another_one() -> None:
     """A connection is not too old because somebody logs in on it again."""
-    own = "first.request.timeout.ms=300"
+    own = "connection.setup.timeout.ms=300"
     async with guarded(LONG, own) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         await trio.sleep(0.5)

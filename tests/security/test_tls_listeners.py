@@ -50,7 +50,7 @@ async def secured(
 ) -> AsyncIterator[Broker]:
     """A broker whose one listener speaks TLS, with these settings."""
     own = ("listeners=SSL://127.0.0.1:0", f"ssl.keystore.location={authority.pem('server')}")
-    config = BrokerConfig.load(options=["first.request.timeout.ms=3600000", *own, *settings])
+    config = BrokerConfig.load(options=["connection.setup.timeout.ms=3600000", *own, *settings])
     async with open_broker(
         config,
         data_dir=None if data_dir is None else str(data_dir),
@@ -169,7 +169,7 @@ async def test_our_own_client(authority: Authority) -> None:
 
 
 async def test_our_own_client_where_there_is_no_tls(authority: Authority) -> None:
-    async with started(first_request_timeout_ms=200) as broker:
+    async with started(connection_setup_timeout_ms=200) as broker:
         with pytest.raises(OSError, match=r"is it a listener with security\.protocol=SSL"):
             await check_round_trip(*broker.endpoint, security=Security(authority.context()))
 
@@ -213,7 +213,7 @@ async def test_slow_handshakes_hold_nobody_up(authority: Authority) -> None:
 
 
 async def test_a_handshake_has_a_deadline(authority: Authority) -> None:
-    async with secured(authority, None, "first.request.timeout.ms=100") as broker:
+    async with secured(authority, None, "connection.setup.timeout.ms=100") as broker:
         stream = await trio.open_tcp_stream(*broker.endpoint)
         async with stream:
             with trio.fail_after(5):

@@ -113,7 +113,7 @@ async def served(
     data_dir: Path | list[Path] | None = None, *, nodes: int | None = None, **properties: object
 ) -> AsyncIterator[tuple[Broker, HttpService]]:
     """A broker with HTTP on a free port; settings as keywords with `_` for the dots of their names."""
-    properties = {"http_port": 0, "first_request_timeout_ms": 3_600_000, **properties}
+    properties = {"http_port": 0, "connection_setup_timeout_ms": 3_600_000, **properties}
     options = {name.replace("_", "."): str(value) for name, value in properties.items()}
     config = BrokerConfig.load(options=options)
     http = HttpService(config)

@@ -29,7 +29,7 @@ def secured_config(mechanism: str, **more: str) -> BrokerConfig:
         "sasl.mechanism.inter.broker.protocol": mechanism,
         "sasl.enabled.mechanisms": mechanism,
         f"{prefix}.sasl.jaas.config": module + USERS,
-        "first.request.timeout.ms": "3600000",
+        "connection.setup.timeout.ms": "3600000",
         "authorizer.class.name": AUTHORIZER,
         "super.users": "User:admin",
         **{name.replace("_", "."): value for name, value in more.items()},

@@ -48,7 +48,7 @@ class Shop(NamedTuple):
 @asynccontextmanager
 async def shop(*, nodes: int | None = None) -> AsyncIterator[Shop]:
     """A broker with a console at its first node, and a registry at its last one."""
-    options = {"http.port": "0", "registry.port": "0", "first.request.timeout.ms": "3600000"}
+    options = {"http.port": "0", "registry.port": "0", "connection.setup.timeout.ms": "3600000"}
     config = BrokerConfig.load(options=options)
     service = http_service(config, [LOOPBACK])
     assert service is not None

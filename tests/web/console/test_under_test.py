@@ -48,7 +48,7 @@ class Page:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[tuple[LocalBroker, HttpService]]:
-    options = {"http.port": "0", "first.request.timeout.ms": "3600000"}
+    options = {"http.port": "0", "connection.setup.timeout.ms": "3600000"}
     config = BrokerConfig.load(options=options)
     http = HttpService(config)
     with LocalBroker(config=config, service=http) as broker:

@@ -131,7 +131,7 @@ class NodeMetrics:
 
     def _work(self) -> Iterator[Metric]:
         beat, passes = self._beat, self._local.node.partitions.flusher.passes
-        yield _histogram("kbroker_loop_lag_seconds", "How late the loop wakes up.", beat.lateness)
+        yield _histogram("kbroker_event_loop_lag_seconds", "Delay of event-loop wake-ups.", beat.lateness)
         yield _histogram("kbroker_fsync_seconds", "How long syncs of logs took.", passes)
         idle = "The part of the time in which the event loop is idle."
         for name in (
@@ -146,17 +146,17 @@ class NodeMetrics:
         free = GaugeMetricFamily(
             "kbroker_storage_free_bytes", "What is free on its disk.", labels=("data_dir",)
         )
-        refuses = GaugeMetricFamily(
-            "kbroker_storage_refuses", "1 if it takes no records.", labels=("data_dir",)
+        read_only = GaugeMetricFamily(
+            "kbroker_log_dir_read_only", "1 if the log directory is read-only.", labels=("data_dir",)
         )
         for manager in self._local.node.partitions.logs.managers:
             labels = (manager.data_dir,)
-            refuses.add_metric(labels, int(bool(manager.failed or manager.refusal)))
+            read_only.add_metric(labels, int(bool(manager.failed or manager.refusal)))
             try:
                 free.add_metric(labels, manager.usage()[1])
             except StorageError:
                 continue
-        yield from (free, refuses)
+        yield from (free, read_only)
         for what, count in _disk_bytes().items():
             name = f"{SERVER}kafkaserver_linux_disk_{what}"
             yield _gauge(name, "Of this process, at the disks.", {}, count)

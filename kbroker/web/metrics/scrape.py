@@ -97,7 +97,7 @@ class Metrics:
             self._pushed = PushedMetrics(node)
         pushed, pushes_left_out = await self._pushed.family()
         left_out = Family(
-            "kbroker_metrics_left_out", "gauge", "What is not told, because it is too much."
+            "kbroker_metrics_dropped_series", "gauge", "Series beyond the limits."
         )
         left_out.add('{what="groups"}', groups.left_out)
         left_out.add('{what="client_metrics"}', pushes_left_out)

@@ -68,7 +68,7 @@ async def test_rows_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) 
             assert await push(wire, await ask(wire), data) == 0
         look = await seen(http.endpoint_of(1))
     assert sum(name == CLIENT for name, _ in look.samples) == 2
-    assert look("kbroker_metrics_left_out", what="client_metrics") == 2
+    assert look("kbroker_metrics_dropped_series", what="client_metrics") == 2
 
 
 async def test_what_is_no_metric_is_told_of_nobody() -> None:

@@ -128,15 +128,15 @@ async def test_the_names_of_our_own(tmp_path: Path) -> None:
     error = {"api": "Heartbeat", "error": "NOT_COORDINATOR"}
     assert look("kbroker_request_errors_total", **error) == 2
     assert look("kbroker_fsync_seconds_count") >= 1
-    assert look("kbroker_loop_lag_seconds_count") >= 1
+    assert look("kbroker_event_loop_lag_seconds_count") >= 1
     assert look("kbroker_isr_changes_total", change="shrink") == 0
     assert look("kbroker_connections", listener="PLAINTEXT") == 1
     assert look("kbroker_client_info", software="unknown", version="") == 1
     folder = {"data_dir": str(tmp_path)}
     assert look("kbroker_storage_bytes", **folder) == len(batch([b"a"]))
     assert look("kbroker_storage_free_bytes", **folder) > 0
-    assert look("kbroker_storage_refuses", **folder) == 0
-    assert look("kbroker_metrics_left_out", what="groups") == 0
+    assert look("kbroker_log_dir_read_only", **folder) == 0
+    assert look("kbroker_metrics_dropped_series", what="groups") == 0
 
 
 async def test_both_formats_say_the_same() -> None:

@@ -131,7 +131,9 @@ class NodeMetrics:
 
     def _work(self) -> Iterator[Metric]:
         beat, passes = self._beat, self._local.node.partitions.flusher.passes
-        yield _histogram("kbroker_event_loop_lag_seconds", "Delay of event-loop wake-ups.", beat.lateness)
+        yield _histogram(
+            "kbroker_event_loop_lag_seconds", "Delay of event-loop wake-ups.", beat.lateness
+        )
         yield _histogram("kbroker_fsync_seconds", "How long syncs of logs took.", passes)
         idle = "The part of the time in which the event loop is idle."
         for name in (
@@ -147,7 +149,9 @@ class NodeMetrics:
             "kbroker_storage_free_bytes", "What is free on its disk.", labels=("data_dir",)
         )
         read_only = GaugeMetricFamily(
-            "kbroker_log_dir_read_only", "1 if the log directory is read-only.", labels=("data_dir",)
+            "kbroker_log_dir_read_only",
+            "1 if the log directory is read-only.",
+            labels=("data_dir",),
         )
         for manager in self._local.node.partitions.logs.managers:
             labels = (manager.data_dir,)

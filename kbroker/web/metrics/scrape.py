@@ -96,9 +96,7 @@ class Metrics:
         if self._pushed is None or not self._pushed.is_of(node):
             self._pushed = PushedMetrics(node)
         pushed, pushes_left_out = await self._pushed.family()
-        left_out = Family(
-            "kbroker_metrics_dropped_series", "gauge", "Series beyond the limits."
-        )
+        left_out = Family("kbroker_metrics_dropped_series", "gauge", "Series beyond the limits.")
         left_out.add('{what="groups"}', groups.left_out)
         left_out.add('{what="client_metrics"}', pushes_left_out)
         return [*partitions.families(), *groups.families(), pushed, left_out]

@@ -1,7 +1,7 @@
 """Builds what is installed; what there is to say of it stands in pyproject.toml.
 
 With KBROKER_COMPILE=1 the modules that see each request and each batch are compiled by mypyc: from the same
-source, which is in the wheel as well, for one version of Python and one kind of machine (docs/performance.md). It takes a
+source, which is in the wheel as well, for one version of Python and one kind of machine (docs/explanation/performance.md). It takes a
 C compiler and two minutes.
 """
 

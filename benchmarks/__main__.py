@@ -37,7 +37,7 @@ from .turns import Contest, Machine, Record
 
 BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka, "kfake": Kfake}
 RESULTS = Path(__file__).parent / "results"
-DOCUMENT = ROOT / "docs/benchmarks.md"
+DOCUMENT = ROOT / "docs/project/benchmarks.md"
 MAIN = "benchmarks"
 _MARK = re.compile("<!-- what follows is written by (.*) -->\n")
 WARM_SECONDS, WARM_SECONDS_AGAINST = 60, 2
@@ -227,7 +227,7 @@ def arguments(
         help="default: os,fsync",
     )
     parser.add_argument("--folder", type=Path, default=ROOT / ".work/benchmarks", help="for data")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write docs/project/benchmarks.md")
     return parser
 
 

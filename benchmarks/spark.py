@@ -29,7 +29,7 @@ from kbroker.spark.source.stored import DataFolders, FilesError
 from .brokers import ROOT, BenchmarkFailed, Kbroker, output
 from .spark_way import PARTITIONS, SIZES, WAYS, Stage, topic_of
 
-DOCUMENT = ROOT / "docs/spark.md"
+DOCUMENT = ROOT / "docs/how-to/spark.md"
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 STORED_SECONDS = 60
 ROUND_SECONDS = 1800

@@ -127,8 +127,8 @@ def test_what_the_test_kit_knows_of_this_release(outcome: Outcome) -> None:
 
 
 def test_the_docs_show_the_table() -> None:
-    """`docs/differences.md` holds it between its marks."""
-    text = (ROOT / "docs" / "differences.md").read_text()
+    """`docs/reference/kafka-differences.md` holds it between its marks."""
+    text = (ROOT / "docs/reference/kafka-differences.md").read_text()
     _, _, rest = text.partition("<!-- answers -->\n")
     table, _, _ = rest.partition("<!-- /answers -->")
     assert table == to_markdown(), "copy the table that to_markdown() of harness.differences gives"

@@ -69,7 +69,7 @@ def test_groups_go_the_same_ways(twins: Twins, request: pytest.FixtureRequest) -
 
 
 def test_the_docs_show_the_table() -> None:
-    text = (ROOT / "docs" / "differences.md").read_text()
+    text = (ROOT / "docs/reference/kafka-differences.md").read_text()
     _, _, rest = text.partition("<!-- groups -->\n")
     table, _, _ = rest.partition("<!-- /groups -->")
     assert table == to_markdown(GROUP_DIFFERENCES)

@@ -1,4 +1,4 @@
-"""docs/moving.md is true: its commands move topics and groups between Apache Kafka and kbroker."""
+"""docs/how-to/migrate.md is true: its commands move topics and groups between Apache Kafka and kbroker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.brokers import ApacheBroker, Broker, KbrokerBroker
 from harness.places import ROOT
 
 CLIENT = "command line"
-PAGE = ROOT / "docs" / "moving.md"
+PAGE = ROOT / "docs/how-to/migrate.md"
 KBROKER = f'kbroker() {{ {sys.executable} -m kbroker "$@"; }}\nset -eo pipefail\n'
 RECORDS = "".join(
     json.dumps({"key": f"k{i}", "value": f"v{i}", "timestamp": 1_700_000_000_000 + i}) + "\n"

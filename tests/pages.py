@@ -58,7 +58,14 @@ def commands_of(page: str) -> list[Command]:
 
 
 def check_page(name: str, folder: Path, seconds: float = SECONDS) -> int:
-    """Run the commands of a page of docs/ in an empty folder below one; returns how many commands it has."""
+    """Run the commands of a page in an empty directory below `folder`.
+
+    Args:
+        name: Path of the page below docs/, without ".md".
+
+    Returns:
+        The number of commands on the page.
+    """
     page = (DOCS / f"{name}.md").read_text()
     count = len(commands_of(page))
     assert count

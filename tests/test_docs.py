@@ -13,7 +13,8 @@ from kbroker.testing import LocalBroker
 from .pages import check_page, commands_of, run_page
 
 ROOT = Path(__file__).parent.parent
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+KINDS = ("tutorials", "how-to", "reference", "explanation", "project")
+DOCS = [page for kind in KINDS for page in sorted((ROOT / "docs" / kind).glob("*.md"))]
 PAGES = [
     ROOT / "README.md",
     *DOCS,
@@ -21,18 +22,18 @@ PAGES = [
     ROOT / "compat-tests/README.md",
 ]
 
+# Pages whose commands run here. tests/cli runs reference/cli.md, compat-tests how-to/migrate.md,
+# and long_pages.py the pages with many commands.
 RUN = [
-    "quickstart",
-    "audit",
-    "replay",
-    "cluster",
-    "concepts",
-    "operating",
-    "performance",
-    "replication",
+    "tutorials/quickstart",
+    "how-to/audit",
+    "how-to/replay",
+    "how-to/cluster",
+    "explanation/kafka-concepts",
+    "how-to/operate",
+    "explanation/performance",
+    "explanation/replication",
 ]
-"""Pages whose commands are run here; tests/cli runs cli.md, compat-tests moving.md, long_pages those of
-which there are too many."""
 
 
 @pytest.mark.slow
@@ -56,7 +57,7 @@ def test_readme_program_prints_the_same_on_every_run(tmp_path: Path) -> None:
 
 
 def test_page_of_apis_lists_exactly_the_served_apis() -> None:
-    text = (ROOT / "docs/apis.md").read_text()
+    text = (ROOT / "docs/reference/apis.md").read_text()
     table = text.split("<!-- apis:")[1].split("<!-- /apis -->")[0]
     rows = re.findall(r"\| (\d+) \| (\w+) \| ([\d-]+) \|", table)
     served = []
@@ -95,8 +96,14 @@ def headings(page: Path) -> set[str]:
 
 def test_the_site_has_every_page_once() -> None:
     nav = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
-    listed = re.findall(r"^ +- ([\w-]+\.md)$", nav, re.MULTILINE)
-    assert sorted(listed) == sorted(["index.md", *(page.name for page in DOCS)])
+    listed = re.findall(r"^ +- ([\w/-]+\.md)$", nav, re.MULTILINE)
+    paths = [page.relative_to(ROOT / "docs").as_posix() for page in DOCS]
+    assert sorted(listed) == sorted(["index.md", "project/changelog.md", *paths])
+
+
+def test_every_page_outside_the_navigation_is_for_developers() -> None:
+    pages = {path for path in (ROOT / "docs").rglob("*.md") if path not in DOCS}
+    assert {path.parent for path in pages} == {ROOT / "docs" / "dev"}
 
 
 @pytest.mark.slow
@@ -110,7 +117,9 @@ def test_the_commands_of_a_page_do_what_it_says(name: str, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_what_the_page_shows_for_ci(tmp_path: Path) -> None:
     """The snippets say the command that the page runs."""
-    section = (ROOT / "docs/testing.md").read_text().split("## In CI\n")[1].split("\n## ")[0]
+    section = (
+        (ROOT / "docs/how-to/test-your-app.md").read_text().split("## In CI\n")[1].split("\n## ")[0]
+    )
     _, command = commands_of(section)
     github, gitlab, make = re.findall(r"(?ms)^```(?:yaml|make)\n(.*?)^```$", section)
     assert command.text == "kbroker run --topic orders:3 -- pytest -q"

@@ -376,7 +376,7 @@ SPANNING = {
     "broker/test_stretched.py": "net, handlers, node",
     "broker/test_unreadable_disks.py": "handlers, partitions, storage",
     "broker/test_unreadable_readers.py": "handlers, coordinator_runtime, partitions, storage, web",
-    "cli/test_docs.py": "cli, docs/cli.md",
+    "cli/test_docs.py": "cli, docs/reference/cli.md",
     "cli/test_encodings.py": "cli, text",
     "cli/test_secret_arguments.py": "cli, kafka_tools",
     "cli/test_secured.py": "cli, client, security",
@@ -601,7 +601,7 @@ def test_the_wheel_works_beside_a_project_with_the_same_folder_names(
 
 
 def test_the_paths_in_the_architecture_name_files_that_exist() -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
     section = page.partition("## Four paths through the code\n")[2].partition("\n## ")[0]
     names = re.findall(r"`([a-z_/]+\.py)`", section)
     assert len(names) > 40

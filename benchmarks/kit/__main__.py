@@ -20,7 +20,7 @@ from benchmarks.brokers import ROOT, BenchmarkFailed, build_kfake, kafka_jars, o
 from .plugin import RESULT_VARIABLE
 
 SUITE = "benchmarks/kit/suite.py"
-DOCUMENT = ROOT / "docs/comparison.md"
+DOCUMENT = ROOT / "docs/explanation/comparison.md"
 BEGIN, END = "<!-- benchmarks.kit -->\n", "<!-- /benchmarks.kit -->\n"
 RUN_SECONDS_MAX = 600
 

@@ -120,7 +120,7 @@ def _options() -> argparse.Namespace:
         help="of etcd, 0 for a supervisor in its place; default: 1,3,0",
     )
     parser.add_argument("--folder", type=Path, default=ROOT / ".work/benchmarks", help="for data")
-    parser.add_argument("--write", action="store_true", help="write docs/scale.md")
+    parser.add_argument("--write", action="store_true", help="write docs/how-to/size-a-cluster.md")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     return options

@@ -367,7 +367,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="rounds (default 3)")
     parser.add_argument("--nodes", type=int, default=NODES, help=f"default: {NODES}")
     parser.add_argument("--partitions", type=int, default=PARTITIONS, help=f"default: {PARTITIONS}")
-    parser.add_argument("--write", action="store_true", help="write docs/scale.md")
+    parser.add_argument("--write", action="store_true", help="write docs/how-to/size-a-cluster.md")
     options = parser.parse_args()
     logging.disable()  # of nodes that are gone
     rounds = [

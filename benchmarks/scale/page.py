@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks.brokers import ROOT, commit
 
-DOCUMENT = ROOT / "docs/scale.md"
+DOCUMENT = ROOT / "docs/how-to/size-a-cluster.md"
 
 
 class Row(NamedTuple):

@@ -464,7 +464,7 @@ GROUP_DIFFERENCES = (
 
 
 def to_markdown(rules: Iterable[Rule] = (*DIFFERENCES, *ACCESS_DIFFERENCES)) -> str:
-    """A table of docs/differences.md."""
+    """A table of docs/reference/kafka-differences.md."""
     # Rows of one API, field and reason may be several rules.
     rows = ["| API | field | what is still equal | why |", "|---|---|---|---|"]
     seen = set()

@@ -1,11 +1,12 @@
-"""What the site of the documentation has that the folder of pages has not.
+"""Hooks of the documentation site: generated pages, and links that lead out of docs/.
 
-Its first page is the README. What pages say of files that are not pages, as examples and tests, is no
-link there: the site has none of them.
+The first page is the README, and the change log becomes a page. The site has no copy of examples and
+tests, so links to such files become text.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FIRST_PAGE = "index.md"
+CHANGELOG = "project/changelog.md"
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Make the first page of the README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    files.append(File.generated(config, FIRST_PAGE, content=text))
+    """Add the README as the first page, and the change log."""
+    for page, name, up in ((FIRST_PAGE, "README.md", ""), (CHANGELOG, "CHANGELOG.md", "../")):
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", f"]({up}")
+        files.append(File.generated(config, page, content=text))
     return files
 
 
@@ -39,6 +42,7 @@ def _inside(link: re.Match[str], page: str) -> str:
     if "://" in target or not target or (file.is_relative_to(DOCS) and file.is_file()):
         return link[0]
     path = target if page == FIRST_PAGE else str(file.relative_to(ROOT))
-    if path == "README.md":
-        return f"[{link['text']}]({FIRST_PAGE})"
+    if path in {"README.md", "CHANGELOG.md"}:
+        page_of = FIRST_PAGE if path == "README.md" else CHANGELOG
+        return f"[{link['text']}]({posixpath.relpath(page_of, posixpath.dirname(page) or '.')})"
     return link["text"] if link["text"].strip("`") == path else f"{link['text']} (`{path}`)"

@@ -123,7 +123,7 @@ def ask(control: Control, /, **order: object) -> dict[str, Any]:
 def control(control: Control, order: str, words: tuple[str, ...]) -> None:
     """Give an order, and print the answer as JSON: kbroker control crash_at point=produce.appended
 
-    docs/control-protocol.md lists the orders. A VALUE is JSON, or else text.
+    docs/reference/control-protocol.md lists the orders. A VALUE is JSON, or else text.
     """
     answer = ask(control, **{**dict(map(_word, words)), "do": order})
     del answer["ok"]

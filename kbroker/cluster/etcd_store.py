@@ -59,7 +59,7 @@ REACH_ACTION = "see whether most members of etcd run, and whether this machine r
 RESTORE_ACTION = (
     "restore the newest snapshot of etcd, or point this node to the right etcd; if there is no newer "
     "state, stop all nodes, copy their data directories, and follow 'etcd holds an older state' in "
-    "docs/cluster.md"
+    "docs/how-to/cluster.md"
 )
 ALARMS = {
     "NOSPACE": StoreTrouble(

@@ -1,6 +1,6 @@
 """Every setting of kbroker in one table, and the settings of a node or topic read through it.
 
-The table feeds validation, the command line, DescribeConfigs and ``docs/configuration.md``
+The table feeds validation, the command line, DescribeConfigs and ``docs/reference/configuration.md``
 (``python -m kbroker.config`` writes it).
 """
 

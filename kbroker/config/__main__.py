@@ -1,4 +1,4 @@
-"""Print ``docs/configuration.md``."""
+"""Print ``docs/reference/configuration.md``."""
 
 from .document import document
 

@@ -1,4 +1,4 @@
-"""The settings as a page of documentation: ``docs/configuration.md`` is made from the table."""
+"""The settings as a page of documentation: ``docs/reference/configuration.md`` is made from the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .topic_table import TopicSettings
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Made from the property table: python -m kbroker.config > docs/configuration.md -->
+<!-- Made from the property table: python -m kbroker.config > docs/reference/configuration.md -->
 
 Settings carry Kafka's names. They are read from these places, the strongest first:
 

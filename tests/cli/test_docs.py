@@ -1,4 +1,4 @@
-"""Every command of docs/cli.md works."""
+"""Every command of docs/reference/cli.md works."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trio
 from kbroker.broker import Broker
 from kbroker.cli import COMMANDS
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 KBROKER = f'kbroker() {{ {sys.executable} -m kbroker "$@"; }}\n'
 
 

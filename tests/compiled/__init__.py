@@ -1,1 +1,1 @@
-"""kbroker with compiled modules (docs/performance.md): the same tests, and what only it has."""
+"""kbroker with compiled modules (docs/explanation/performance.md): the same tests, and what only it has."""

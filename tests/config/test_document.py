@@ -13,8 +13,10 @@ from .entries import ROOT
 
 
 def test_the_committed_page_is_the_generated_one() -> None:
-    committed = (ROOT / "docs/configuration.md").read_text()
-    assert committed == document(), "run: python -m kbroker.config > docs/configuration.md"
+    committed = (ROOT / "docs/reference/configuration.md").read_text()
+    assert committed == document(), (
+        "run: python -m kbroker.config > docs/reference/configuration.md"
+    )
 
 
 def test_the_page_has_every_setting_and_every_difference() -> None:

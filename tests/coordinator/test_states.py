@@ -20,7 +20,7 @@ from kbroker.coordinator.transactions.transaction import (
     check_follows,
 )
 
-PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/explanation/architecture.md").read_text()
 NEVER_STORED = TransactionState.PREPARE_EPOCH_FENCE
 
 

@@ -131,7 +131,7 @@ class EtcdCluster(Cluster):
             self._nodes[node].start()
 
     def lose_folder(self, node: int) -> None:
-        """A disk is replaced when its node is missed; before, docs/replication.md has what may happen."""
+        """A disk is replaced when its node is missed; before, docs/explanation/replication.md has what may happen."""
         super().lose_folder(node)
         time.sleep(SESSION_SECONDS)
         lost = self._settings[-1]

@@ -84,7 +84,7 @@ def test_a_process_that_dies_is_missed_at_once_and_comes_back(tmp_path: Path) ->
 
 
 def test_two_members_of_etcd_that_are_lost_for_good_are_done_without(tmp_path: Path) -> None:
-    """As docs/cluster.md says: nodes need no restart, and nothing that was acknowledged is lost."""
+    """As docs/how-to/cluster.md says: nodes need no restart, and nothing that was acknowledged is lost."""
     with machines(tmp_path) as (every, etcd):
         kbroker(every[1].address, "topic", "create", "orders", "--partitions", "3")
         produce(every[1].address, 0, 100)

@@ -10,4 +10,4 @@ SECONDS = 600
 
 
 def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
-    check_page("spark", tmp_path, SECONDS)
+    check_page("how-to/spark", tmp_path, SECONDS)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.pages import check_page
 
-PAGES = ["lake", "pipelines", "spark-files"]
-"""Add yours: a file of docs/ without its ending. long_pages has those that take longer."""
+# Paths below docs/ without ".md". long_pages.py runs the pages that take longer.
+PAGES = ["how-to/lake", "how-to/pipelines", "how-to/spark-files"]
 
 SECONDS = 180
 """A page that starts Spark more than once or twice is too long for the budget."""

@@ -458,7 +458,7 @@ def known_orders(order: Orders) -> set[str]:
 
 
 def test_the_page_has_every_order_and_every_word(order: Orders) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "control-protocol.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/control-protocol.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == known_orders(order)
     effects = page.partition("<!-- effects -->")[2].partition("<!-- /effects -->")[0]

@@ -492,7 +492,12 @@ def test_the_plugin_is_found_by_its_entry_point() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-KIT_PAGES = ["testing", "faults-in-tests", "test-kit", "control-protocol"]
+KIT_PAGES = [
+    "how-to/test-your-app",
+    "how-to/faults-in-tests",
+    "reference/test-kit",
+    "reference/control-protocol",
+]
 EXAMPLES = [
     block
     for page in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in KIT_PAGES))

@@ -65,7 +65,7 @@ def rules() -> Any:
 
 
 async def test_the_page_names_what_is_served_and_nothing_else(tmp_path: Path) -> None:
-    page = set(NAME.findall((ROOT / "docs/metrics.md").read_text())) - IN_PROSE
+    page = set(NAME.findall((ROOT / "docs/reference/metrics.md").read_text())) - IN_PROSE
     assert page - RARE == {without_end(each) for each in await served_names(tmp_path)}
 
 
@@ -79,7 +79,7 @@ async def test_rules_and_dashboard_ask_for_what_is_served(tmp_path: Path, rules:
 
 def test_each_alert_is_explained(rules: Any) -> None:
     alerts = {each["alert"]: each["labels"]["severity"] for each in rules["groups"][0]["rules"]}
-    page = (ROOT / "docs/alerts.md").read_text()
+    page = (ROOT / "docs/how-to/alerts.md").read_text()
     rows = dict(re.findall(r"^\| (Kbroker\w+) \| (\w+) \|", page, re.MULTILINE))
     assert rows == alerts
 

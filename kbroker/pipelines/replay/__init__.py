@@ -2,5 +2,5 @@
 
 `sources` says what a source is, one module each is a source. `replay` reads it, waits until records
 are due (`pace`), chooses partitions (`placing`) and writes. `journal` lets a later run go on. No group
-is ever asked or changed. docs/replay.md has the use of it.
+is ever asked or changed. docs/how-to/replay.md has the use of it.
 """

@@ -35,7 +35,7 @@ def plugin() -> list[str]:
 
 
 def test_their_own_tests_pass(tmp_path: Path) -> None:
-    """In one process, which saves starts of Java; docs/pipelines.md tests one by itself."""
+    """In one process, which saves starts of Java; docs/how-to/pipelines.md tests one by itself."""
     projects = [copy_project(kind, f"my_{kind}", tmp_path / kind) for kind in KINDS]
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     words = ["pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", *plugin()]

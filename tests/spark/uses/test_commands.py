@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COMMAND = re.compile(r"^kbroker run -- python -m (\w+)\b", re.MULTILINE)
 ROWS = {"changes": 40, "clicks": 2_000, "logs": 1_500, "metrics": 4_000}
-PAGE = EXAMPLES.parents[1] / "docs" / "uses.md"
+PAGE = EXAMPLES.parents[1] / "docs/tutorials/examples.md"
 
 
 def command_of(name: str) -> str:

@@ -44,7 +44,7 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
         return bootstrapServers;
     }
 
-    /** Gives an order of docs/control-protocol.md: its verb, then names and values in turn. */
+    /** Gives an order of docs/reference/control-protocol.md: its verb, then names and values in turn. */
     public JsonNode order(String verb, Object... words) {
         return control.order(verb, words);
     }

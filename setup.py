@@ -41,7 +41,7 @@ COMPILED = {
         "sync",
     ),
     "runtime": ("rates", "slices"),
-    "partitions": ("flusher", "leading", "partitions", "replica", "traffic"),
+    "partitions": ("flusher", "leader_state", "partitions", "replica", "traffic"),
     "node": ("activity", "fetch_sessions", "metering", "request_memory"),
     "handlers": ("context", "fetch_work", "produce_work"),
     "net": ("arrivals", "connection", "replies", "requests", "stored", "transport"),

@@ -91,7 +91,7 @@ async def fill(running: RunningBroker, size: int) -> None:
         if number % BATCHES_AT_ONCE == 0:
             await trio.lowlevel.checkpoint()
     await running.broker.node.partitions.flusher.sync_now()
-    await running.broker.node.maintenance.upkeep.checkpoint()
+    await running.broker.node.maintenance.log_manager_tasks.checkpoint()
 
 
 class Took(NamedTuple):

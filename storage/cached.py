@@ -170,9 +170,11 @@ def read_cached(file: OpenFile, position: int, size: int) -> bytearray | None:
     return buffer
 
 
-def absent_part(file: OpenFile, position: int, size: int) -> NotCached | None:
-    """What is to be loaded before so many bytes are read; None where they are in memory, as far as looks
-    now and then tell: the system reads more than a page at once."""
+def uncached_range(file: OpenFile, position: int, size: int) -> NotCached | None:
+    """Return the range to load before a read of `size` bytes, or None if the page cache has it.
+
+    The function samples one byte per `LOOK_BYTES`, because the system reads more than a page at once.
+    """
     fd, byte = file.fd, [bytearray(1)]
     if not _NO_WAIT or fd is None or size <= 0:
         return None

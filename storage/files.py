@@ -26,7 +26,7 @@ from typing import Protocol
 
 import filelock
 
-from .cached import NOT_KNOWN_THERE, NotCached, absent_part, must_not_wait, read_cached
+from .cached import NOT_KNOWN_THERE, NotCached, must_not_wait, read_cached, uncached_range
 from .errors import (
     READ_FAILURES,
     StorageError,
@@ -87,9 +87,9 @@ class FileRange:
         """All bytes of the range in as many pieces as they are stored in."""
         return self.source.parts(self.position, self.length)
 
-    def absent_part(self, size: int) -> NotCached | None:
-        """What is to be loaded before the first `size` bytes are read; None where they are in memory."""
-        return absent_part(self.source, self.position, size)
+    def uncached_range(self, size: int) -> NotCached | None:
+        """Return the range to load before the first `size` bytes are read, or None if all are cached."""
+        return uncached_range(self.source, self.position, size)
 
 
 class File(Protocol):

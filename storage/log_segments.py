@@ -226,7 +226,7 @@ class LogSegments:
         while len(self._bases) > 1 and self._bases[1] <= offset:
             base = self._bases.pop(0)
             segment = self._segments.pop(0)
-            self._pending.doom(segment)
+            self._pending.schedule_removal(segment)
             if segment in self._indexed:
                 self._indexed.remove(segment)
             self._pending.settle(self.snapshots.drop(base))

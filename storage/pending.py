@@ -21,7 +21,7 @@ class Pending:
     beside the records, and no checkpoint has written anything there since the log was opened.
     """
 
-    __slots__ = ("_dirty", "_doomed", "_durable", "_taken", "_unsettled", "is_bare")
+    __slots__ = ("_dirty", "_durable", "_taken", "_to_remove", "_unsettled", "is_bare")
 
     def __init__(self, *, durable: bool) -> None:
         self._durable = durable
@@ -29,7 +29,7 @@ class Pending:
         # would be a tenth of what a partition takes.
         self._dirty: list[SyncItem] = []
         self._unsettled: list[SyncItem] = []
-        self._doomed: list[Segment | LogStartMark] = []
+        self._to_remove: list[Segment | LogStartMark] = []
         self._taken: tuple[list[SyncItem], list[Segment | LogStartMark]] = ([], [])
         self.is_bare = True
 
@@ -62,14 +62,14 @@ class Pending:
             sync_in_order(self._unsettled[:1])
             del self._unsettled[0]
 
-    def doom(self, doomed: Segment | LogStartMark) -> None:
-        """Let the next checkpoint remove files, after it has named the log start."""
-        self._doomed.append(doomed)
+    def schedule_removal(self, item: Segment | LogStartMark) -> None:
+        """Let the next checkpoint remove the files of `item`, after it has stored the log start."""
+        self._to_remove.append(item)
 
     @property
     def wants_checkpoint(self) -> bool:
         """Return True if the log has work that waits for a checkpoint, or for a running one to end."""
-        return bool(self._unsettled or self._doomed or any(self._taken))
+        return bool(self._unsettled or self._to_remove or any(self._taken))
 
     def take(self) -> tuple[list[SyncItem], list[Segment | LogStartMark]]:
         """Return what a checkpoint does before and after it names offsets of the log.
@@ -78,14 +78,14 @@ class Pending:
         """
         self.put_back()
         items, self._unsettled = self._unsettled, []
-        doomed, self._doomed = self._doomed, []
-        self._taken = items, doomed
-        return items, doomed
+        to_remove, self._to_remove = self._to_remove, []
+        self._taken = items, to_remove
+        return items, to_remove
 
     def put_back(self) -> None:
         """Take back what the last checkpoint did not do, because it failed."""
-        items, doomed = self._taken
+        items, to_remove = self._taken
         self._unsettled[:0] = items
-        self._doomed[:0] = doomed
+        self._to_remove[:0] = to_remove
         items.clear()
-        doomed.clear()
+        to_remove.clear()

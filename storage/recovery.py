@@ -160,7 +160,7 @@ def _take_over(
     """Find out what the segments hold, and give it to the log; returns its end offset."""
     _check_first(files, log, segments, known, marks)
     for mark in marks:
-        log.pending.doom(mark)
+        log.pending.schedule_removal(mark)
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)
     recovered_bytes = 0
     if clean:

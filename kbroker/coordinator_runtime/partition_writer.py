@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from kbroker.cluster import Partition, Topic
-from kbroker.partitions.waiters import CommitWaits
+from kbroker.partitions.waiters import CommitWaiters
 from kbroker.protocol.records import BatchHeader
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.producer_state import ProducerStates
@@ -96,7 +96,7 @@ class LeaderReplica(Protocol):
         ...
 
     @property
-    def commits(self) -> CommitWaits:
+    def commits(self) -> CommitWaiters:
         """Waiters for the high watermark. They fail if this node loses the leadership."""
         ...
 

@@ -289,7 +289,7 @@ class SharePartitions:
             return known
         led = LedShare(share, replica, partial(self.settings, group_id))
         self._led[share] = led
-        replica.tell(led)
+        replica.add_listener(led)
         self._of_partition.setdefault((topic.id, index), {})[led] = None
         self._to_load.append(led)
         self._more_work.set()
@@ -304,7 +304,7 @@ class SharePartitions:
         if led.closed:
             return
         led.closed = True
-        led.replica.tell_no_more(led)
+        led.replica.remove_listener(led)
         del self._led[led.share]
         key = led.share.topic_id, led.share.partition
         others = self._of_partition[key]

@@ -43,7 +43,7 @@ def tell_leaders(
     leaders: dict[int, None] = {}
     for key, index, row in rows:
         partition = _partition(ctx, key, index) if row.error_code in TELLING else None
-        if partition is not None and not ctx.node.partitions.is_to_hear(partition):
+        if partition is not None and not ctx.node.partitions.awaits_new_leader(partition):
             row.current_leader = kind.Leader(
                 leader_id=partition.leader, leader_epoch=partition.leader_epoch
             )
@@ -59,21 +59,23 @@ def tell_leaders(
             )
 
 
-def to_hear(ctx: Context, rows: Iterable[tuple[str | UUID, int, Row]]) -> Place | None:
-    """The first of what was refused of which this node will hear very soon who leads it.
+def first_awaiting_leader(
+    ctx: Context, rows: Iterable[tuple[str | UUID, int, Row]]
+) -> Place | None:
+    """Return the first rejected partition whose new leader this node does not know yet, or None.
 
     `rows`: as for `tell_leaders`.
     """
     for key, index, row in rows:
-        if row.error_code in TELLING and is_to_hear(ctx, (key, index)):
+        if row.error_code in TELLING and awaits_new_leader(ctx, (key, index)):
             return key, index
     return None
 
 
-def is_to_hear(ctx: Context, place: Place) -> bool:
-    """Whether this node has led a partition, and has not heard yet who does so instead."""
+def awaits_new_leader(ctx: Context, place: Place) -> bool:
+    """Return True if this node lost the leadership of a partition and does not know the new leader."""
     partition = _partition(ctx, *place)
-    return partition is not None and ctx.node.partitions.is_to_hear(partition)
+    return partition is not None and ctx.node.partitions.awaits_new_leader(partition)
 
 
 def _partition(ctx: Context, key: str | UUID, index: int) -> Partition | None:

@@ -155,7 +155,7 @@ def _readable(found: Slice, limit: int, small: int) -> Slice:
         data = records.read()
         if len(data) == len(records):
             return Slice(data, found.first_offset, found.next_offset, found.size)
-    absent = records.absent_part(len(records))
+    absent = records.uncached_range(len(records))
     if absent is not None:
         raise absent
     return found

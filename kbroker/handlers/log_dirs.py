@@ -134,7 +134,7 @@ async def alter_replica_log_dirs(
 def _begin(ctx: Context, name: str, index: int, path: str) -> ErrorCode:
     try:
         ctx.require_cluster(AclOperation.ALTER)
-        ctx.node.maintenance.moves.begin(name, index, path)
+        ctx.node.maintenance.log_dir_mover.begin(name, index, path)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE

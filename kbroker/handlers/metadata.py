@@ -329,7 +329,9 @@ class _Nodes:
 
     def _find_error(self, leader: int) -> ErrorCode:
         node = self._ctx.node
-        if not node.cluster.is_ready(leader) or node.replication.following.finds_nobody(leader):
+        if not node.cluster.is_ready(
+            leader
+        ) or node.replication.fetcher_manager.is_leader_unreachable(leader):
             return ErrorCode.LEADER_NOT_AVAILABLE
         if self._ctx.endpoint_of(leader) is None:
             return ErrorCode.LISTENER_NOT_FOUND

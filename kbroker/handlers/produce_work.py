@@ -35,7 +35,7 @@ from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
 from .context import Context, Refused
-from .current_leader import Place, is_to_hear, tell_leaders, to_hear
+from .current_leader import Place, awaits_new_leader, first_awaiting_leader, tell_leaders
 from .refused_batches import RefusedBatches
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
@@ -71,6 +71,7 @@ class ProduceWork:
     __slots__ = (
         "acks",
         "answers",
+        "awaiting_leader",
         "begun",
         "ctx",
         "effort",
@@ -81,7 +82,6 @@ class ProduceWork:
         "pending",
         "refusal",
         "timeout_ms",
-        "to_hear",
         "topics",
         "transaction",
         "transactional_id",
@@ -98,7 +98,7 @@ class ProduceWork:
         self.timeout_ms = request.timeout_ms
         self.acks = request.acks
         self.now_ms = ctx.node.clock.log_ms()
-        self.to_hear: Place | None = None
+        self.awaiting_leader: Place | None = None
         """A refused partition of which it will soon be known who leads it."""
         self.refusal: KafkaError | None = None
         """Why nothing at all is appended."""
@@ -279,13 +279,13 @@ class ProduceWork:
 
     def _resolve(self) -> None:
         """Give the answer to what was refused, as soon as it is known who leads that instead."""
-        self.to_hear = to_hear(self.ctx, self._rows())
+        self.awaiting_leader = first_awaiting_leader(self.ctx, self._rows())
         if not self._has_heard():
-            self.node.replication.leader_news.wait(self._has_heard, self._resolve_now)
+            self.node.replication.leader_change_waiters.wait(self._has_heard, self._resolve_now)
 
     def _has_heard(self) -> bool:
         """Of many partitions only the first is looked at: the others were given up with it."""
-        if self.to_hear is not None and is_to_hear(self.ctx, self.to_hear):
+        if self.awaiting_leader is not None and awaits_new_leader(self.ctx, self.awaiting_leader):
             return False
         self._resolve_now()
         return True

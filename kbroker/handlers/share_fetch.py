@@ -440,7 +440,7 @@ def _read_whole(log: Log, offset: int, max_bytes: int, limit: int, at_least_one:
     """As `Log.read`; the batches must be in memory as well, which are looked through in one piece."""
     found = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
     if must_not_wait() and isinstance(found.records, FileRange):
-        absent = found.records.absent_part(found.size)
+        absent = found.records.uncached_range(found.size)
         if absent is not None:
             raise absent
     return found

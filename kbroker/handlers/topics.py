@@ -290,7 +290,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
             for topic in await last_rows(ctx.turn, request.topics)
         ]
     )
-    await ctx.node.maintenance.upkeep.checkpoint()
+    await ctx.node.maintenance.log_manager_tasks.checkpoint()
     async for deletion in ctx.turn.each(waiting):
         await _finish(ctx, deletion, deadline)
     return response

@@ -56,7 +56,7 @@ class StoredBytes:
         if known:
             return known
         size = min(len(part), SENDFILE_BYTES)
-        absent = part.absent_part(size)
+        absent = part.uncached_range(size)
         if absent is not None:
             return absent
         self._path, self._begin, self._end = (

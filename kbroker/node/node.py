@@ -145,19 +145,23 @@ class Node:
 
     def _connect(self) -> None:
         """Who hears of what, in the order in which they do."""
-        partitions, in_sync = self.partitions, self.replication.in_sync
-        partitions.when_unusable = partial(in_sync.give_away, eligible=False)
-        partitions.when_refused = self.maintenance.folder_watch.refused
-        in_sync.give_away_refused = self.maintenance.folder_watch.give_away
-        self.maintenance.folder_watch.give_away_one = partial(in_sync.give_away, eligible=True)
-        self.maintenance.folder_watch.when_refused = self.replication.following.leave_out_refused
+        partitions, isr_manager = self.partitions, self.replication.isr_manager
+        partitions.when_unusable = partial(isr_manager.resign_leadership, eligible=False)
+        partitions.when_refused = self.maintenance.log_dir_monitor.refused
+        isr_manager.resign_read_only = self.maintenance.log_dir_monitor.resign_leaderships
+        self.maintenance.log_dir_monitor.resign_leadership = partial(
+            isr_manager.resign_leadership, eligible=True
+        )
+        self.maintenance.log_dir_monitor.when_refused = (
+            self.replication.fetcher_manager.leave_out_refused
+        )
         cluster = self.cluster
         for gate in self.gates:
             gate.stored_users, gate.delegation = cluster.scram_users, self.delegation
         cluster.subscribe_nodes(self.membership.nodes_changed)
         cluster.subscribe_nodes(self.controller.nodes_changed)
-        cluster.subscribe_nodes(lambda _: in_sync.look_at_all())
-        cluster.subscribe_nodes(self.replication.following.nodes_changed)
+        cluster.subscribe_nodes(lambda _: isr_manager.look_at_all())
+        cluster.subscribe_nodes(self.replication.fetcher_manager.nodes_changed)
         cluster.subscribe(partitions.topics_changed)  # the others ask who leads
         cluster.subscribe(self._log_topics)
         for coordinators in self.coordinators:
@@ -165,9 +169,9 @@ class Node:
         cluster.subscribe(self.share.partitions.topics_changed)
         cluster.subscribe(self.membership.topics_changed)
         cluster.subscribe(self.controller.topics_changed)
-        cluster.subscribe(self.replication.following.topics_changed)
-        cluster.subscribe(self.replication.leader_news.topics_changed)
-        cluster.subscribe(self.maintenance.folder_watch.topics_changed)
+        cluster.subscribe(self.replication.fetcher_manager.topics_changed)
+        cluster.subscribe(self.replication.leader_change_waiters.topics_changed)
+        cluster.subscribe(self.maintenance.log_dir_monitor.topics_changed)
         cluster.subscribe_configs(self._on_configs_changed)
         cluster.subscribe_configs(lambda _: self.share.partitions.settings_changed())
 
@@ -206,7 +210,7 @@ class Node:
         self.partitions.set_strays_aside()
         for coordinators in self.coordinators:
             await coordinators.load()
-        self.maintenance.moves.resume()
+        self.maintenance.log_dir_mover.resume()
 
     async def _prepare_gates(self) -> None:
         """Let users log in, before clients are served. Raises StorageError."""
@@ -235,15 +239,15 @@ class Node:
             nursery.start_soon(self.controller.run)
             if self.config.auto_leader_rebalance_enable and not self.membership.is_alone:
                 nursery.start_soon(self.controller.balance_regularly)
-            nursery.start_soon(self.replication.following.run)
-            nursery.start_soon(self.replication.leader_news.run)
-            nursery.start_soon(self.replication.in_sync.run)
-            nursery.start_soon(self.maintenance.folder_watch.run)
+            nursery.start_soon(self.replication.fetcher_manager.run)
+            nursery.start_soon(self.replication.leader_change_waiters.run)
+            nursery.start_soon(self.replication.isr_manager.run)
+            nursery.start_soon(self.maintenance.log_dir_monitor.run)
             for coordinators in self.coordinators:
                 nursery.start_soon(coordinators.work)
             nursery.start_soon(self.share.partitions.run)
-            nursery.start_soon(self.maintenance.upkeep.run)
-            nursery.start_soon(self.maintenance.moves.run)
+            nursery.start_soon(self.maintenance.log_manager_tasks.run)
+            nursery.start_soon(self.maintenance.log_dir_mover.run)
             if self.config.log_cleaner_enable:
                 nursery.start_soon(self.maintenance.cleaner.run)
             if not self.context.in_memory:
@@ -272,7 +276,7 @@ class Node:
     async def close(self) -> None:
         """Make everything durable and write the clean-shutdown marker."""
         self.audit.sum_up()
-        await self.replication.following.stop()
+        await self.replication.fetcher_manager.stop()
         await self.peers.aclose()
         await self.share.persister.aclose()
         partitions = self.partitions

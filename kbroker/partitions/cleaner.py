@@ -29,9 +29,9 @@ from kbroker.storage.log import Log
 from kbroker.storage.sync import FolderSync
 
 from .compactor import CompactionFailed, Compactor, InlineCompactor, ProcessCompactor
+from .log_manager_tasks import LogManagerTasks
 from .partitions import Partitions
 from .replica import Replica
-from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +41,12 @@ BACKOFF_SECONDS_MIN = 0.1
 class Cleaner:
     """Finds logs that are dirty enough, has them compacted, and puts the results in place."""
 
-    def __init__(self, context: NodeContext, partitions: Partitions, upkeep: Upkeep) -> None:
+    def __init__(
+        self, context: NodeContext, partitions: Partitions, log_manager_tasks: LogManagerTasks
+    ) -> None:
         self._context = context
         self._partitions = partitions
-        self._upkeep = upkeep
+        self._log_manager_tasks = log_manager_tasks
         self._again = trio.Event()
         self._backoff_seconds = math.inf  # until `run` looks again and again
         self._one_at_a_time = trio.Lock()
@@ -70,7 +72,7 @@ class Cleaner:
             self._backoff_seconds = math.inf
             await self._compactor.rest(self._backoff_seconds)
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         """Look for work now: settings have changed."""
         self._again.set()
 
@@ -106,7 +108,7 @@ class Cleaner:
         log = replica.log
         try:
             if log.pending.wants_checkpoint:
-                await self._upkeep.checkpoint()
+                await self._log_manager_tasks.checkpoint()
             with self._partitions.storage_errors_reported(replica):
                 task = self._plan(log)
             if task is None:
@@ -127,7 +129,7 @@ class Cleaner:
         except StorageError as error:
             self._report(replica, error.message or str(error))
             return False
-        await self._upkeep.checkpoint()
+        await self._log_manager_tasks.checkpoint()
         _report_success(log, task, result, trio.current_time() - began)
         return result.end_offset > task.first_dirty_offset
 

@@ -5,32 +5,32 @@ from __future__ import annotations
 from kbroker.cluster.node_context import NodeContext
 
 from .cleaner import Cleaner
-from .folder_watch import FolderWatch
-from .moves import ReplicaMoves
+from .log_dir_monitor import LogDirMonitor
+from .log_dir_mover import LogDirMover
+from .log_manager_tasks import LogManagerTasks
 from .partitions import Partitions
 from .scrubber import Scrubber
-from .upkeep import Upkeep
 
 
 class LogMaintenance:
     """What maintains the logs of one node. The node runs each part.
 
     Attributes:
-        upkeep: Checkpoints, retention and deletion of files.
+        log_manager_tasks: Checkpoints, retention and deletion of files.
         cleaner: Compaction.
         scrubber: Checks of checksums.
-        moves: Moves of replicas between log directories.
-        folder_watch: Log directories that refuse writes or fill up.
+        log_dir_mover: Moves of replicas between log directories.
+        log_dir_monitor: Log directories that refuse writes or fill up.
     """
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
-        self.upkeep = Upkeep(context, partitions)
-        self.cleaner = Cleaner(context, partitions, self.upkeep)
+        self.log_manager_tasks = LogManagerTasks(context, partitions)
+        self.cleaner = Cleaner(context, partitions, self.log_manager_tasks)
         self.scrubber = Scrubber(context, partitions)
-        self.moves = ReplicaMoves(context, partitions)
-        self.folder_watch = FolderWatch(context, partitions)
+        self.log_dir_mover = LogDirMover(context, partitions)
+        self.log_dir_monitor = LogDirMonitor(context, partitions)
 
     def settings_changed(self) -> None:
         """Apply changed settings of the node now."""
-        self.cleaner.look_again()
-        self.scrubber.look_again()
+        self.cleaner.wake()
+        self.scrubber.wake()

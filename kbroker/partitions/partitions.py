@@ -35,7 +35,7 @@ from kbroker.storage.log_config import LogConfig
 from .epoch_renewal import EpochRenewal
 from .flusher import FOLDER_IS_OFFLINE, Flusher
 from .history import History, Line, change_of
-from .leading import Leading
+from .leader_state import LeaderState
 from .log_opening import LogOpening
 from .log_settings import log_config
 from .replica import Replica
@@ -105,8 +105,8 @@ class Partitions:
             and partition.leader_registration == self.epoch
         )
 
-    def is_to_hear(self, partition: Partition) -> bool:
-        """Whether a node that led may do so no more, and has not heard yet who leads instead."""
+    def awaits_new_leader(self, partition: Partition) -> bool:
+        """Return True if this node lost the leadership and does not know the new leader yet."""
         return partition.leader == self._context.node_id and not self.leads(partition)
 
     def replica(self, topic: Topic, index: int) -> Replica:
@@ -116,7 +116,7 @@ class Partitions:
         KAFKA_STORAGE_ERROR when the partition is offline.
         """
         replica = self._replicas.get((topic.id.int, index))
-        if replica is not None and replica.leading is not None:
+        if replica is not None and replica.leader_state is not None:
             if replica.log.offline is not None:
                 raise StorageError(replica.log.offline)
             return replica
@@ -125,7 +125,7 @@ class Partitions:
         if not self.leads(topic.partitions[index]):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica = self.hosted(topic, index)
-        if replica.leading is None:  # its leader epoch has to be raised first
+        if replica.leader_state is None:  # its leader epoch has to be raised first
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return replica
 
@@ -170,11 +170,11 @@ class Partitions:
 
     def nearer_replica(self, replica: Replica, rack: str, offset: int) -> int:
         """The node in `rack` from which a consumer should read on at `offset`; -1 for this one."""
-        if replica.leading is None or self._context.config.rack == rack:
+        if replica.leader_state is None or self._context.config.rack == rack:
             return NO_NODE
         there = [
             (end, node_id)
-            for node_id, end in replica.leading.readable_at(offset).items()
+            for node_id, end in replica.leader_state.readable_at(offset).items()
             if self._context.cluster.nodes[node_id].rack == rack
         ]
         return max(there)[1] if there else NO_NODE
@@ -276,7 +276,7 @@ class Partitions:
         are not stored. The leader appends new batches with acks=all only, like a leader whose lease may
         have expired (see `is_registered_leader`).
         """
-        return replica.is_leader and self.is_to_hear(partition)
+        return replica.is_leader and self.awaits_new_leader(partition)
 
     def is_registered_leader(self, replica: Replica) -> bool:
         """Return True if this node still has the registration under which it leads a partition."""
@@ -290,7 +290,7 @@ class Partitions:
             self.epoch_renewal.request(replica.topic, replica.index, latest)
             return
         replica.become_leader(
-            Leading(
+            LeaderState(
                 partition,
                 self._context.node_id,
                 replica.log.log_end_offset,

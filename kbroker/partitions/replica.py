@@ -22,10 +22,10 @@ from kbroker.storage.errors import (
 )
 from kbroker.storage.log import Appended, Log
 
-from .leading import Leading
+from .leader_state import LeaderState
 from .log_settings import log_config
 from .traffic import ReplicaTraffic
-from .waiters import CommitWaits, FetchWait, Parked
+from .waiters import CommitWaiters, FetchWait, Parked
 
 ANY_EPOCH = -1
 """A request's leader epoch that asks for no check."""
@@ -47,7 +47,7 @@ class Replica:
     """What a node knows of a partition that it hosts, as its leader or as a follower.
 
     The high watermark is the smallest end of what is durable on the in-sync replicas: the leader
-    works it out (`leading`), a follower hears of it. With one replica it is the durable end of its
+    computes it (`leader_state`), a follower gets it from the leader. With one replica it is the durable end of its
     own log. Acks, parked fetches and reads wait for it, so no reader ever sees a record that a power
     cut could take back.
 
@@ -71,7 +71,7 @@ class Replica:
         "flush_seconds",
         "index",
         "leader_epoch",
-        "leading",
+        "leader_state",
         "log",
         "partition",
         "term",
@@ -96,14 +96,14 @@ class Replica:
         self.leader_epoch = partition.leader_epoch
         self.partition = partition
         """The cluster's state of it."""
-        self.leading: Leading | None = None
+        self.leader_state: LeaderState | None = None
         """What this node knows as the leader; None in a follower."""
         self.term = 0
         """Another one after each change of leader, leader epoch or role."""
         self.durable_end = 0
-        self.commits = CommitWaits()
+        self.commits = CommitWaiters()
         """Those who wait for the high watermark."""
-        self.writes = CommitWaits()
+        self.writes = CommitWaiters()
         """Those who wait until something is durable on this node."""
         self.closed = False
         """It serves no more, and never will again."""
@@ -132,23 +132,23 @@ class Replica:
     def _count_required(self) -> None:
         """How many replicas acks=all needs in sync; kept, because each append asks."""
         self._in_sync_min = min(self.config.min_insync_replicas, len(self.partition.replicas))
-        if self.leading is not None:
-            self.leading.in_sync_min = self._in_sync_min
+        if self.leader_state is not None:
+            self.leader_state.in_sync_min = self._in_sync_min
 
     # -- roles
 
     @property
     def is_leader(self) -> bool:
-        return self.leading is not None
+        return self.leader_state is not None
 
-    def become_leader(self, leading: Leading) -> None:
-        """Lead from now on, in the leader epoch of `leading.partition`.
+    def become_leader(self, leader_state: LeaderState) -> None:
+        """Lead from now on, in the leader epoch of `leader_state.partition`.
 
         One that led before goes on with its log as it is, so acks that wait are still good.
         """
         self.traffic.count(self.log)
-        self.leading = leading
-        self._take_role(leading.partition)
+        self.leader_state = leader_state
+        self._take_role(leader_state.partition)
         self.commit()
 
     def keep_leading_unregistered(self, partition: Partition) -> None:
@@ -159,7 +159,7 @@ class Replica:
     def become_follower(self, partition: Partition) -> None:
         """Only copy from now on: what is not committed yet may be cut away, and waiters are told."""
         self.traffic.stop()
-        self.leading = None
+        self.leader_state = None
         self._take_role(partition)
         self.commits.fail()
         self.writes.fail()
@@ -177,8 +177,8 @@ class Replica:
 
     def follow_cluster(self, partition: Partition) -> None:
         """Take over a newer state of the partition under the same leader and leader epoch."""
-        if self.leading is not None:
-            self.leading.follow(partition)
+        if self.leader_state is not None:
+            self.leader_state.follow(partition)
         self._take_state(partition)
         self.commit()
 
@@ -325,7 +325,7 @@ class Replica:
 
     def why_late(self) -> ErrorCode:
         """Why something that was appended is not committed in time."""
-        if self.leading is not None and self.leading.is_below_minimum():
+        if self.leader_state is not None and self.leader_state.is_below_minimum():
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.REQUEST_TIMED_OUT
 
@@ -337,19 +337,19 @@ class Replica:
             self.durable_end = offset
             if self.writes.queue:
                 self.writes.advance(offset)
-        leading = self.leading
-        if leading is not None:
-            if leading.alone:
+        leader_state = self.leader_state
+        if leader_state is not None:
+            if leader_state.alone:
                 self._commit(offset)
             else:
                 self.commit()
 
     def commit(self) -> None:
         """Let the high watermark be what all that are in sync have; for a leader."""
-        leading = self.leading
-        if leading is not None:
+        leader_state = self.leader_state
+        if leader_state is not None:
             end = self.log.log_end_offset
-            self._commit(leading.high_watermark(self.durable_end, end, trio.current_time()))
+            self._commit(leader_state.high_watermark(self.durable_end, end, trio.current_time()))
 
     def committed_by_leader(self, offset: int) -> None:
         """The leader says that everything below `offset` is committed; for a follower."""
@@ -379,29 +379,29 @@ class Replica:
     ) -> bool:
         """A follower has everything from `log_start` to `offset`; what that commits is committed at
         once. Returns whether some follower should join those that are in sync."""
-        leading = self.leading
-        if leading is None:
+        leader_state = self.leader_state
+        if leader_state is None:
             return False
         now, end = trio.current_time(), self.log.log_end_offset
-        if leading.fetched(node_id, broker_epoch, offset, end, now, log_start=log_start):
+        if leader_state.fetched(node_id, broker_epoch, offset, end, now, log_start=log_start):
             self._flusher.changes.happened()  # records may be deleted everywhere now
-        self._commit(leading.high_watermark(self.durable_end, end, now))
-        return bool(leading.joining(self.log.high_watermark, end, now))
+        self._commit(leader_state.high_watermark(self.durable_end, end, now))
+        return bool(leader_state.joining(self.log.high_watermark, end, now))
 
     def isr_proposal(self) -> frozenset[int] | None:
         """The in-sync set that should be stored; None while it is, and for followers."""
-        leading = self.leading
-        if leading is None or leading.alone or self.log.offline is not None:
+        leader_state = self.leader_state
+        if leader_state is None or leader_state.alone or self.log.offline is not None:
             return None
-        return leading.proposal(
+        return leader_state.proposal(
             self.log.high_watermark, self.log.log_end_offset, trio.current_time()
         )
 
     def low_watermark(self) -> int:
         """Where the log begins on all replicas that run. Raises NOT_LEADER_OR_FOLLOWER."""
-        if self.leading is None:
+        if self.leader_state is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return self.leading.low_watermark(self.log.log_start_offset)
+        return self.leader_state.low_watermark(self.log.log_start_offset)
 
     @property
     def knows_its_end(self) -> bool:
@@ -409,8 +409,12 @@ class Replica:
 
         Before that, its high watermark may be lower than the one that clients have seen.
         """
-        leading = self.leading
-        return leading is None or leading.alone or self.log.high_watermark >= leading.epoch_start
+        leader_state = self.leader_state
+        return (
+            leader_state is None
+            or leader_state.alone
+            or self.log.high_watermark >= leader_state.epoch_start
+        )
 
     # -- waiting
 
@@ -426,11 +430,11 @@ class Replica:
         self._fetches.pop(fetch, None)
         self._follower_fetches.pop(fetch, None)
 
-    def tell(self, parked: Parked) -> None:
-        """Tell somebody, who has readers of its own, of every change until `tell_no_more`."""
+    def add_listener(self, parked: Parked) -> None:
+        """Notify a listener, which has readers of its own, of each change until `remove_listener`."""
         self._fetches[parked] = None
 
-    def tell_no_more(self, parked: Parked) -> None:
+    def remove_listener(self, parked: Parked) -> None:
         self._fetches.pop(parked, None)
 
     def wake(self) -> None:
@@ -446,7 +450,7 @@ class Replica:
     def move_to(self, log: Log) -> None:
         """Go on with a log that has the same records in another folder."""
         self.log = log
-        if self.leading is not None:
+        if self.leader_state is not None:
             self.traffic.count(log)
         self._segment = log.active
         self._flusher.opened(self)

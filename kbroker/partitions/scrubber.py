@@ -53,8 +53,8 @@ class Scrubber:
             if trio.current_time() >= deadline:
                 return
 
-    def look_again(self) -> None:
-        """Settings have changed; a round that is under way goes on with them."""
+    def wake(self) -> None:
+        """Apply changed settings now; a running round continues with them."""
         self._changed.set()
 
     async def scrub_all(self) -> int:

@@ -103,12 +103,11 @@ Outcome: TypeAlias = Response | Pending[Response] | Waiting[Response] | None
 """What comes of a request once its ordered work is done."""
 
 
-class CommitWaits:
-    """Those who wait until one end of a partition passes their offset: the high watermark, or the
-    end of what is durable on this node.
+class CommitWaiters:
+    """Waiters for the high watermark or the durable end offset of a partition to reach their offset.
 
-    Offsets arrive in rising order, so a queue is enough: advance pops from its left. Most partitions
-    never have anyone waiting, and no queue.
+    Offsets arrive in rising order, so a queue is enough: `advance` pops from its left. Most partitions
+    never have a waiter, and no queue.
     """
 
     __slots__ = ("queue",)

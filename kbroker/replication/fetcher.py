@@ -25,7 +25,6 @@ from kbroker.protocol.records import read_header
 from kbroker.runtime.backoff import Backoff
 from kbroker.storage.errors import StorageError
 
-from .catching_up import CatchingUp
 from .followed import Followed
 from .follower_session import (
     FollowerSession,
@@ -34,6 +33,7 @@ from .follower_session import (
     forgotten_rows,
     topic_rows,
 )
+from .log_reconciler import LogReconciler
 from .quota import Quota
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Fetcher:
         """Whether it was said that the leader cannot be reached."""
         self._gone_since: float | None = None
         """When the leader ended the connection; until it takes another one."""
-        self._catching_up = CatchingUp(context, partitions)
+        self._log_reconciler = LogReconciler(context, partitions)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self._context.config.replica_fetch_backoff_ms / 1000)
@@ -118,7 +118,7 @@ class Fetcher:
             self._followed[key] = Followed(replica, leader_epoch, self._new_backoff())
             self._paused.pop(key, None)
             self._changed.add(key)
-            self.look_again()
+            self.wake()
 
     def stop(self, key: PartitionKey) -> None:
         """Copy a partition no longer; an answer that is under way will not touch it."""
@@ -126,10 +126,10 @@ class Fetcher:
             self._paused.pop(key, None)
             self._changed.add(key)
             if not self._followed:
-                self.look_again()
+                self.wake()
 
-    def look_again(self) -> None:
-        """What is followed, or where the leader is, has changed."""
+    def wake(self) -> None:
+        """Continue the fetch loop: the followed partitions or the leader's address changed."""
         self._wake.set()
         if self._held_back is not None and self._held_back.deadline == math.inf:
             self._held_back.deadline = trio.current_time() + self._patience.next()
@@ -139,15 +139,15 @@ class Fetcher:
         for key, followed in self._followed.items():
             if not followed.may_go_on:
                 self._changed.add(key)
-        self.look_again()
+        self.wake()
 
     @property
-    def finds_nobody(self) -> bool:
-        """Whether the leader's process is gone, as it seems from here, and nobody has missed it yet.
+    def is_leader_unreachable(self) -> bool:
+        """Return True if the leader closed its connection and its broker session has not expired yet.
 
-        A node that lives on elsewhere counts again as soon as the cluster would have missed it. The
-        system is asked: clients of the same process see it end in the same moment, and may be faster
-        than we are.
+        If the leader still runs, it counts as reachable again after the session timeout. The property
+        asks the operating system, because clients on the same machine may see the end of the leader
+        before the fetch loop does.
         """
         if self._gone_since is None:
             return self._peer is not None and self._peer.is_hung_up
@@ -289,14 +289,14 @@ class Fetcher:
             return
         try:
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                if not await self._catching_up.find_place(followed, self._ask_again):
+                if not await self._log_reconciler.find_place(followed, self._ask_again):
                     self._pause(followed)
                     return
             elif row.error_code:
                 self._refused(followed, row.error_code)
                 return
             elif row.diverging_epoch is not None:
-                await self._catching_up.cut(followed, row.diverging_epoch)
+                await self._log_reconciler.cut(followed, row.diverging_epoch)
             else:
                 await self._copy(followed, row)
         except StorageError as error:
@@ -336,7 +336,7 @@ class Fetcher:
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE or not is_empty:
                 raise
             first = read_header(records).base_offset
-            await self._catching_up.begin_within(followed, records, first)
+            await self._log_reconciler.begin_within(followed, records, first)
             return
         if log.log_end_offset == before:
             raise KafkaError(

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import Peers
-from kbroker.partitions.leader_news import LeaderNews
+from kbroker.partitions.leader_change_waiters import LeaderChangeWaiters
 from kbroker.partitions.partitions import Partitions
 
-from .following import Following
-from .in_sync import InSync
+from .isr_manager import IsrManager
 from .quota import Quota, Side
+from .replica_fetcher_manager import ReplicaFetcherManager
 
 
 class Replication:
     """What replicates the partitions of one node. The node runs each part.
 
     Attributes:
-        in_sync: The ISRs of the partitions that the node leads.
-        following: Fetches from the leaders of the partitions that the node follows.
+        isr_manager: The ISRs of the partitions that the node leads.
+        fetcher_manager: Fetches from the leaders of the partitions that the node follows.
         leader_quota: The leader's side of the replication quota (KIP-73).
-        leader_news: Requests that wait until the node learns who leads a partition.
+        leader_change_waiters: Requests that wait until the node learns who leads a partition.
     """
 
     def __init__(self, context: NodeContext, partitions: Partitions, peers: Peers) -> None:
-        self.in_sync = InSync(context, partitions)
-        self.following = Following(context, partitions, peers)
+        self.isr_manager = IsrManager(context, partitions)
+        self.fetcher_manager = ReplicaFetcherManager(context, partitions, peers)
         self.leader_quota = Quota(context, Side.LEADER)
-        self.leader_news = LeaderNews()
+        self.leader_change_waiters = LeaderChangeWaiters()

@@ -181,7 +181,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
 
     async def _look_at_logs(self) -> None:
         for node in self.broker.running_nodes:
-            await node.maintenance.upkeep.apply_retention_now()
+            await node.maintenance.log_manager_tasks.apply_retention_now()
             for coordinators in node.coordinators:
                 await coordinators.expire()
             if node.config.log_cleaner_enable:

@@ -230,7 +230,7 @@ class StateVerbs:
         async with node.partitions.flusher.no_pass, node.partitions.no_checkpoint:
             start = replica.log.log_end_offset + 1
             replica.restart_at(start, node.clock.log_ms())
-        await node.maintenance.upkeep.checkpoint()
+        await node.maintenance.log_manager_tasks.checkpoint()
         node.context.changes.happened()
         return start
 

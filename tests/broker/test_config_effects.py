@@ -84,7 +84,7 @@ class Trial:
 
     async def earliest(self) -> int:
         """The first offset that is left once retention was applied."""
-        await self.broker.node.maintenance.upkeep.apply_retention()
+        await self.broker.node.maintenance.log_manager_tasks.apply_retention()
         row = await list_offset(self.wire, T, EARLIEST)
         assert isinstance(row.offset, int)
         return row.offset
@@ -160,7 +160,7 @@ async def the_index_gets_an_entry_each_interval(trial: Trial) -> None:
             assert await trial.produce() == 0
         await trial.set("index.interval.bytes", "1")
         log.roll()
-    await trial.broker.node.maintenance.upkeep.checkpoint()
+    await trial.broker.node.maintenance.log_manager_tasks.checkpoint()
     sparse, dense = (file.stat().st_size for file in trial.files("index")[:2])
     assert sparse < dense
 
@@ -512,7 +512,7 @@ async def a_producer_that_is_forgotten_is_a_new_one(trial: Trial) -> None:
     assert offsets == [0, 0], "the second one is a duplicate"
     await trial.set_broker("producer.id.expiration.ms", "1")
     await trio.sleep(0.01)
-    await trial.broker.node.maintenance.upkeep.apply_retention()
+    await trial.broker.node.maintenance.log_manager_tasks.apply_retention()
     assert (await produce(trial.wire, T, mine)).base_offset == 1
 
 

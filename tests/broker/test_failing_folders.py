@@ -77,7 +77,7 @@ async def test_failed_sync_of_any_file_takes_the_folder_offline_and_health_says_
             log = broker.node.partitions.named_hosted("a", 0).log
             log.segments.distrust_all_names()
             await produce(wire, topic, batch([b"x"]))
-        await broker.node.maintenance.upkeep.checkpoint()
+        await broker.node.maintenance.log_manager_tasks.checkpoint()
         row = await produce(wire, topic, batch([b"x"]))
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await fetch(wire, topic)).error_code == ErrorCode.KAFKA_STORAGE_ERROR

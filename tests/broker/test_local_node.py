@@ -188,7 +188,7 @@ async def test_what_kbroker_makes_is_for_its_owner_alone(tmp_path: Path) -> None
         topic = await create_topic(wire, "t", 4)
         for index in range(4):
             await produce(wire, topic, batch(), partition=index)
-        await broker.node.maintenance.upkeep.checkpoint()
+        await broker.node.maintenance.log_manager_tasks.checkpoint()
     paths = [data, *data.rglob("*"), *(tmp_path / "given").rglob("*")]
     assert len(paths) > 20
     for path in paths:

@@ -79,14 +79,14 @@ class TestOnTheClock:
             for hours in range(6):
                 await put(wire, clock, b"hour %d" % hours)
                 clock.log.add(HOUR_MS + 1)
-            await broker.node.maintenance.upkeep.apply_retention_now()
+            await broker.node.maintenance.log_manager_tasks.apply_retention_now()
             left = await start_of(wire)
             assert 0 < left < 5
             clock.log.add(-4 * HOUR_MS)  # a clock that jumps back removes nothing
-            await broker.node.maintenance.upkeep.apply_retention_now()
+            await broker.node.maintenance.log_manager_tasks.apply_retention_now()
             assert await start_of(wire) == left
             clock.log.add(DAY_MS)
-            await broker.node.maintenance.upkeep.apply_retention_now()
+            await broker.node.maintenance.log_manager_tasks.apply_retention_now()
             assert await start_of(wire) == 6
 
     async def test_a_time_in_the_future_is_refused_so_that_retention_goes_on(
@@ -103,10 +103,10 @@ class TestOnTheClock:
             mine = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
             assert [await put(wire, clock, b"x", **mine) for _ in range(2)] == [0, 0]
             clock.log.add(HOUR_MS - 1)
-            await broker.node.maintenance.upkeep.apply_retention_now()
+            await broker.node.maintenance.log_manager_tasks.apply_retention_now()
             assert await put(wire, clock, b"x", **mine) == 0
             clock.log.add(HOUR_MS)
-            await broker.node.maintenance.upkeep.apply_retention_now()
+            await broker.node.maintenance.log_manager_tasks.apply_retention_now()
             assert await put(wire, clock, b"x", **mine) == 1
 
     async def test_committed_offsets_expire(self, tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ async def test_a_stop_waits_for_a_checkpoint_that_runs(
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch())
         monkeypatch.setattr(CheckpointJob, "run", slow_run)
-        nursery.start_soon(broker.node.maintenance.upkeep.checkpoint)
+        nursery.start_soon(broker.node.maintenance.log_manager_tasks.checkpoint)
         await trio.to_thread.run_sync(begun.wait)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert (await fetch(wire, topic)).high_watermark == 1

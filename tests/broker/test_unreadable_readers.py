@@ -301,7 +301,7 @@ async def move_to_another_folder(world: World) -> None:
 
 
 async def apply_retention(world: World) -> None:
-    await world.broker.node.maintenance.upkeep.apply_retention_now()
+    await world.broker.node.maintenance.log_manager_tasks.apply_retention_now()
 
 
 async def delete_records(world: World) -> None:

@@ -11,7 +11,7 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.cluster import Cluster
 from kbroker.cluster.store import StoreTrouble
-from kbroker.partitions import folder_watch
+from kbroker.partitions import log_dir_monitor
 from kbroker.storage.crash_files import CrashFiles
 
 from ..brokers import started, started_on
@@ -126,7 +126,7 @@ async def test_health_and_log_say_that_a_disk_is_nearly_full(
     cli: Cli, read_json: ReadJson, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once when it crosses 90 %, and again when it had been below for a while."""
-    monkeypatch.setattr(folder_watch, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(log_dir_monitor, "LOOK_SECONDS", 0.001)
     files = FillingFiles()
     async with started_on(files, DATA) as broker:
         address = ("-b", broker.bootstrap_servers)

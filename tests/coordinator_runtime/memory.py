@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from kbroker.cluster import Cluster, Partition, Topic
 from kbroker.coordinator_runtime.partition_writer import LeaderReplica
-from kbroker.partitions.waiters import CommitWaits
+from kbroker.partitions.waiters import CommitWaiters
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, placed
 from kbroker.storage.log_config import LogConfig
@@ -66,7 +66,7 @@ class ReplicaInMemory:
         self.partition: Partition = topic.partitions[index]
         self.leader_epoch = self.partition.leader_epoch
         self.log = LogInMemory()
-        self.commits = CommitWaits()
+        self.commits = CommitWaiters()
         self.term = 0
         self.is_leader = self.knows_its_end = True
         self.closed = False

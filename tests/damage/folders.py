@@ -65,10 +65,10 @@ async def make_templates(root: Path) -> Templates:
         await _write(broker, truth, b"second")
         await _trim(wire, 40)
         truth["trimmed", 0] = truth["trimmed", 0][40:]
-        await broker.node.maintenance.upkeep.checkpoint()
+        await broker.node.maintenance.log_manager_tasks.checkpoint()
         await _write(broker, truth, b"third")
         # What came later could not be told from the torn end that a power cut leaves.
-        await broker.node.maintenance.upkeep.checkpoint()
+        await broker.node.maintenance.log_manager_tasks.checkpoint()
         async with broker.node.partitions.no_checkpoint:  # which makes and renames files
             shutil.copytree(made.clean, made.crashed, ignore=shutil.ignore_patterns(".lock"))
     return made

@@ -247,13 +247,13 @@ async def test_an_idle_session_still_says_that_the_follower_is_there(
 ) -> None:
     topic = await replicated(broker, 1, 2)
     await follower.fetch(topic, 0, session_epoch=0)
-    leading = replica_of(broker, topic).leading
-    assert leading is not None
+    leader_state = replica_of(broker, topic).leader_state
+    assert leader_state is not None
     for epoch in range(1, 4):
-        before = leading.followers[2].caught_up_at
+        before = leader_state.followers[2].caught_up_at
         await follower.begin(topic, 0, partitions=(), session_epoch=epoch, max_wait_ms=1)
         assert await follower.rows() == []
-        assert leading.followers[2].caught_up_at > before
+        assert leader_state.followers[2].caught_up_at > before
 
 
 # -- epochs
@@ -506,7 +506,7 @@ async def test_who_writes_to_several_partitions_waits_for_news_of_the_first(
 async def test_a_producer_is_refused_in_the_end_without_such_news(
     broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbroker.partitions.leader_news.SECONDS_MAX", 0.05)
+    monkeypatch.setattr("kbroker.partitions.leader_change_waiters.SECONDS_MAX", 0.05)
     topic = await given_up(broker, wire, acks=1)
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
     assert await told(wire) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, [])
@@ -515,8 +515,8 @@ async def test_a_producer_is_refused_in_the_end_without_such_news(
 async def test_not_too_many_producers_wait_for_it(
     broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbroker.partitions.leader_news.SECONDS_MAX", NEVER)
-    monkeypatch.setattr("kbroker.partitions.leader_news.WAITING_MAX", 1)
+    monkeypatch.setattr("kbroker.partitions.leader_change_waiters.SECONDS_MAX", NEVER)
+    monkeypatch.setattr("kbroker.partitions.leader_change_waiters.WAITING_MAX", 1)
     topic = await given_up(broker, wire, acks=1)
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
     assert await wire.is_silent()

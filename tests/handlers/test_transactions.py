@@ -711,7 +711,7 @@ async def test_a_log_that_moves_with_an_open_transaction(tmp_path: Path, version
         await writer.write(topic, b"open")
         logs = broker.node.partitions.logs
         (target,) = {each.data_dir for each in logs.managers} - {log_folder(broker)}
-        broker.node.maintenance.moves.begin("t", 0, target)
+        broker.node.maintenance.log_dir_mover.begin("t", 0, target)
         await until(lambda: log_folder(broker) == target)
         await writer.write(topic, b"more")
         assert await seen(wire, topic) == [b"0", b"2"]
@@ -737,7 +737,7 @@ async def test_deleting_records_of_an_open_transaction(tmp_path: Path, version: 
         for value in (b"a", b"b", b"c"):
             await writer.write(topic, value)
         broker.node.partitions.named_replica("t", 0).delete_records_before(2)
-        await broker.node.maintenance.upkeep.checkpoint()
+        await broker.node.maintenance.log_manager_tasks.checkpoint()
         shutil.copytree(tmp_path / "data", tmp_path / "crashed")
     async with started(tmp_path / "crashed") as broker, connected(broker.endpoint) as wire:
         writer.wire = wire

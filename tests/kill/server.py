@@ -125,7 +125,7 @@ class Server:
             "--log-level",
             "kbroker.coordinator_runtime.groups=debug",
             "--log-level",
-            "kbroker.partitions.upkeep=debug",
+            "kbroker.partitions.log_manager_tasks=debug",
         ]
         command += self._options
         command += [word for setting in self._settings for word in ("-o", setting)]

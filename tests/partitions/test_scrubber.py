@@ -76,5 +76,5 @@ async def test_a_segment_that_goes_meanwhile(tmp_path: Path) -> None:
             nursery.start_soon(broker.node.maintenance.scrubber.scrub_all)
             await trio.sleep(0.05)
             log.delete_records_before(log.high_watermark)
-            await broker.node.maintenance.upkeep.checkpoint()
+            await broker.node.maintenance.log_manager_tasks.checkpoint()
         assert log.offline is None

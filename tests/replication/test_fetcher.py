@@ -53,15 +53,15 @@ async def test_of_a_large_topic_only_what_has_changed_is_looked_at(
 ) -> None:
     async with started(nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2, partitions=100)
-        following = broker.local_node(2).node.replication.following
+        fetcher_manager = broker.local_node(2).node.replication.fetcher_manager
         looked_at: list[int] = []
-        consider = following._consider
+        consider = fetcher_manager._consider
 
         def counted(topic: ClusterTopic, partition: Partition) -> None:
             looked_at.append(partition.index)
             consider(topic, partition)
 
-        monkeypatch.setattr(following, "_consider", counted)
+        monkeypatch.setattr(fetcher_manager, "_consider", counted)
         cluster = broker.local_node(1).node.cluster
         await cluster.renew_leader(topic.name, 7, cause="test")
         assert looked_at == [7]
@@ -212,9 +212,11 @@ async def test_clients_are_not_sent_to_a_leader_whose_process_is_gone() -> None:
         await send(broker, 1, topic, b"x")
         assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
         await broker.local_node(1).crash()
-        await until(lambda: broker.local_node(2).node.replication.following.finds_nobody(1))
+        await until(
+            lambda: broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
+        )
         await trio.sleep(0.1)
-        assert broker.local_node(2).node.replication.following.finds_nobody(1)
+        assert broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
         assert broker.local_node(2).node.cluster.is_ready(1), "it was missed already"
         assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
         await broker.local_node(1).start()
@@ -253,10 +255,16 @@ async def test_a_leader_that_refuses_but_lives_is_told_again_after_its_session()
         peers = broker.local_node(2).node.peers
         way, peers._way = peers._way, peers._way._replace(dial=refuse)
         broker.local_node(1).server.close_connections()
-        await until(lambda: broker.local_node(2).node.replication.following.finds_nobody(1))
+        await until(
+            lambda: broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
+        )
         assert await _leader_told_by(broker, 2) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
         assert await _leader_told_by(broker, 1) == (1, ErrorCode.NONE)
-        await until(lambda: not broker.local_node(2).node.replication.following.finds_nobody(1))
+        await until(
+            lambda: (
+                not broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
+            )
+        )
         assert await _leader_told_by(broker, 2) == (1, ErrorCode.NONE)
         peers._way = way
         await until_equal(broker, "t", 1, 2)
@@ -286,7 +294,7 @@ async def test_a_follower_moves_to_another_folder(tmp_path: Path) -> None:
         (other,) = (
             each.data_dir for each in node.partitions.logs.managers if each.data_dir not in here
         )
-        node.maintenance.moves.begin("t", 0, other)
+        node.maintenance.log_dir_mover.begin("t", 0, other)
         await until(lambda: log_on(broker, 2, "t").folder.startswith(other))
         await send(broker, 1, topic, b"b")
         await until_equal(broker, "t", 1, 2)

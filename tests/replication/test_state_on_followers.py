@@ -155,9 +155,9 @@ async def test_retention_is_the_leaders() -> None:
         for _ in range(20):
             await send(broker, 1, topic, b"x" * 400)
         await until_equal(broker, "t", 1, 2)
-        await broker.local_node(2).node.maintenance.upkeep.apply_retention_now()
+        await broker.local_node(2).node.maintenance.log_manager_tasks.apply_retention_now()
         assert log_on(broker, 2, "t").log_start_offset == 0
-        await broker.local_node(1).node.maintenance.upkeep.apply_retention_now()
+        await broker.local_node(1).node.maintenance.log_manager_tasks.apply_retention_now()
         start = log_on(broker, 1, "t").log_start_offset
         assert start > 0
         await until(lambda: log_on(broker, 2, "t").log_start_offset == start)

@@ -196,10 +196,10 @@ class Checks:
 
     def _check_quorums(self) -> None:
         for machine, replica, place in self._replicas():
-            if replica.leading is None or not self._leads(machine, replica, place):
+            if replica.leader_state is None or not self._leads(machine, replica, place):
                 continue
             electable = self._electable(place)
-            counted = set(replica.leading.maximal_isr)
+            counted = set(replica.leader_state.maximal_isr)
             must(
                 electable <= counted,
                 f"{place}: {electable} may be elected, but its leader {machine.id} counts on "

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 import pytest
 
 from kbroker.handlers.refused_batches import RefusedBatches
-from kbroker.partitions.leading import Leading
+from kbroker.partitions.leader_state import LeaderState
 
 from .clients import Violation
 from .world import Outcome, simulate, simulate_aside
@@ -80,10 +80,10 @@ def test_nothing_is_lost(group: int, runs: list[Future[list[Outcome]]]) -> None:
 
 
 def test_a_planted_defect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def own_end(leading: Leading, own_end: int, log_end: int, now: float) -> int:
+    def own_end(leader_state: LeaderState, own_end: int, log_end: int, now: float) -> int:
         return own_end
 
-    monkeypatch.setattr(Leading, "high_watermark", own_end)
+    monkeypatch.setattr(LeaderState, "high_watermark", own_end)
     with pytest.raises(BaseExceptionGroup) as raised:
         _simulate_all(DEFECT_SEEDS)
     assert raised.group_contains(Violation, depth=None)

@@ -75,10 +75,10 @@ def test_a_gap_is_found(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(DATA)
     system.loaded = [(0, 4096), (size - 4096, size)]
     found = file.range(0, size)
-    assert isinstance(found.absent_part(size), NotCached)
-    assert found.absent_part(4096) is None
+    assert isinstance(found.uncached_range(size), NotCached)
+    assert found.uncached_range(4096) is None
     system.loaded.append((0, size))
-    assert found.absent_part(size) is None
+    assert found.uncached_range(size) is None
 
 
 def test_what_must_not_stop_half_way_waits(file: File, monkeypatch: pytest.MonkeyPatch) -> None:

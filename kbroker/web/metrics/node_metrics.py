@@ -67,8 +67,8 @@ class NodeMetrics:
         changes = CounterMetricFamily(
             "kbroker_isr_changes", "Changes of in-sync sets by this leader.", labels=("change",)
         )
-        changes.add_metric(("shrink",), node.replication.in_sync.shrinks)
-        changes.add_metric(("expand",), node.replication.in_sync.expands)
+        changes.add_metric(("shrink",), node.replication.isr_manager.shrinks)
+        changes.add_metric(("expand",), node.replication.isr_manager.expands)
         yield changes
         rebalances = CounterMetricFamily(
             "kbroker_group_rebalances", "Rebalances that began, and why.", labels=("reason",)

@@ -205,11 +205,11 @@ async def test_counters_go_on_when_a_leader_comes_back() -> None:
         (replica,) = [
             each for each in broker.node.partitions.opened() if each.topic.name == "orders"
         ]
-        leading = replica.leading
-        assert leading is not None
+        leader_state = replica.leader_state
+        assert leader_state is not None
         replica.become_follower(replica.partition)
         assert replica.traffic.appended_records == 2
-        replica.become_leader(leading)
+        replica.become_leader(leader_state)
         await produce(wire, topic, batch([b"c"]))
         look = await seen(http.endpoint_of(1))
         assert look("kafka_server_brokertopicmetrics_messagesin_total", topic="orders") == 3

@@ -1,8 +1,8 @@
-"""Refusals that wait for the news of who leads instead.
+"""Error responses that wait until the node knows the new leader of a partition.
 
-A node whose process stood still hears first that it was given up, and some milliseconds later who leads
-what it led. A client that is refused in between learns nothing: it asks for the leader where nobody
-knows it yet, and waits before it tries again.
+If the process of a node was paused, the node learns first that its lease expired, and some milliseconds
+later which nodes lead its partitions now. A client that gets an error in between would ask for the
+leader while no node knows it, and back off before it tries again.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import trio
 from kbroker.cluster import TopicsChanged
 
 SECONDS_MAX = 1.0
-"""How long a refusal waits."""
+"""Time for which an error response waits."""
 WAITING_MAX = 1000
-"""How many refusals wait: all of them look again when something has changed."""
+"""Maximum number of waiters, because each change of the metadata calls all of them."""
 
 Heard: TypeAlias = Callable[[], bool]
 """Looks again after news, and says whether it has what it waited for."""
 GivenUp: TypeAlias = Callable[[], None]
 
 
-class LeaderNews:
-    """Who waits on one node. `run` has to run."""
+class LeaderChangeWaiters:
+    """The waiters of one node. Start `run` in a task."""
 
     def __init__(self) -> None:
         self._waiting: dict[Heard, tuple[float, GivenUp]] = {}

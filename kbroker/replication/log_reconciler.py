@@ -1,8 +1,8 @@
-"""What a follower does when its log does not go on where its leader's does.
+"""Truncates or restarts the log of a follower if it diverges from the leader's log.
 
-Nothing here runs beside a sync or a checkpoint of the same logs. What is cut away had not been
-committed; when it was all the same (after an unclean election, or because a disk was lost) an error
-says so.
+Nothing here runs concurrently with a sync or a checkpoint of the same logs. The truncated records were
+not committed, unless there was an unclean election or a disk was lost. In that case the module logs an
+error.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ EARLIEST = -2
 Ask = Callable[[Any], Awaitable[Any]]
 
 
-class CatchingUp:
-    """Cuts the logs of one node, or begins them anew."""
+class LogReconciler:
+    """Truncates and restarts logs of one node so that they match their leaders."""
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context

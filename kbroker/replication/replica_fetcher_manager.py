@@ -1,4 +1,4 @@
-"""What a node copies from the leaders of its partitions: one loop for each of those nodes."""
+"""Starts and stops the fetchers of a node: one fetch loop per leader."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .fetcher import Fetcher
 from .follower_session import PartitionKey
 from .quota import Quota, Side
 
-LOGS_OF_ONE_TURN = 50
-"""How many logs are opened before clients get their turn."""
+LOGS_PER_ITERATION = 50
+"""Logs that are opened in one event-loop iteration."""
 
 
-class Term(NamedTuple):
+class LeaderAndEpoch(NamedTuple):
     """A leader in one leader epoch."""
 
     leader: int
     epoch: int
 
 
-class Following:
-    """The follower side of one node: it copies each partition that the node hosts from the leader
-    that the cluster names, and stops when the node leads it or hosts it no longer.
+class ReplicaFetcherManager:
+    """The follower side of one node.
 
-    It hears of changes by `topics_changed` and `nodes_changed`; `run` it, and `stop` it before the logs
-    are closed.
+    It copies each hosted partition from the leader in the metadata. It stops when this node leads the
+    partition or no longer hosts it. The metadata cache calls `topics_changed` and `nodes_changed`. The
+    owner starts `run`, and calls `stop` before it closes the logs.
     """
 
     def __init__(self, context: NodeContext, partitions: Partitions, peers: Peers) -> None:
@@ -40,8 +40,8 @@ class Following:
         self._partitions = partitions
         self._peers = peers
         self._fetchers: dict[int, Fetcher] = {}
-        self._terms: dict[PartitionKey, Term] = {}
-        """Under which leader and leader epoch each partition is copied."""
+        self._leaders_and_epochs: dict[PartitionKey, LeaderAndEpoch] = {}
+        """Leader and leader epoch from which each partition is copied."""
         self._to_begin: dict[PartitionKey, Topic] = {}
         """Partitions that have a new leader or leader epoch, not looked at yet."""
         self._refused: dict[PartitionKey, Topic] = {}
@@ -76,10 +76,10 @@ class Following:
                 await self._begin_all(nursery)
                 await self._more.wait()
 
-    def finds_nobody(self, node_id: int) -> bool:
-        """Whether a leader that is copied from has just gone, as it seems from here."""
+    def is_leader_unreachable(self, node_id: int) -> bool:
+        """Return True if this node has just lost its connection to a leader that it fetches from."""
         fetcher = self._fetchers.get(node_id)
-        return fetcher is not None and fetcher.finds_nobody
+        return fetcher is not None and fetcher.is_leader_unreachable
 
     def leave_out_refused(self) -> None:
         """Copy no log that nothing can be appended to; leaders hear of it at once."""
@@ -102,17 +102,17 @@ class Following:
     def nodes_changed(self, event: NodesChanged) -> None:
         """Leaders may be reached again, or elsewhere."""
         for node_id in event.node_ids & self._fetchers.keys():
-            self._fetchers[node_id].look_again()
+            self._fetchers[node_id].wake()
 
     def _consider(self, topic: Topic, partition: Partition) -> None:
         key = (topic.id, partition.index)
-        term = Term(self._leader_to_copy(partition), partition.leader_epoch)
-        known = self._terms.get(key)
-        if known is not None and known.leader != term.leader:
+        leader_and_epoch = LeaderAndEpoch(self._leader_to_copy(partition), partition.leader_epoch)
+        known = self._leaders_and_epochs.get(key)
+        if known is not None and known.leader != leader_and_epoch.leader:
             self._stop(key)
-        if term.leader == NO_LEADER:
+        if leader_and_epoch.leader == NO_LEADER:
             self._to_begin.pop(key, None)
-        elif term != known:
+        elif leader_and_epoch != known:
             self._to_begin[key] = topic
             self._more.set()
 
@@ -125,9 +125,9 @@ class Following:
     def _stop(self, key: PartitionKey) -> None:
         self._to_begin.pop(key, None)
         self._refused.pop(key, None)
-        term = self._terms.pop(key, None)
-        if term is not None:
-            self._fetchers[term.leader].stop(key)
+        leader_and_epoch = self._leaders_and_epochs.pop(key, None)
+        if leader_and_epoch is not None:
+            self._fetchers[leader_and_epoch.leader].stop(key)
 
     # -- what is to be done
 
@@ -137,7 +137,7 @@ class Following:
             key = next(iter(self._to_begin))
             self._begin(key, self._to_begin.pop(key), nursery)
             opened += 1
-            if not opened % LOGS_OF_ONE_TURN:
+            if not opened % LOGS_PER_ITERATION:
                 await trio.lowlevel.checkpoint()
 
     def _begin(self, key: PartitionKey, topic: Topic, nursery: trio.Nursery) -> None:
@@ -148,7 +148,7 @@ class Following:
             self._refused[key] = topic
             return
         leader = partition.leader
-        self._terms[key] = Term(leader, partition.leader_epoch)
+        self._leaders_and_epochs[key] = LeaderAndEpoch(leader, partition.leader_epoch)
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             fetcher = self._fetchers[leader] = Fetcher(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.cluster import Partition
-from kbroker.partitions.leading import UNKNOWN, Leading
+from kbroker.partitions.leader_state import UNKNOWN, LeaderState
 from kbroker.protocol.schema import BrokerEpoch
 
 LAG_MAX = 10.0
@@ -20,15 +20,15 @@ def partition(isr: list[int], *, replicas: list[int] | None = None, revision: in
     return Partition(0, replicas or [1, 2, 3], isr, ME, 5, revision=revision)
 
 
-def leading(
+def leader_state(
     isr: list[int],
     *,
     replicas: list[int] | None = None,
     log_end: int = 100,
     in_sync_min: int = 1,
     fenced: frozenset[int] = frozenset(),
-) -> Leading:
-    return Leading(
+) -> LeaderState:
+    return LeaderState(
         partition(isr, replicas=replicas),
         ME,
         log_end,
@@ -39,7 +39,7 @@ def leading(
     )
 
 
-def fetched(state: Leading, log_end: int, now: float, **offsets: int) -> None:
+def fetched(state: LeaderState, log_end: int, now: float, **offsets: int) -> None:
     """Let followers fetch, `_2=100` for node 2 from offset 100, each under its id as epoch."""
     for name, offset in offsets.items():
         node_id = int(name[1:])
@@ -65,7 +65,7 @@ def fetched(state: Leading, log_end: int, now: float, **offsets: int) -> None:
 def test_what_is_committed(
     isr: list[int], ends: dict[str, int], in_sync_min: int, expected: int
 ) -> None:
-    state = leading(isr, in_sync_min=in_sync_min)
+    state = leader_state(isr, in_sync_min=in_sync_min)
     fetched(state, 100, 1, **ends)
     own_end = 90 if expected == 90 else 100
     assert state.high_watermark(own_end, 100, 1) == expected
@@ -78,21 +78,21 @@ def test_one_that_catches_up_is_waited_for() -> None:
         (frozenset[int](), LAG_MAX + 2, 110),
         (frozenset({2}), 5, 110),
     ):
-        state = leading([1], fenced=fenced)
+        state = leader_state([1], fenced=fenced)
         fetched(state, 100, 1, _2=100)
         assert state.high_watermark(110, 110, now) == expected
 
 
 def test_a_leader_that_has_no_followers_waits_for_nobody() -> None:
-    assert leading([1], replicas=[1]).alone
-    assert not leading([1]).alone
+    assert leader_state([1], replicas=[1]).alone
+    assert not leader_state([1]).alone
 
 
 # -- the maximal in-sync set
 
 
 def test_a_proposed_member_counts_at_once() -> None:
-    state = leading([1, 3])
+    state = leader_state([1, 3])
     fetched(state, 100, 1, _2=60, _3=100)
     state.fetched(2, BrokerEpoch(2), 60, 100, 50)  # long since behind
     assert state.high_watermark(100, 100, 50) == 100
@@ -103,7 +103,7 @@ def test_a_proposed_member_counts_at_once() -> None:
 
 
 def test_a_member_counts_until_it_is_out_for_sure() -> None:
-    state = leading([1, 2, 3])
+    state = leader_state([1, 2, 3])
     fetched(state, 100, 1, _2=60, _3=100)
     state.propose(frozenset({1, 3}))
     assert state.high_watermark(100, 100, 50) == 60
@@ -113,7 +113,7 @@ def test_a_member_counts_until_it_is_out_for_sure() -> None:
 
 def test_nobody_waits_for_one_that_others_took_out() -> None:
     """It was in sync a moment ago, but does not fetch any more."""
-    state = leading([1, 2, 3])
+    state = leader_state([1, 2, 3])
     fetched(state, 100, 1, _2=100, _3=100)
     state.follow(partition([1, 3], revision=2))
     fetched(state, 110, 2, _3=110)
@@ -124,7 +124,7 @@ def test_nobody_waits_for_one_that_others_took_out() -> None:
 
 def test_an_unknown_outcome_counts_until_another_revision_is_seen() -> None:
     """A second proposal that is refused says nothing of the first: both compared the same."""
-    state = leading([1])
+    state = leader_state([1])
     fetched(state, 100, 0, _2=100, _3=40)
     joined, other = frozenset({1, 3}), frozenset({1, 2})
     state.propose(joined)  # and its answer is lost
@@ -138,7 +138,7 @@ def test_an_unknown_outcome_counts_until_another_revision_is_seen() -> None:
 
 
 def test_an_unknown_outcome_is_settled_by_storing_again() -> None:
-    state = leading([1, 2, 3])
+    state = leader_state([1, 2, 3])
     fetched(state, 100, 1, _2=100, _3=100)
     assert state.proposal(100, 100, 1) is None
     state.propose(frozenset({1, 2}))
@@ -163,7 +163,7 @@ def test_an_unknown_outcome_is_settled_by_storing_again() -> None:
 def test_lag_is_measured_in_time(
     fetches: list[tuple[float, int, int]], now: float, expected: set[int]
 ) -> None:
-    state = leading([1, 2])
+    state = leader_state([1, 2])
     log_end = 100
     for at, offset, end in fetches:
         log_end = end
@@ -181,21 +181,21 @@ def test_lag_is_measured_in_time(
     ],
 )
 def test_who_may_join(offset: int, high_watermark: int, expected: set[int]) -> None:
-    state = leading([1, 3])
+    state = leader_state([1, 3])
     state.fetched(2, BrokerEpoch(2), offset, offset, 1)
     assert state.joining(high_watermark, 112, 2) == expected
     assert not state.joining(high_watermark, 112, 2 + LAG_MAX), "it has not fetched since"
 
 
 def test_a_fenced_one_does_not_join() -> None:
-    state = leading([1, 3], fenced=frozenset({2}))
+    state = leader_state([1, 3], fenced=frozenset({2}))
     fetched(state, 100, 1, _2=100)
     assert not state.joining(100, 100, 1)
 
 
 def test_a_member_that_stopped_leaves_once() -> None:
     """What is committed stands still below the minimum, so it has all of it: no reason to join."""
-    state = leading([1, 2], replicas=[1, 2], in_sync_min=2)
+    state = leader_state([1, 2], replicas=[1, 2], in_sync_min=2)
     fetched(state, 100, 1, _2=100)
     assert state.proposal(100, 105, 50) == frozenset({1})
     state.follow(partition([1], replicas=[1, 2], revision=2))
@@ -203,7 +203,7 @@ def test_a_member_that_stopped_leaves_once() -> None:
 
 
 def test_those_who_join_are_compared_with_their_last_registration() -> None:
-    state = leading([1])
+    state = leader_state([1])
     state.fetched(2, BrokerEpoch(7), 100, 100, 1)
     state.fetched(3, BrokerEpoch(8), 100, 100, 1)
     state.fetched(2, BrokerEpoch(9), 100, 100, 1)
@@ -213,7 +213,7 @@ def test_those_who_join_are_compared_with_their_last_registration() -> None:
 
 def test_replicas_come_and_go() -> None:
     """A reassignment adds one; what is known of the others stays."""
-    state = leading([1, 2], replicas=[1, 2])
+    state = leader_state([1, 2], replicas=[1, 2])
     fetched(state, 100, 1, _2=100)
     state.follow(partition([1, 2], replicas=[1, 2, 4], revision=2))
     assert sorted(state.followers) == [2, 4]
@@ -223,12 +223,12 @@ def test_replicas_come_and_go() -> None:
 
 
 def test_the_low_watermark_is_that_of_living_replicas() -> None:
-    state = leading([1, 2, 3], fenced=frozenset({3}))
+    state = leader_state([1, 2, 3], fenced=frozenset({3}))
     assert state.low_watermark(50) == UNKNOWN
     state.fetched(2, BrokerEpoch(2), 100, 100, 1, log_start=20)
     state.fetched(3, BrokerEpoch(3), 100, 100, 1, log_start=0)
     assert state.low_watermark(50) == 20
-    assert leading([1], replicas=[1]).low_watermark(50) == 50
+    assert leader_state([1], replicas=[1]).low_watermark(50) == 50
 
 
 # -- in any order
@@ -275,7 +275,7 @@ def test_nothing_is_committed_that_a_member_lacks(
     That is what an election relies on. Followers only get ahead, answers come late or never.
     """
     store = Store(isr)
-    state = leading(isr, log_end=0, in_sync_min=in_sync_min)
+    state = leader_state(isr, log_end=0, in_sync_min=in_sync_min)
     has = {2: 0, 3: 0}
     end, now, committed = 0, 0.0, 0
     for step, number in steps:
@@ -307,4 +307,4 @@ def test_nothing_is_committed_that_a_member_lacks(
 
 
 def test_nobody_is_in_sync_for_ever() -> None:
-    assert leading([1, 2, 3]).lagging(101, math.inf) == {2, 3}
+    assert leader_state([1, 2, 3]).lagging(101, math.inf) == {2, 3}

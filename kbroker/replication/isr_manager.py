@@ -1,9 +1,11 @@
-"""Keeps the stored in-sync sets of what a node leads true (KIP-497): who fell behind leaves, who
-caught up joins. And this node gives up what it can append nothing to.
+"""Updates the stored ISRs of the partitions that a node leads (KIP-497).
 
-A transaction changes many partitions if many are to be changed for one reason, and compares what each
-change rests on. Where its outcome is unknown the leader counts on both (see `leading`), and another
-change makes an end of that.
+Followers that fall behind leave the ISR, followers that catch up join it. The node resigns the
+leadership of partitions to which it cannot append.
+
+One transaction of the metadata store changes many partitions if they have the same reason. It compares
+the state on which each change is based. If the outcome is unknown, the leader counts the members of both
+ISRs (see `leader_state`) until another change settles it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import trio
 from kbroker.cluster import IsrChange, Leaving, Topic
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.store import OPERATIONS_MAX, OutcomeUnknown
-from kbroker.partitions.leading import Leading
+from kbroker.partitions.leader_state import LeaderState
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.storage.errors import StorageError
@@ -39,25 +41,25 @@ class _Proposal(NamedTuple):
     """An in-sync set that is to be stored, and why."""
 
     replica: Replica
-    leading: Leading
+    leader_state: LeaderState
     isr: frozenset[int]
     cause: str
 
     def change(self) -> IsrChange:
         """The same for the store: who stays keeps its place."""
-        partition, added = self.leading.partition, self.leading.registrations(self.isr)
+        partition, added = self.leader_state.partition, self.leader_state.registrations(self.isr)
         isr = [*(each for each in partition.isr if each in self.isr), *added]
         return IsrChange(self.replica.topic, partition, isr, added)
 
 
-class InSync:
-    """The in-sync sets of one node: one change of each partition at a time."""
+class IsrManager:
+    """The ISRs of the partitions that one node leads, with one change per partition at a time."""
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context
         self._partitions = partitions
-        self.give_away_refused: Callable[[], None] = lambda: None
-        """Has `give_away` called for what lies in folders that take no records."""
+        self.resign_read_only: Callable[[], None] = lambda: None
+        """Calls `resign_leadership` for the partitions in read-only log directories."""
         self._waiting: dict[Replica, None] = {}
         self._changing: dict[Replica, None] = {}
         self._leaving: dict[tuple[UUID, int], bool] = {}
@@ -74,9 +76,16 @@ class InSync:
             self._waiting[replica] = None
             self._more.set()
 
-    def give_away(self, topic: Topic, index: int, *, eligible: bool) -> None:
-        """This node can append nothing to its log: others must lead it and be in sync, if there are
-        any. `eligible`: the log can be read, so it may lead when nobody else can."""
+    def resign_leadership(self, topic: Topic, index: int, *, eligible: bool) -> None:
+        """Leave the ISR and the leadership of a partition, because this node cannot append to its log.
+
+        Nothing changes if this node is the only member of the ISR.
+
+        Args:
+            topic: Topic of the partition.
+            index: Index of the partition.
+            eligible: True if the log is readable, so this node may lead it if no other node can.
+        """
         partition = topic.partitions[index]
         if self._context.node_id in partition.isr and len(partition.isr) > 1:
             self._leaving[topic.id, index] = eligible
@@ -84,7 +93,7 @@ class InSync:
 
     def look_at_all(self) -> None:
         """Nodes came or went, or time passed: look at everything that this node leads."""
-        self.give_away_refused()
+        self.resign_read_only()
         self._all.set()
 
     async def _look_at_all(self) -> None:
@@ -100,8 +109,8 @@ class InSync:
         if replica.closed:  # its node stops in order, and keeps its place in sync
             return
         if replica.log.offline is not None:
-            self.give_away(replica.topic, replica.index, eligible=False)
-        if replica.leading is not None and not replica.leading.alone:
+            self.resign_leadership(replica.topic, replica.index, eligible=False)
+        if replica.leader_state is not None and not replica.leader_state.alone:
             replica.commit()  # it may have waited for one that went
             if replica.isr_proposal() is not None:
                 self.look_at(replica)
@@ -156,8 +165,8 @@ class InSync:
         cannot be stored any more, each by itself. Returns whether all were stored."""
         context = self._context
         proposals = [each for each in map(_proposal, group) if each and each.cause == cause]
-        for _, leading, isr, _ in proposals:
-            leading.propose(isr)
+        for _, leader_state, isr, _ in proposals:
+            leader_state.propose(isr)
         if not proposals:
             return True
         changes = [each.change() for each in proposals]
@@ -178,8 +187,8 @@ class InSync:
             self.shrinks += sum(not set(isr).issuperset(known.isr) for _, known, isr, _ in changes)
             self.expands += sum(not set(known.isr).issuperset(isr) for _, known, isr, _ in changes)
             return True
-        for replica, leading, isr, _ in proposals:
-            leading.refused(isr)
+        for replica, leader_state, isr, _ in proposals:
+            leader_state.refused(isr)
             replica.commit()
         if len(proposals) == 1:
             return False
@@ -213,15 +222,15 @@ class InSync:
             left = leavings
         for topic, index, eligible in left:
             if topic.id in cluster.topics_by_id:
-                self.give_away(topic, index, eligible=eligible)
+                self.resign_leadership(topic, index, eligible=eligible)
 
 
 def _proposal(replica: Replica) -> _Proposal | None:
     """The in-sync set that is to be stored; None where it is stored already."""
-    isr, leading = replica.isr_proposal(), replica.leading
-    if isr is None or leading is None:
+    isr, leader_state = replica.isr_proposal(), replica.leader_state
+    if isr is None or leader_state is None:
         return None
-    return _Proposal(replica, leading, isr, _cause(frozenset(leading.partition.isr), isr))
+    return _Proposal(replica, leader_state, isr, _cause(frozenset(leader_state.partition.isr), isr))
 
 
 def _by_cause(batch: Iterable[Replica]) -> list[tuple[str, list[Replica]]]:
@@ -231,7 +240,7 @@ def _by_cause(batch: Iterable[Replica]) -> list[tuple[str, list[Replica]]]:
     for proposal in filter(None, map(_proposal, batch)):
         groups.setdefault(proposal.cause, []).append(proposal.replica)
         # Of this node, and of each that is added, it is compared who they are.
-        added = len(proposal.isr.difference(proposal.leading.partition.isr))
+        added = len(proposal.isr.difference(proposal.leader_state.partition.isr))
         rooms[proposal.cause] = max(OPERATIONS_MAX - 1 - 2 * added, 1)
     return [
         (cause, group[first : first + rooms[cause]])

@@ -1,8 +1,8 @@
-"""Which data folders of a node take records: what one of them refuses goes to other nodes.
+"""Detects log directories that reject appends, and moves leadership to other nodes.
 
-An append that the system refuses (no room, read-only, broken) stands for all that would follow it: the
-folder takes no more of them, and nobody waits for what it cannot do. From then on a probe writes a
-few bytes there again and again; when they are durable, the folder takes records again.
+If the operating system rejects one append (disk full, read-only, broken), the log directory becomes
+read-only for all partitions. A probe then writes a few bytes there at intervals. When they are durable,
+the directory accepts records again.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class _Folder:
         return self.refuses and now >= self.refused_at + self._wait_seconds
 
 
-class FolderWatch:
-    """Watches the data folders of one node; `run` it until cancelled."""
+class LogDirMonitor:
+    """The monitor of the log directories of one node. Start `run` in a task."""
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context
         self._partitions = partitions
         self._folders = {each.data_dir: _Folder(each) for each in partitions.logs.managers}
         self._refused = trio.Event()
-        self.give_away_one: Callable[[Topic, int], None] = lambda topic, index: None
-        """Lets others have a partition that can be read here, and not written."""
+        self.resign_leadership: Callable[[Topic, int], None] = lambda topic, index: None
+        """Lets another node lead a partition that is read-only here."""
         self.when_refused: Callable[[], None] = lambda: None
         """Told when a folder takes no more records."""
 
@@ -102,7 +102,7 @@ class FolderWatch:
             TO_MAKE_ROOM,
         )
         self._note(folder, f"refused because {folder.manager.refusal}")
-        self.give_away()
+        self.resign_leaderships()
         self.when_refused()
         self._refused.set()
 
@@ -110,23 +110,23 @@ class FolderWatch:
         for topic, index in folder.manager.folders():
             self._partitions.note(topic, index, text)
 
-    def give_away(self) -> None:
-        """Let others have all partitions that nothing can be appended to."""
+    def resign_leaderships(self) -> None:
+        """Resign the leadership of all partitions in read-only log directories."""
         if self._partitions.logs.refuses:
             for topic in self._context.cluster.topics.values():
                 for partition in topic.partitions:
-                    self._give_away_refused(topic, partition)
+                    self._resign_if_read_only(topic, partition)
 
-    def _give_away_refused(self, topic: Topic, partition: Partition) -> None:
+    def _resign_if_read_only(self, topic: Topic, partition: Partition) -> None:
         is_held = self._context.node_id in partition.isr and len(partition.isr) > 1
         if is_held and self._partitions.logs.refusal(topic.name, partition.index) is not None:
-            self.give_away_one(topic, partition.index)
+            self.resign_leadership(topic, partition.index)
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Somebody may have joined who can take over."""
         if self._partitions.logs.refuses:
             for change in event.partitions:
-                self._give_away_refused(change.topic, change.after)
+                self._resign_if_read_only(change.topic, change.after)
 
     async def _probe_regularly(self) -> None:
         while True:

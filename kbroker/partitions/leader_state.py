@@ -1,7 +1,7 @@
-"""What the leader of a partition knows of its followers: who is in sync, and what all of those have.
+"""State of the leader of a partition: progress of the followers, ISR and high watermark.
 
-No clock and no event loop in here: `now` is handed in, in seconds of one monotonic clock. The rules
-are those of Kafka's `Partition` (KIP-392, 497, 841, 903, 966):
+The module uses no clock and no event loop: callers pass `now`, in seconds of one monotonic clock. The
+rules are those of Kafka's `Partition` (KIP-392, 497, 841, 903, 966):
 
 * A follower has what lies before the offset that it fetches from; it syncs before it fetches on.
 * The high watermark is what every member of the *maximal* in-sync set has: of the one that is
@@ -70,14 +70,19 @@ def _everyone(node_id: int, broker_epoch: BrokerEpoch) -> bool:
     return True
 
 
-class Leading:
-    """One partition in one epoch of this leader.
+class LeaderState:
+    """The state of one partition in one leader epoch of this node.
 
-    Parameters: `partition` is the cluster's state of it, `me` this node's id; `log_end` is where
-    the log ended at the election, `now` when that was; a follower that has been behind for
-    `lag_max` seconds is not in sync any more (replica.lag.time.max.ms); `in_sync_min` is how many
-    replicas acks=all asks for; `eligible` says whether a node under this registration may be in
-    sync at all (KIP-841: it is neither fenced nor on its way out).
+    Args:
+        partition: The partition in the metadata.
+        me: ID of this node.
+        log_end: Log end offset at the election.
+        now: Time of the election, in seconds.
+        lag_max: Time behind the leader, in seconds, after which a follower leaves the ISR
+            (replica.lag.time.max.ms).
+        in_sync_min: Number of in-sync replicas that acks=all needs.
+        eligible: Returns True if a node with this broker epoch may be in the ISR (KIP-841: it is neither
+            fenced nor shutting down).
     """
 
     __slots__ = (

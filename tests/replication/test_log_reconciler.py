@@ -6,8 +6,8 @@ import trio
 import trio.testing
 
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.replication.catching_up import CatchingUp
 from kbroker.replication.followed import Followed
+from kbroker.replication.log_reconciler import LogReconciler
 from kbroker.runtime.backoff import Backoff
 
 from ..brokers import started
@@ -24,7 +24,7 @@ async def test_a_node_that_leads_by_now_cuts_nothing() -> None:
         nothing_of_it = FetchResponse.EpochEnd(epoch=0, end_offset=0)
         async with trio.open_nursery() as nursery, node.partitions.flusher.no_pass:
             nursery.start_soon(
-                CatchingUp(node.context, node.partitions).cut, followed, nothing_of_it
+                LogReconciler(node.context, node.partitions).cut, followed, nothing_of_it
             )
             await trio.testing.wait_all_tasks_blocked(0.01)
             await broker.local_node(1).crash()
@@ -39,9 +39,9 @@ async def test_a_node_that_still_follows_cuts() -> None:
         await send(broker, 1, topic, b"a", b"b")
         await until_equal(broker, "t", 1, 2)
         node, replica = broker.local_node(2).node, replica_on(broker, 2, "t")
-        await node.replication.following.stop()
+        await node.replication.fetcher_manager.stop()
         followed = Followed(replica, replica.leader_epoch, Backoff(1))
-        await CatchingUp(node.context, node.partitions).cut(
+        await LogReconciler(node.context, node.partitions).cut(
             followed, FetchResponse.EpochEnd(epoch=0, end_offset=0)
         )
         assert values_in(log_on(broker, 2, "t")) == []

@@ -1,5 +1,7 @@
-"""What is done for the logs of a node again and again: checkpoints, retention, and emptying the trash;
-and once after a crash."""
+"""Background tasks for the logs of a node, as in Kafka's LogManager.
+
+The tasks are checkpoints, retention, deletion of files, and recovery after a crash.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 0.5
 
 
-class Upkeep:
-    """The upkeep of one node's logs; `run` it until cancelled."""
+class LogManagerTasks:
+    """The background tasks for the logs of one node. Start `run` in a task."""
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context

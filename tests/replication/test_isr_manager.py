@@ -13,7 +13,7 @@ from kbroker.cluster import IsrChange
 from kbroker.cluster.store import OutcomeUnknown
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.in_sync import BATCH_MAX, TRANSACTIONS_AT_ONCE
+from kbroker.replication.isr_manager import BATCH_MAX, TRANSACTIONS_AT_ONCE
 from tests.brokers import started
 from tests.wire import NEVER, Topic, Wire, batch, connected, fetch, produce, produce_request, until
 
@@ -141,16 +141,16 @@ async def test_an_unknown_outcome_counts_until_it_is_known(
 
     monkeypatch.setattr(cluster, "change_isr", lossy)
     await follower.fetch(topic, 1)
-    leading = broker.node.partitions.named_replica(topic.name, 0).leading
-    assert leading is not None
-    await until(lambda: leading.maximal_isr == {1, 2})
+    leader_state = broker.node.partitions.named_replica(topic.name, 0).leader_state
+    assert leader_state is not None
+    await until(lambda: leader_state.maximal_isr == {1, 2})
     await produce(wire, topic, batch(), acks=1)
     await trio.sleep(2 * LAG_MS / 1000)
     if not applied:
         assert isr_of(broker, topic) == [1]
         assert (await fetch(wire, topic)).high_watermark == 1, "it may be in sync"
     may_answer.set()
-    await until(lambda: isr_of(broker, topic) == [1] and leading.maximal_isr == {1})
+    await until(lambda: isr_of(broker, topic) == [1] and leader_state.maximal_isr == {1})
     await until(lambda: broker.node.partitions.named_replica(topic.name, 0).log.high_watermark == 2)
 
 
@@ -275,10 +275,10 @@ async def test_a_node_that_stops_in_order_stays_in_sync() -> None:
         created = await first.cluster.create_topic("t", [[1, 2, 3]], {}, cause="test")
         await until(lambda: sorted(created.partitions[0].isr) == [1, 2, 3])
         replica = second.partitions.named_hosted("t", 0)
-        await second.replication.following.stop()
+        await second.replication.fetcher_manager.stop()
         replica.close(deleted=False)
         replica.log.close(clean=True)  # it is offline from now on
-        second.replication.in_sync.look_at_all()
+        second.replication.isr_manager.look_at_all()
         await trio.sleep(0.2)
         assert sorted(created.partitions[0].isr) == [1, 2, 3]
 

@@ -1,8 +1,8 @@
-"""Replicas on their way from one data folder of this node to another, while clients use them.
+"""Moves replicas between log directories of this node while clients use them (AlterReplicaLogDirs).
 
-A move copies the log in slices, syncs the copy in a worker thread, and then, between two sync
-passes and two checkpoints, copies what came meanwhile and lets the copy take the log's place. That
-last step holds the event loop for a few syncs.
+A move copies the log in slices and syncs the copy in a worker thread. Then, between two sync passes and
+two checkpoints, it copies the records that were appended in the meantime and replaces the log with the
+copy. That last step blocks the event loop for a few syncs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ COPY_BYTES = 256 * 1024
 """How much one slice copies."""
 
 
-class ReplicaMoves:
-    """The moves of one node, one after the other in the order in which they were asked for."""
+class LogDirMover:
+    """The moves of one node, which run one at a time in the order of their requests."""
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context

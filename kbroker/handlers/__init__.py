@@ -11,5 +11,5 @@ Every client can name thousands of things, and there can be thousands of everyth
 * goes over what was sent, and over all that there is, in turns with other clients (`ctx.turn`);
 * asks a coordinator, which cannot pause, for a bounded piece of work at a time.
 
-`tests/broker/test_stretched.py` holds every array of every API to that.
+`tests/broker/test_oversized_requests.py` holds every array of every API to that.
 """

@@ -29,7 +29,7 @@ RECEIVE_BYTES = 65536
 def check_there() -> None:
     """Raise RuntimeError when this machine has no etcd."""
     if shutil.which("etcd") is None:
-        raise RuntimeError("etcd is missing: 'python tests/needs.py unit' brings it")
+        raise RuntimeError("etcd is missing: 'python tests/prerequisites.py unit' installs it")
 
 
 class Certificates:

@@ -13,7 +13,7 @@ from kbroker.protocol.messages.offsets import OffsetFetchRequest
 
 from ..brokers import started
 from ..handlers.test_groups_coordinators import find
-from ..turns import TURN_SECONDS_MAX, longest_step
+from ..loop_latency import STEP_SECONDS_MAX, longest_step
 from ..wire import (
     Topic,
     Wire,
@@ -97,7 +97,7 @@ async def test_a_load_leaves_the_loop_to_others(tmp_path: Path) -> None:
         with longest_step() as longest:
             await fetch_when_loaded(wire)
         assert longest.steps > 10
-        assert longest.seconds < TURN_SECONDS_MAX, str(longest)
+        assert longest.seconds < STEP_SECONDS_MAX, str(longest)
 
 
 @pytest.mark.usefixtures("slow_loads")

@@ -18,7 +18,7 @@ from kbroker.process.http import http_service
 from kbroker.process.interpreter import collect_young_objects, set_up_interpreter
 from kbroker.process.listeners import configured_listeners
 
-from ..turns import ThreadTime
+from ..loop_latency import ThreadTime
 from .planted import plant
 
 

@@ -22,7 +22,7 @@ import trio
 from kbroker.protocol.records import iter_headers
 from kbroker.storage.naming import LOG, file_name
 
-from ..turns import slowness
+from ..loop_latency import slowness
 from .history import Checker, Event, Killed, Place
 from .load import PLACES, Load, read_back
 from .server import KEPT, TRIMMED, Restart, Server

@@ -23,9 +23,9 @@ from kbroker.schemas.workers import SchemaWorkers
 from kbroker.web.console.scan import FIRST_WINDOW
 
 from ...brokers import LOOPBACK
+from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from ...schemas.client import RegistryClient, schema_workers
 from ...schemas.client import record as avro_record
-from ...turns import TURN_SECONDS_MAX, longest_step
 from ..client import asking, broker_with
 from .consoles import API, Console, record
 
@@ -215,7 +215,7 @@ async def test_values_that_stand_for_much_hold_up_nobody_and_end_a_look(
         query = {"where": "value.0", "ms": 10_000, "bytes": 1}
         with longest_step() as step:
             found = await it.console.get("/topics/t/messages", from_=origin, **query)
-        assert step.seconds < TURN_SECONDS_MAX, step.task
+        assert step.seconds < STEP_SECONDS_MAX, step.task
         assert (found["scanned"], found["too_large"]) == (scanned, scanned)
         assert found["cursor"]
         row = (await it.rows(limit=1, bytes=1))[0]

@@ -1,4 +1,4 @@
-"""How logs age: on a clock that the test moves, and once in real time before a real client."""
+"""Retention and compaction on a clock that the test moves, and once in real time with a real client."""
 
 from __future__ import annotations
 

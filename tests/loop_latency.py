@@ -1,4 +1,4 @@
-"""How long the broker keeps the event loop at a stretch.
+"""Measurement of how long a task of the broker occupies the event loop.
 
 Measured in the processor time of the loop's thread: what else the machine does is not counted, so a
 test may hold it against a bound also beside heavy load. Nor is what the host of a virtual machine
@@ -26,8 +26,8 @@ OF_BROKER = re.compile(r"(<bound method \S+ of <)?(kbroker|hypercorn)\.")
 """How the names of its tasks begin, also where they are methods of compiled classes; the last ones
 answer by HTTP."""
 
-TURN_SECONDS_MAX = 0.1
-"""The longest that others may wait for one step of a task; much more than a turn is meant to be."""
+STEP_SECONDS_MAX = 0.1
+"""The longest that others may wait for one step of a task; much more than a time slice."""
 ROUNDS = 4000
 USUAL_SECONDS = 0.0017
 """How long that many rounds of `_work` take a processor such as the bounds of these tests are made for."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from . import needs
+from . import prerequisites
 
 ROOT = Path(__file__).parent.parent
 CERTIFICATE = f"{ssl.PEM_HEADER}\naGVsbG8=\n{ssl.PEM_FOOTER}\n"
@@ -42,11 +42,11 @@ def write_program(path: Path, text: str) -> Path:
     return path
 
 
-def sample(system: Path) -> needs.Need:
+def sample(system: Path) -> prerequisites.Prerequisite:
     """A program `sample`, which lies in opt/sample of a system and starts with its library."""
-    return needs.Need(
+    return prerequisites.Prerequisite(
         commands=("demo",),
-        problem=partial(needs.problem_of_program, name="sample", title="Sample"),
+        problem=partial(prerequisites.problem_of_program, name="sample", title="Sample"),
         installed=("sample",),
         unpacked=("sample",),
         programs={"sample": (f"{str(system)[1:]}/opt/sample", "opt/sample")},
@@ -69,7 +69,7 @@ class Machine:
         write_program(packed / "opt/sample", '#!/bin/sh\necho "$1 $LD_LIBRARY_PATH"\n')
         (packed / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
         monkeypatch.setenv("PATH", f"{folder / 'path'}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setattr(needs, "NEEDS", (sample(self.system),))
+        monkeypatch.setattr(prerequisites, "PREREQUISITES", (sample(self.system),))
 
     def has_apt(self, *, user: int, update: int = 0) -> None:
         places = {
@@ -95,22 +95,22 @@ def run_sample(tools: Path) -> list[str]:
 
 def test_all_parts_of_the_tests_are_looked_at() -> None:
     budget = tomllib.loads((ROOT / "tests/budget.toml").read_text())
-    looked_at = {command for need in needs.NEEDS for command in need.commands}
+    looked_at = {command for need in prerequisites.PREREQUISITES for command in need.commands}
     assert set(budget["part"]) <= looked_at
-    assert needs.main(["wrong"]) == 2
+    assert prerequisites.main(["wrong"]) == 2
 
 
 def test_what_is_there_is_left_alone(machine: Machine, tools: Path) -> None:
     machine.has_apt(user=0)
     write_program(machine.system.parent / "path/sample", "#!/bin/sh\n")
-    assert needs.main(["demo"], tools) == 0
+    assert prerequisites.main(["demo"], tools) == 0
     assert not machine.calls.exists()
     assert not tools.exists()
 
 
 def test_root_installs(machine: Machine, tools: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine.has_apt(user=0)
-    assert needs.main(["demo"], tools) == 0
+    assert prerequisites.main(["demo"], tools) == 0
     assert "Sample is missing.\napt-get install sample\n" in capsys.readouterr().out
     # It was not on the path, and it uses the libraries of the system.
     assert run_sample(tools)[:1] == ["hello"]
@@ -119,14 +119,14 @@ def test_root_installs(machine: Machine, tools: Path, capsys: pytest.CaptureFixt
 
 def test_others_unpack_below_the_work_folder(machine: Machine, tools: Path) -> None:
     machine.has_apt(user=1000)
-    assert needs.main(["demo"], tools) == 0
+    assert prerequisites.main(["demo"], tools) == 0
     assert run_sample(tools) == ["hello", str(tools / "root/usr/lib/x86_64-linux-gnu")]
     calls = machine.calls.read_text()
     assert "sample=1.2-3" in calls
     assert "libc6=" not in calls, "it is there, if older"
     assert not any(machine.system.iterdir())
     machine.calls.unlink()
-    assert needs.main(["demo"], tools) == 0
+    assert prerequisites.main(["demo"], tools) == 0
     assert not machine.calls.exists(), "nothing is brought twice"
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_had_is_named_with_the_command_that_brings_it(
     user: int, machine: Machine, tools: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.has_apt(user=user, update=100)
-    assert needs.main(["demo"], tools) == 1
+    assert prerequisites.main(["demo"], tools) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "Sample is missing: apt-get install sample (Debian; as root) brings it."
 
@@ -144,7 +144,7 @@ def test_a_machine_without_apt_is_told_what_is_missing(
     machine: Machine, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tools))
-    assert needs.main([], tools) == 1
+    assert prerequisites.main([], tools) == 1
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_java_suits_or_not(
     )
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    said = needs.problem_of_java(tools, newest=newest, compiler=True)
+    said = prerequisites.problem_of_java(tools, newest=newest, compiler=True)
     assert bool(said) is bool(problem)
     assert problem in said
 
@@ -187,13 +187,13 @@ def test_a_java_that_was_chosen_and_does_not_suit_is_told(
     """What is on the path does not count then, and no package helps."""
     machine.has_apt(user=0)
     write_program(machine.system.parent / "path/java", JAVA.format(version="17.0.1", modules=""))
-    check = partial(needs.problem_of_java, newest=None, compiler=False)
+    check = partial(prerequisites.problem_of_java, newest=None, compiler=False)
     java = sample(machine.system)._replace(problem=check, programs={})
-    monkeypatch.setattr(needs, "NEEDS", (java,))
+    monkeypatch.setattr(prerequisites, "PREREQUISITES", (java,))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert needs.main(["demo"], tools) == 0
+    assert prerequisites.main(["demo"], tools) == 0
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    assert needs.main(["demo"], tools) == 1
+    assert prerequisites.main(["demo"], tools) == 1
     said = "JAVA_HOME=/nowhere: unset it, or name another one; its Java does not start.\n"
     assert capsys.readouterr().out == said
     assert not machine.calls.exists()
@@ -211,7 +211,7 @@ def test_links_to_the_system_lead_into_what_was_unpacked(tmp_path: Path) -> None
     }
     for link, target in links.items():
         (tmp_path / link).symlink_to(target)
-    needs.turn_links(tmp_path)
+    prerequisites.turn_links(tmp_path)
     for name in ("settings", "etc/settings", "beside"):
         assert (tmp_path / "usr/lib/java" / name).read_text() == "unpacked"
     assert os.readlink(tmp_path / "usr/lib/java/passwd") == "/etc/passwd"
@@ -224,28 +224,28 @@ def test_an_unpacked_java_trusts_what_the_system_trusts(
     bundle.write_text("# two\n" + 2 * CERTIFICATE)
     store.symlink_to(tmp_path / "nowhere")
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    needs.write_trust_store(store, tmp_path)
+    prerequisites.write_trust_store(store, tmp_path)
     body = store.read_bytes()
     assert body[:12] == bytes.fromhex("feedfeed 00000002 00000002")
     assert body.count(b"X.509\x00\x00\x00\x05hello") == 2
     store.write_bytes(b"of the system")
-    needs.write_trust_store(store, tmp_path)
+    prerequisites.write_trust_store(store, tmp_path)
     assert store.read_bytes() == b"of the system"
 
 
 def test_an_environment_has_pip_where_python_brings_none(
     tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert needs.problem_of_venv(tools) == "" or not needs.has_ensurepip()
-    monkeypatch.setattr(needs, "has_ensurepip", lambda: False)
-    assert needs.problem_of_venv(tools) == "Python's venv module has no pip"
+    assert prerequisites.problem_of_venv(tools) == "" or not prerequisites.has_ensurepip()
+    monkeypatch.setattr(prerequisites, "has_ensurepip", lambda: False)
+    assert prerequisites.problem_of_venv(tools) == "Python's venv module has no pip"
     wheel = tools / "root/usr/share/python-wheels/pip-1.0-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr("pip/__init__.py", "")
         packed.writestr("pip/__main__.py", "print('unpacked pip')")
-    assert needs.problem_of_venv(tools) == ""
-    needs.make_environment(tmp_path / "environment", tools)
+    assert prerequisites.problem_of_venv(tools) == ""
+    prerequisites.make_environment(tmp_path / "environment", tools)
     python = tmp_path / "environment/bin/python"
     assert subprocess.check_output([python, "-m", "pip"], text=True) == "unpacked pip\n"
 
@@ -256,11 +256,11 @@ def test_an_environment_of_another_python_is_not_mixed(
     tmp_path: Path, tools: Path, is_gone: bool
 ) -> None:
     folder = tmp_path / "environment"
-    needs.make_environment(folder, tools)
+    prerequisites.make_environment(folder, tools)
     (site,) = folder.glob("lib/python*/site-packages")
     package = site / "of_its_python.so"
     package.touch()
-    needs.make_environment(folder, tools)
+    prerequisites.make_environment(folder, tools)
     assert package.exists(), "what is of this Python stays"
     python = folder / "bin/python"
     python.unlink()
@@ -269,6 +269,6 @@ def test_an_environment_of_another_python_is_not_mixed(
     else:
         python.write_text("#!/bin/sh\necho another one\n")
         python.chmod(0o755)
-    needs.make_environment(folder, tools)
+    prerequisites.make_environment(folder, tools)
     assert not package.exists()
     assert subprocess.check_output([python, "-c", "print(1)"], text=True) == "1\n"

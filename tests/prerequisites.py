@@ -1,7 +1,7 @@
-"""Look at what a command needs from the system, and bring what is missing, before anything runs.
+"""Check the system packages that a make target needs, and install the missing ones.
 
-Usage: python tests/needs.py [COMMAND ...]; without a name: what all commands need.
-       python tests/needs.py --environment FOLDER; a virtual environment with pip.
+Usage: python tests/prerequisites.py [COMMAND ...]; without a name: what all commands need.
+       python tests/prerequisites.py --environment FOLDER; a virtual environment with pip.
 
 What is missing comes through the package manager (apt) where this runs as root. Elsewhere the
 packages of the distribution are unpacked below the work folder, and programs that start what is
@@ -38,8 +38,8 @@ LIBRARIES = ("lib", "usr/lib")
 ASK_SECONDS = 30.0
 
 
-class Need(NamedTuple):
-    """One thing that commands need from the system."""
+class Prerequisite(NamedTuple):
+    """A program or package that make targets need."""
 
     commands: tuple[str, ...]
     problem: Callable[[Path], str]
@@ -60,11 +60,13 @@ def main(arguments: Sequence[str], tools: Path = TOOLS) -> int:
     if arguments[:1] == ["--environment"]:
         make_environment(Path(arguments[1]), tools)
         return 0
-    unknown = set(arguments) - {name for need in NEEDS for name in need.commands}
+    unknown = set(arguments) - {name for need in PREREQUISITES for name in need.commands}
     if unknown:
-        print(f"no command is named {', '.join(sorted(unknown))} in tests/needs.py")
+        print(f"no command is named {', '.join(sorted(unknown))} in tests/prerequisites.py")
         return 2
-    wanted = [need for need in NEEDS if not arguments or set(need.commands) & set(arguments)]
+    wanted = [
+        need for need in PREREQUISITES if not arguments or set(need.commands) & set(arguments)
+    ]
     os.environ["PATH"] = os.pathsep.join([str(tools / "bin"), os.environ["PATH"]])
     missing = [need for need in wanted if not there(need, tools)]
     if missing and not any(map(is_chosen, problems(missing, tools))):
@@ -76,7 +78,7 @@ def main(arguments: Sequence[str], tools: Path = TOOLS) -> int:
     return 1 if lacking else 0
 
 
-def problems(needs: Iterable[Need], tools: Path) -> dict[str, Need]:
+def problems(needs: Iterable[Prerequisite], tools: Path) -> dict[str, Prerequisite]:
     """What is wrong, each sentence once."""
     return {problem: need for need in needs if (problem := need.problem(tools))}
 
@@ -86,14 +88,14 @@ def is_chosen(problem: str) -> bool:
     return problem.startswith("JAVA_HOME=")
 
 
-def there(need: Need, tools: Path) -> bool:
+def there(need: Prerequisite, tools: Path) -> bool:
     """Whether a need is met; a program that is installed but not on the path is put there."""
     if need.problem(tools):
         write_programs(need, Path("/"), tools)
     return not need.problem(tools)
 
 
-def bring(missing: Sequence[Need], tools: Path) -> None:
+def bring(missing: Sequence[Prerequisite], tools: Path) -> None:
     """Install or unpack; says what it does, and what apt said when it failed."""
     if shutil.which("apt-get") is None:
         return
@@ -193,7 +195,7 @@ def turn_links(root: Path) -> None:
                     link.symlink_to(place)
 
 
-def write_programs(need: Need, root: Path, tools: Path) -> None:
+def write_programs(need: Prerequisite, root: Path, tools: Path) -> None:
     """Programs in `bin` that start those of the need below `root`, with their libraries."""
     for name, patterns in need.programs.items():
         found = [place for pattern in patterns for place in sorted(root.glob(pattern))]
@@ -320,8 +322,8 @@ JAVA_PROGRAMS = {
     for name in ("java", "javac")
 }
 
-NEEDS = (
-    Need(
+PREREQUISITES = (
+    Prerequisite(
         commands=(
             *("lint", "quick", "unit", "long", "clients"),
             *("demo", "spark", "compat", "examples-java"),
@@ -331,7 +333,7 @@ NEEDS = (
         unpacked=("python3-pip-whl",),
         programs={},
     ),
-    Need(
+    Prerequisite(
         commands=("long", "clients", "demo", "spark"),
         problem=partial(problem_of_java, newest=None, compiler=False),
         installed=JDK,
@@ -339,35 +341,35 @@ NEEDS = (
         programs=JAVA_PROGRAMS,
     ),
     # Spark 4.0 belongs to "unit" and "compat"; "long" installs what "clients" needs.
-    Need(
+    Prerequisite(
         commands=("unit", "long", "clients", "compat", "examples-java"),
         problem=partial(problem_of_java, newest=NEWEST_JAVA_OF_SPARK_4_0, compiler=True),
         installed=JDK,
         unpacked=JDK,
         programs=JAVA_PROGRAMS,
     ),
-    Need(
+    Prerequisite(
         commands=("unit", "long", "clients", "spark", "compat", "examples-java"),
         problem=partial(problem_of_program, name="mvn", title="Maven"),
         installed=("maven",),
         unpacked=("maven",),
         programs={"mvn": ("usr/share/maven/bin/mvn",)},
     ),
-    Need(
+    Prerequisite(
         commands=("unit", "clients", "compat"),
         problem=partial(problem_of_program, name="kcat", title="kcat"),
         installed=("kcat",),
         unpacked=("kcat",),
         programs={"kcat": ("usr/bin/kcat",)},
     ),
-    Need(
+    Prerequisite(
         commands=("unit", "long"),
         problem=partial(problem_of_program, name="etcd", title="etcd"),
         installed=("etcd-server",),
         unpacked=("etcd-server",),
         programs={"etcd": ("usr/bin/etcd",)},
     ),
-    Need(
+    Prerequisite(
         commands=("unit", "long"),
         problem=partial(problem_of_program, name="ip", title="iproute2"),
         installed=("iproute2",),

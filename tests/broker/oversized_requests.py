@@ -1,4 +1,4 @@
-"""Requests with arrays that are far too long, to a broker with much in it."""
+"""Requests with arrays that are far too long, for a broker that holds much data."""
 
 from __future__ import annotations
 

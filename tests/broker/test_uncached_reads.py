@@ -1,4 +1,4 @@
-"""Who reads what is on the disk only waits for it; the others do not."""
+"""Reads that are not in the page cache: only the client that needs the data waits for the disk."""
 
 from __future__ import annotations
 

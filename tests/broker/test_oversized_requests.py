@@ -1,4 +1,4 @@
-"""Arrays of thousands in every request: nobody else waits for them, and answers do not multiply."""
+"""Requests with arrays of thousands of elements: other clients do not wait, responses stay small."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.transactions import DescribeProducersRequest
 
 from ..brokers import started
-from ..turns import longest_step, slowness
+from ..loop_latency import longest_step, slowness
 from ..wire import connected, request
-from .stretching import (
+from .oversized_requests import (
     ITEMS,
     STRETCHES,
     Array,

@@ -1,4 +1,4 @@
-"""Connections that rest: without tasks while nothing is to be waited for but the client."""
+"""Idle connections: a connection that only waits for its client has no task."""
 
 from __future__ import annotations
 

@@ -41,14 +41,17 @@ COMMANDS = {
         "kbroker.cli.explain:explain",
         "Say why a group rebalanced or a partition is offline.",
     ),
-    "control": ("kbroker.cli.control:control", "Give a broker any order of a test."),
+    "control": (
+        "kbroker.cli.control:control",
+        "Give a broker any command of the control protocol.",
+    ),
     "compat": (
         "kbroker.kafka_tools.compat:compat",
         "Run kafka-topics and other tools as Kafka's scripts take them.",
     ),
     "profile": ("kbroker.cli.profile:profile", "Name clusters, and choose one."),
     "completion": ("kbroker.cli.completion:completion", "Print a shell's completion script."),
-    "new": ("kbroker.cli.new:new", "Make a project to start from: a Spark pipeline."),
+    "init": ("kbroker.cli.init:init", "Create a project from a template: a Spark pipeline."),
     "spark": (
         "kbroker.cli.spark:spark",
         "Get Spark to talk to Kafka: its connector, and what is wrong.",

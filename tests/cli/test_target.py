@@ -169,7 +169,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "my_jobs").touch()
     monkeypatch.setattr(Path, "exists", lambda _: False)
     monkeypatch.chdir(tmp_path)
-    said = invoke("new", "pipeline", "aggregate", "my_jobs", status=1).stderr
+    said = invoke("init", "pipeline", "aggregate", "my_jobs", status=1).stderr
     assert "File exists" in said
     assert "Traceback" not in said
 

@@ -64,15 +64,15 @@ def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(main, ["new", "pipeline", "enrich", "shop"])
+    done = CliRunner().invoke(main, ["init", "pipeline", "enrich", "shop"])
     assert done.exit_code == 0, done.output
     assert "cd shop && pip install -r requirements.txt && pytest" in done.output
-    again = CliRunner().invoke(main, ["new", "pipeline", "enrich", "shop"])
+    again = CliRunner().invoke(main, ["init", "pipeline", "enrich", "shop"])
     assert (again.exit_code, again.output) == (
         1,
-        "kbroker new: shop exists already: choose another name, or remove it\n",
+        "kbroker init: shop exists already: choose another name, or remove it\n",
     )
-    help_text = CliRunner().invoke(main, ["new", "pipeline", "--help"]).output
+    help_text = CliRunner().invoke(main, ["init", "pipeline", "--help"]).output
     assert all(kind in help_text for kind in KINDS)
 
 

@@ -1,4 +1,4 @@
-"""Project folders for pipelines: what `kbroker new pipeline` copies.
+"""Project folders for pipelines: what `kbroker init pipeline` copies.
 
 Below `files` lies a folder for each kind of pipeline, beside `common` with what all of them get and
 `topics` with what those get that write to topics. Together they make a project called `my_pipeline`; a

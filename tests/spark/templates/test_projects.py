@@ -1,4 +1,4 @@
-"""Projects that `kbroker new` makes pass their own tests, and live through kill -9."""
+"""Projects that `kbroker init` makes pass their own tests, and live through kill -9."""
 
 from __future__ import annotations
 

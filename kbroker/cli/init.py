@@ -1,4 +1,4 @@
-"""``kbroker new``: projects to start from."""
+"""``kbroker init``: projects to start from."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _REFUSED = 1
 
 
 @click.group()
-def new() -> None:
-    """Make a project to start from."""
+def init() -> None:
+    """Create a project from a template."""
 
 
-@new.command(epilog=" ".join(f"{kind}: {what}" for kind, what in KINDS.items()))
+@init.command(epilog=" ".join(f"{kind}: {what}" for kind, what in KINDS.items()))
 @click.argument("kind", type=click.Choice(list(KINDS)))
 @click.argument("name")
 def pipeline(kind: str, name: str) -> None:
@@ -31,7 +31,7 @@ def pipeline(kind: str, name: str) -> None:
     try:
         folder = copy_project(kind, name, Path())
     except TemplateError as error:
-        say(f"kbroker new: {error}", err=True)
+        say(f"kbroker init: {error}", err=True)
         sys.exit(_REFUSED)
     say(f"{folder}/README.md says what it does. To run its tests:")
     say(f"  cd {folder} && pip install -r requirements.txt && pytest")

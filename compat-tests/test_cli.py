@@ -379,7 +379,7 @@ def test_a_group_of_the_newer_protocol(apache: Broker) -> None:
     wait = ("group", "wait", "kip-848", "--members", "1", "--timeout", "20s")
     assert ask(apache, *wait).status == 0
     (row,) = json.loads(ask(apache, "group", "describe", "kip-848", *JSON).out)
-    assert (row["type"], row["balancer"], row["members"]) == ("Consumer", "uniform", 1)
+    assert (row["type"], row["assignor"], row["members"]) == ("Consumer", "uniform", 1)
     assert [each["partition"] for each in row["partitions"]] == [0, 1]
     (listed,) = [
         each

@@ -103,8 +103,8 @@ def held(broker: LocalBroker, topic: str) -> list[str]:
     [
         ("disconnect", "before"),
         ("disconnect", "after"),
-        ("half_frame", "after"),
-        ("answer_twice", "after"),
+        ("truncate_response", "after"),
+        ("duplicate_response", "after"),
         ("delay", "before"),
         ("blackhole", "after"),
     ],
@@ -144,7 +144,7 @@ def test_an_error_that_passes(
 
 
 def test_an_error_that_stays(broker: LocalBroker, worker: ClientProcess, topic: str) -> None:
-    fault = broker.fault("Produce", error=MESSAGE_TOO_LARGE, topic=topic).every_time()
+    fault = broker.fault("Produce", error=MESSAGE_TOO_LARGE, topic=topic).always()
     (answer,) = send(worker, topic, ["x"])
     assert answer["error"]["code"] == MESSAGE_TOO_LARGE
     assert held(broker, topic) == []
@@ -205,7 +205,9 @@ def test_a_batch_that_breaks_on_its_way_out(
     assert fault.hits == 1
 
 
-@pytest.mark.parametrize("effect", ["disconnect", "half_frame", "answer_twice", "error"])
+@pytest.mark.parametrize(
+    "effect", ["disconnect", "truncate_response", "duplicate_response", "error"]
+)
 def test_a_consumer_reads_everything_once(
     broker: LocalBroker, worker: ClientProcess, topic: str, effect: str
 ) -> None:
@@ -228,7 +230,7 @@ def test_schedules(broker: LocalBroker, worker: ClientProcess, topic: str) -> No
     error = "NOT_LEADER_OR_FOLLOWER"
     third = broker.fault("Produce", error=error, topic=topic).on_call(3)
     broker.fault("Produce", error=error, topic=topic).with_probability(0.2, seed=3)
-    broker.fault("Produce", error="NOT_COORDINATOR", topic="another").every_time().maybe()
+    broker.fault("Produce", error="NOT_COORDINATOR", topic="another").always().optional()
     answers = send(worker, topic, LARGE)
     assert [answer["offset"] for answer in answers] == list(range(len(LARGE)))
     assert held(broker, topic) == LARGE
@@ -413,7 +415,7 @@ def test_no_answer_comes_before_a_restart(
     with LocalBroker(topics=[topic], data_dir=str(tmp_path / "data")) as broker:
         worker = spawn(client, broker.bootstrap_servers)
         fault = broker.fault("Produce", topic=topic, at="after")
-        getattr(fault, effect)().every_time()
+        getattr(fault, effect)().always()
         worker.send("produce", topic=topic, records=records_of(LARGE), **ONCE)
         broker.wait_for(topic, count=written, timeout=30)
         broker.stop()
@@ -441,8 +443,8 @@ def armed(broker: LocalBroker, effect: str, api: str, topic: str) -> Fault[None]
     "effect",
     [
         "disconnect",
-        "half_frame",
-        "answer_twice",
+        "truncate_response",
+        "duplicate_response",
         "delay",
         "throttle",
         "blackhole",
@@ -472,7 +474,7 @@ def read_by_java(broker: LocalBroker, tools: Tools, topic: str) -> Said:
     )
 
 
-@pytest.mark.parametrize("effect", ["disconnect", "half_frame", "KAFKA_STORAGE_ERROR"])
+@pytest.mark.parametrize("effect", ["disconnect", "truncate_response", "KAFKA_STORAGE_ERROR"])
 def test_java_reads_everything_once(
     broker: LocalBroker, tools: Tools, topic: str, effect: str
 ) -> None:

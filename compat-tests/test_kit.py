@@ -66,7 +66,7 @@ def test_rest(kbroker):
     kbroker.produce("orders", "x", partition=0)
     kbroker.produce("orders", "y", partition=1)
     consumer = reads_all(kbroker.bootstrap_servers, "orders", 2)
-    kbroker.settled(timeout=20)
+    kbroker.wait_until_idle(timeout=20)
     assert kbroker.lag("readers") == 0
     kbroker.expect_nothing("invoices", timeout=20)
     producer = KafkaProducer(bootstrap_servers=kbroker.bootstrap_servers)
@@ -76,7 +76,7 @@ def test_rest(kbroker):
         kbroker.expect_nothing("invoices", timeout=20)
     kbroker.produce("orders", "z", partition=0)
     with pytest.raises(WaitTimeout, match="has committed 1 of 2 in orders-0"):
-        kbroker.settled("readers", timeout=1)
+        kbroker.wait_until_idle("readers", timeout=1)
     consumer.close()
 
 
@@ -91,7 +91,7 @@ def test_a_transaction_that_is_left_open(kbroker):
     producer.flush(10)
     kbroker.records("orders")
     with pytest.raises(WaitTimeout, match="transaction of tx is Ongoing"):
-        kbroker.settled(timeout=1)
+        kbroker.wait_until_idle(timeout=1)
 
 
 class OrdersTest(KafkaTestCase):

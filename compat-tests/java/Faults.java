@@ -31,29 +31,29 @@ import org.apache.kafka.common.serialization.StringSerializer;
 public final class Faults {
     private static final String TOPIC = "orders";
 
-    /** Gives orders to one broker: a JSON object a line, and a line as answer. */
+    /** Sends commands to one broker: a JSON object a line, and a line as answer. */
     private static final class Control implements AutoCloseable {
         private final ObjectMapper json = new ObjectMapper();
         private final Socket socket;
-        private final OutputStream orders;
+        private final OutputStream commands;
         private final BufferedReader answers;
 
         Control(String address) throws IOException {
             int colon = address.lastIndexOf(':');
             socket = new Socket(address.substring(0, colon), Integer.parseInt(address.substring(colon + 1)));
-            orders = socket.getOutputStream();
+            commands = socket.getOutputStream();
             answers = new BufferedReader(
                 new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
             String token = Files.readString(Path.of(System.getenv("KBROKER_CONTROL_TOKEN_FILE")));
-            order("login", "token", token.strip());
+            command("login", "token", token.strip());
         }
 
-        JsonNode order(String verb, Object... namesAndValues) throws IOException {
-            Map<String, Object> order = new LinkedHashMap<>(Map.of("do", verb));
+        JsonNode command(String verb, Object... namesAndValues) throws IOException {
+            Map<String, Object> command = new LinkedHashMap<>(Map.of("do", verb));
             for (int i = 0; i < namesAndValues.length; i += 2) {
-                order.put((String) namesAndValues[i], namesAndValues[i + 1]);
+                command.put((String) namesAndValues[i], namesAndValues[i + 1]);
             }
-            orders.write((json.writeValueAsString(order) + "\n").getBytes(StandardCharsets.UTF_8));
+            commands.write((json.writeValueAsString(command) + "\n").getBytes(StandardCharsets.UTF_8));
             JsonNode answer = json.readTree(answers.readLine());
             check(answer.get("ok").asBoolean(), verb + ": " + answer.path("error").asText());
             return answer;
@@ -61,7 +61,7 @@ public final class Faults {
 
         List<String> values() throws IOException {
             List<String> values = new ArrayList<>();
-            order("records", "topic", TOPIC).get("records").forEach(
+            command("records", "topic", TOPIC).get("records").forEach(
                 record -> values.add(record.get("value").asText()));
             return values;
         }
@@ -84,10 +84,10 @@ public final class Faults {
         stories.put("a broker that restarts", Faults::brokerRestarts);
         try (Control first = new Control(System.getenv("KBROKER_CONTROL"))) {
             for (Map.Entry<String, Story> story : stories.entrySet()) {
-                JsonNode fresh = first.order("open", "topics", Map.of(TOPIC, 1));
+                JsonNode fresh = first.command("open", "topics", Map.of(TOPIC, 1));
                 try (Control control = new Control(fresh.get("control").asText())) {
                     story.getValue().tell(control, fresh.get("bootstrap_servers").asText());
-                    control.order("close"); // fails when a fault hit nothing
+                    control.command("close"); // fails when a fault hit nothing
                 }
                 System.out.println(story.getKey());
             }
@@ -95,17 +95,17 @@ public final class Faults {
     }
 
     static void leaderMoves(Control control, String bootstrap) throws Exception {
-        int fault = control.order("fault", "api", "Produce", "topic", TOPIC,
+        int fault = control.command("fault", "api", "Produce", "topic", TOPIC,
             "error", "NOT_LEADER_OR_FOLLOWER", "times", 2).get("fault").asInt();
         try (KafkaProducer<String, String> producer = producer(bootstrap)) {
             send(producer, "x");
         }
-        check(control.order("hits", "fault", fault).get("hits").asInt() == 2, "hits");
+        check(control.command("hits", "fault", fault).get("hits").asInt() == 2, "hits");
         check(control.values().equals(List.of("x")), control.values().toString());
     }
 
     static void answerIsLost(Control control, String bootstrap) throws Exception {
-        control.order("fault", "api", "Produce", "at", "after", "effect", "disconnect");
+        control.command("fault", "api", "Produce", "at", "after", "effect", "disconnect");
         try (KafkaProducer<String, String> producer = producer(bootstrap)) { // idempotent by default
             send(producer, "first");
             send(producer, "second");
@@ -114,8 +114,8 @@ public final class Faults {
     }
 
     static void fetchIsSlow(Control control, String bootstrap) throws Exception {
-        control.order("produce", "topic", TOPIC, "value", "x");
-        control.order("fault", "api", "Fetch", "effect", "delay", "ms", 300);
+        control.command("produce", "topic", TOPIC, "value", "x");
+        control.command("fault", "api", "Fetch", "effect", "delay", "ms", 300);
         Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap);
         try (KafkaConsumer<String, String> consumer =
             new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
@@ -132,7 +132,7 @@ public final class Faults {
     static void brokerRestarts(Control control, String bootstrap) throws Exception {
         try (KafkaProducer<String, String> producer = producer(bootstrap)) {
             send(producer, "before");
-            control.order("restart");
+            control.command("restart");
             send(producer, "after");
         }
         check(control.values().equals(List.of("before", "after")), control.values().toString());

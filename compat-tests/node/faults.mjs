@@ -13,7 +13,7 @@ import kafkajs from 'kafkajs'
 const topic = 'orders'
 const token = readFileSync(process.env.KBROKER_CONTROL_TOKEN_FILE, 'ascii').trim()
 
-// Gives orders to one broker: a JSON object a line, and a line as answer.
+// Sends commands to one broker: a JSON object a line, and a line as answer.
 class Control {
   constructor(address) {
     const [host, port] = address.split(':')
@@ -23,11 +23,11 @@ class Control {
 
   static async open(address) {
     const control = new Control(address)
-    await control.order('login', { token })
+    await control.command('login', { token })
     return control
   }
 
-  async order(verb, words = {}) {
+  async command(verb, words = {}) {
     this.socket.write(JSON.stringify({ do: verb, ...words }) + '\n')
     const [line] = await once(this.lines, 'line')
     const answer = JSON.parse(line)
@@ -36,7 +36,7 @@ class Control {
   }
 
   async values() {
-    const { records } = await this.order('records', { topic })
+    const { records } = await this.command('records', { topic })
     return records.map((record) => record.value)
   }
 }
@@ -61,14 +61,14 @@ async function withProducer(bootstrap, settings, work) {
 
 async function leaderMoves(control, bootstrap) {
   const words = { api: 'Produce', topic, error: 'NOT_LEADER_OR_FOLLOWER', times: 2 }
-  const { fault } = await control.order('fault', words)
+  const { fault } = await control.command('fault', words)
   await withProducer(bootstrap, {}, (send) => send('x'))
-  assert.equal((await control.order('hits', { fault })).hits, 2)
+  assert.equal((await control.command('hits', { fault })).hits, 2)
   assert.deepEqual(await control.values(), ['x'])
 }
 
 async function answerIsLost(control, bootstrap) {
-  await control.order('fault', { api: 'Produce', at: 'after', effect: 'disconnect' })
+  await control.command('fault', { api: 'Produce', at: 'after', effect: 'disconnect' })
   await withProducer(bootstrap, { idempotent: true }, async (send) => {
     await send('first')
     await send('second')
@@ -77,8 +77,8 @@ async function answerIsLost(control, bootstrap) {
 }
 
 async function fetchIsSlow(control, bootstrap) {
-  await control.order('produce', { topic, value: 'x' })
-  await control.order('fault', { api: 'Fetch', effect: 'delay', ms: 300 })
+  await control.command('produce', { topic, value: 'x' })
+  await control.command('fault', { api: 'Fetch', effect: 'delay', ms: 300 })
   const consumer = client(bootstrap).consumer({ groupId: 'g' })
   await consumer.connect()
   await consumer.subscribe({ topics: [topic], fromBeginning: true })
@@ -94,7 +94,7 @@ async function fetchIsSlow(control, bootstrap) {
 async function brokerRestarts(control, bootstrap) {
   await withProducer(bootstrap, {}, async (send) => {
     await send('before')
-    await control.order('restart')
+    await control.command('restart')
     await send('after')
   })
   assert.deepEqual(await control.values(), ['before', 'after'])
@@ -109,10 +109,10 @@ const stories = {
 
 const first = await Control.open(process.env.KBROKER_CONTROL)
 for (const [name, tell] of Object.entries(stories)) {
-  const fresh = await first.order('open', { topics: { [topic]: 1 } })
+  const fresh = await first.command('open', { topics: { [topic]: 1 } })
   const control = await Control.open(fresh.control)
   await tell(control, fresh.bootstrap_servers)
-  await control.order('close') // fails when a fault hit nothing
+  await control.command('close') // fails when a fault hit nothing
   console.log(name)
 }
 process.exit(0)

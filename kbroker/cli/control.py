@@ -1,4 +1,4 @@
-"""`kbroker control`: orders to a broker that runs with `--control-port`."""
+"""`kbroker control`: commands to a broker that runs with `--control-port`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE = "control.json"
 
 
 class Control(NamedTuple):
-    """Where a broker takes orders, and the file with the token that they need."""
+    """Where a broker takes commands, and the file with the token that they need."""
 
     address: str
     token_file: str
@@ -39,7 +39,7 @@ def control_options(command: Command) -> Command:
         "where",
         metavar="HOST:PORT|FILE",
         envvar="KBROKER_CONTROL",
-        help="Where the broker takes orders, as its banner says, or its port file that ends in .json."
+        help="Where the broker takes commands, as its banner says, or its port file that ends in .json."
         f"  [env: KBROKER_CONTROL; default: {FILE} of the data folder, which is that of"
         f" {DATA_VARIABLE} or ./{DATA_FOLDER}]",
     )
@@ -48,7 +48,7 @@ def control_options(command: Command) -> Command:
         "token_file",
         metavar="FILE",
         envvar="KBROKER_CONTROL_TOKEN_FILE",
-        help="The token that orders need, if --control is HOST:PORT; the banner says where."
+        help="The token that commands need, if --control is HOST:PORT; the banner says where."
         "  [env: KBROKER_CONTROL_TOKEN_FILE]",
     )
     @functools.wraps(command)
@@ -73,11 +73,11 @@ def _found(where: str | None, token_file: str | None) -> Control:
         return Control(said["control"], token_file or said["control_token_file"])
     except FileNotFoundError:
         raise click.ClickException(
-            f"there is no {path}, which says where orders go; {HINT}"
+            f"there is no {path}, which says where commands go; {HINT}"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise click.ClickException(
-            f"{path} does not say where orders go ({error}); {HINT}"
+            f"{path} does not say where commands go ({error}); {HINT}"
         ) from None
 
 
@@ -90,8 +90,8 @@ def _check_is_mine(path: Path) -> None:
         raise ValueError("others than you could have written it")
 
 
-def ask(control: Control, /, **order: object) -> dict[str, Any]:
-    """Send one order; returns the answer, or ends the command with what went wrong."""
+def ask(control: Control, /, **command: object) -> dict[str, Any]:
+    """Send one command; returns the answer, or ends the command with what went wrong."""
     from kbroker.client.endpoint import Endpoint
 
     try:
@@ -103,13 +103,15 @@ def ask(control: Control, /, **order: object) -> dict[str, Any]:
             socket.create_connection(Endpoint.parse(control.address)) as stream,
             stream.makefile() as lines,
         ):
-            for each in ({"do": "login", "token": token}, order):
+            for each in ({"do": "login", "token": token}, command):
                 stream.sendall(json.dumps(each).encode() + b"\n")
                 answer: dict[str, Any] = json.loads(lines.readline())
                 if not answer["ok"]:
                     break
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"{control.address} takes no orders ({error}); {HINT}") from None
+        raise click.ClickException(
+            f"{control.address} takes no commands ({error}); {HINT}"
+        ) from None
     if not answer["ok"]:
         # Indented, because a name that it quotes may have line ends.
         raise click.ClickException(answer["error"].replace("\n", "\n  "))
@@ -118,14 +120,14 @@ def ask(control: Control, /, **order: object) -> dict[str, Any]:
 
 @click.command()
 @control_options
-@click.argument("order", metavar="ORDER")
+@click.argument("command", metavar="COMMAND")
 @click.argument("words", nargs=-1, metavar="[WORD=VALUE]...")
-def control(control: Control, order: str, words: tuple[str, ...]) -> None:
-    """Give an order, and print the answer as JSON: kbroker control crash_at point=produce.appended
+def control(control: Control, command: str, words: tuple[str, ...]) -> None:
+    """Give a command, and print the answer as JSON: kbroker control crash_at point=produce.appended
 
-    docs/reference/control-protocol.md lists the orders. A VALUE is JSON, or else text.
+    docs/reference/control-protocol.md lists the commands. A VALUE is JSON, or else text.
     """
-    answer = ask(control, **{**dict(map(_word, words)), "do": order})
+    answer = ask(control, **{**dict(map(_word, words)), "do": command})
     del answer["ok"]
     say(json.dumps(answer))
 

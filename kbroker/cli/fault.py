@@ -20,7 +20,8 @@ def fault() -> None:
 @click.option(
     "--effect",
     metavar="NAME",
-    help="disconnect, delay, throttle, blackhole, half_frame, answer_twice or corrupt_batch.",
+    help="disconnect, delay, throttle, blackhole, truncate_response, duplicate_response "
+    "or corrupt_batch.",
 )
 @click.option("--after", is_flag=True, help="Do the work first, then lie about it.")
 @click.option("--topic")
@@ -35,7 +36,7 @@ def fault() -> None:
     "--on-call", type=int, metavar="N", help="Let matching requests pass before number N."
 )
 @click.option("--times", type=int, metavar="N", help="Hit so many of them.")
-@click.option("--every-time", is_flag=True, help="Hit all of them.")
+@click.option("--always", is_flag=True, help="Hit all matching requests.")
 @click.option(
     "--until", metavar="API", help="Hit each client until it has sent this after the first hit."
 )
@@ -43,7 +44,9 @@ def fault() -> None:
 @click.option("--seed", type=int, help="Of the probability, to repeat a run.")
 @click.option("--ms", type=float, help="How long a delay or throttling is.")
 @click.option("--bit", type=int, help="Which bit of a batch to flip, behind its header.")
-@click.option("--maybe", is_flag=True, help="`fault check` does not mind if it never fires.")
+@click.option(
+    "--optional", is_flag=True, help="`fault check` does not fail if this fault hits nothing."
+)
 def arm(control: Control, after: bool, versions: str | None, **words: object) -> None:
     """Arm a fault for the requests of API... (Produce, Fetch, ...), or for all; prints its number."""
     given = {name: value for name, value in words.items() if value not in (None, ())}

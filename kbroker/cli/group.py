@@ -112,7 +112,7 @@ def _summary(row: Mapping[str, object]) -> list[str]:
         "GROUP": row["group"],
         "COORDINATOR": row["coordinator"],
         "STATE": row["state"],
-        "BALANCER": row["balancer"] or "-",
+        "ASSIGNOR": row["assignor"] or "-",
         "MEMBERS": row["members"],
         "TOTAL-LAG": "-" if row["total_lag"] is None else row["total_lag"],
     }

@@ -26,10 +26,13 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
 @click.option(
     "--control",
     is_flag=True,
-    help="Take orders of tests at KBROKER_CONTROL, with the token of KBROKER_CONTROL_TOKEN_FILE.",
+    help="Take commands of tests at KBROKER_CONTROL, with the token of KBROKER_CONTROL_TOKEN_FILE.",
 )
 @click.option(
-    "--disk", is_flag=True, help="With --control: a disk in memory that orders can break."
+    "--faulty-disk",
+    "disk",
+    is_flag=True,
+    help="With --control: a disk in memory that commands can break.",
 )
 @click.option("--keep", is_flag=True, help="Write to a folder, and leave it there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -50,7 +53,7 @@ def run(
     exit status is that of COMMAND.
     """
     if disk and (keep or not control):
-        raise click.UsageError("--disk goes with --control, and not with --keep")
+        raise click.UsageError("--faulty-disk goes with --control, and not with --keep")
     from kbroker.client.errors import first_error
     from kbroker.config import ConfigError
     from kbroker.process.errors import StartFailed

@@ -106,18 +106,19 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_de
 @option(
     "--control-port",
     type=click.IntRange(0, 65535),
-    help="Take orders of tests here, on 127.0.0.1: faults, clocks and more. 0 is a free port.",
+    help="Take commands of tests here, on 127.0.0.1: faults, clocks and more. 0 is a free port.",
 )
 @option(
     "--control-token-file",
     type=click.Path(dir_okay=False),
-    help="The token that orders need is in this file, which is made if it is not there."
+    help="The token that commands need is in this file, which is made if it is not there."
     "  [default: a new file, which the banner names]",
 )
 @option(
-    "--disk",
+    "--faulty-disk",
+    "disk",
     is_flag=True,
-    help="With --memory and --control-port: a disk in memory that orders can break.",
+    help="With --memory and --control-port: a disk in memory that commands can break.",
 )
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
@@ -130,7 +131,7 @@ def serve(**options: Any) -> None:
     if options["memory"] and options["data_dir"]:
         raise click.UsageError("--memory and --data-dir exclude each other")
     if options["disk"] and not (options["memory"] and options["control_port"] is not None):
-        raise click.UsageError("--disk goes with --memory and --control-port")
+        raise click.UsageError("--faulty-disk goes with --memory and --control-port")
     if options["as_json"] and options["log_compat"]:
         raise click.UsageError("--json and --log-compat exclude each other")
     for name, others in EXCLUDED.items():

@@ -49,7 +49,7 @@ async def group_details(cluster: ClusterClient, name: str) -> Row:
         "coordinator": found.coordinator,
         "state": found.state,
         "type": found.type,
-        "balancer": found.balancer,
+        "assignor": found.assignor,
         "members": len(found.members),
         "total_lag": sum(lags) if lags else None,
         "topics": list(topics.values()),

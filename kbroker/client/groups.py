@@ -63,13 +63,13 @@ class Member:
 
 @dataclass(slots=True)
 class Group:
-    """A group as its coordinator describes it. `balancer` is the assignor or protocol in use."""
+    """A group as its coordinator describes it. `assignor` is the assignor or protocol in use."""
 
     name: str
     coordinator: int
     state: str
     type: str
-    balancer: str
+    assignor: str
     members: list[Member] = field(default_factory=list)
 
 

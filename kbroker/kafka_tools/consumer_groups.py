@@ -208,8 +208,8 @@ async def _state(cluster: ClusterClient, group: Group) -> list[str]:
     if group.coordinator not in cluster.endpoints:
         await cluster.metadata([])
     where = f"{cluster.endpoints.get(group.coordinator, '-')}  ({group.coordinator})"
-    balancer = group.balancer or "-"
-    rows = [(group.name, where, balancer, group.state, len(group.members))]
+    assignor = group.assignor or "-"
+    rows = [(group.name, where, assignor, group.state, len(group.members))]
     heads = [
         *(("GROUP", _width(rows, 0)), ("COORDINATOR (ID)", max(25, len(where)))),
         *(("ASSIGNMENT-STRATEGY", 20), ("STATE", 20), ("#MEMBERS", 0)),

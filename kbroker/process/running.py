@@ -75,7 +75,7 @@ async def _plain(
 async def _controlled(
     options: RunOptions, config: BrokerConfig
 ) -> AsyncIterator[tuple[Broker, Variables]]:
-    """A broker that takes orders of tests, and the variables that say where."""
+    """A broker that takes commands of tests, and the variables that say where."""
     from kbroker.testing.control import controlled
 
     async def prepare(broker: Broker) -> None:

@@ -78,7 +78,7 @@ class _Settings(TypedDict):
 
 
 CONTROL_FILE = "control.json"
-"""In the first data folder, where orders are taken: the command line looks for it."""
+"""In the first data folder, where commands are taken: the command line looks for it."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
 START_SECONDS_MAX = 120
@@ -285,7 +285,7 @@ class _Serving:
     async def _controlled(
         self, port: int, config: BrokerConfig, http: Served | None, settings: _Settings
     ) -> AsyncIterator[Broker]:
-        """A broker that takes orders of tests."""
+        """A broker that takes commands of tests."""
         from kbroker.testing.control import controlled
         from kbroker.testing.shown import ShownBroker
 

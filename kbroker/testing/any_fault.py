@@ -48,8 +48,8 @@ class AnyFault(Generic[R, Waited]):
         self._rule.count = count
         return self
 
-    def every_time(self) -> Self:
-        """Hit all matches."""
+    def always(self) -> Self:
+        """Hit all matching requests."""
         self._rule.count = math.inf
         return self
 
@@ -58,10 +58,10 @@ class AnyFault(Generic[R, Waited]):
         self._check("probability", probability, 0, 1)
         self._rule.probability = probability
         self._rule.random = random.Random(seed)
-        return self.every_time().maybe()
+        return self.always().optional()
 
-    def maybe(self) -> Self:
-        """A test may pass without this one having hit anything."""
+    def optional(self) -> Self:
+        """Do not fail the test if this fault hits nothing."""
         self._rule.may_stay_unfired = True
         return self
 

@@ -31,22 +31,22 @@ from kbroker.security.acls import Acl
 from kbroker.storage.naming import META_PROPERTIES
 
 from .clock import MovableClock
-from .explaining import Explain, Thing
+from .explaining import Explain, Subject
 from .fault import Arming, check_faults
 from .fault_injector import FaultInjector
 from .given import Config, Topics, kit_properties, topics_of
+from .idleness import pending_work
 from .kit import CLIENT_ID, WAIT_SECONDS, Kit
 from .log_tail import LogTail
-from .node_verbs import NodeVerbs
+from .node_operations import NodeOperations
 from .releases import limits_of
 from .rules import Asked, Faults
 from .schedule import AnyRule
 from .secured import OPEN, Clients, Secured, Trust, as_wanted, merged
-from .settling import unrest
 from .snapshot import NOWHERE, Snapshot, become_another_cluster, make_ready, take_snapshot
+from .state_operations import StateOperations
 from .stores import MemoryStore, Store, has_crashed
 from .transactions import complete_ends, known_transactions
-from .verbs import StateVerbs
 from .whereabouts import any_node, leader_of
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ LOOKS_MAX = 32
 """How often logs are looked at while their clock moves, at most."""
 
 
-class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]):
+class RunningBroker(Kit, StateOperations, NodeOperations, Clients, Arming[Awaitable[None]]):
     """A broker of this process. Get one from `run_broker`.
 
     It is the same object when the broker is started again: who waits goes on.
@@ -94,7 +94,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         self.faults.changed = changes.happened
         self._cluster = cluster
         self._changes = changes
-        self.presence.came()
+        self.availability.mark_available()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -111,7 +111,9 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
 
     # -- rest
 
-    async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+    async def wait_until_idle(
+        self, group: str | None = None, timeout: float = WAIT_SECONDS
+    ) -> None:
         """Wait until nothing is on its way any more: all requests answered, no rebalance pending, no
         transaction open or being ended, everything that groups were assigned read and committed (but for compacted topics in which
         they never commit: changelogs). Raises WaitTimeout.
@@ -120,7 +122,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         """
 
         async def look() -> tuple[bool, str | None]:
-            reason = unrest(self.broker, group)
+            reason = pending_work(self.broker, group)
             return reason is None, reason
 
         await self.wait_until(look, "the broker to come to rest", timeout, group=group)
@@ -172,7 +174,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         Retention, expiry and compaction look at the logs several times on the way, as they do while
         time passes: what one look finds may depend on what an earlier one did.
         """
-        self.did(f"moved the logs' clock {span_ms / 1000:g} s ahead")
+        self.record_action(f"moved the logs' clock {span_ms / 1000:g} s ahead")
         interval_ms = self.broker.node.config.retention_check_interval_ms
         step_ms = max(interval_ms, math.ceil(span_ms / LOOKS_MAX))
         for start_ms in range(0, max(span_ms, 1), step_ms):
@@ -193,7 +195,7 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
 
         In the order in which they are due, those that earlier ones brought about among them.
         """
-        self.did(f"moved the coordinators' clock {span_ms / 1000:g} s ahead")
+        self.record_action(f"moved the coordinators' clock {span_ms / 1000:g} s ahead")
         clock = self.clock.coordinator
         target_ms = clock.now_ms() + span_ms
         while (due_ms := self._next_deadline(keep_members)) is not None and due_ms <= target_ms:
@@ -252,21 +254,21 @@ class RunningBroker(Kit, StateVerbs, NodeVerbs, Clients, Arming[Awaitable[None]]
         lines = [f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules]
         return "\n".join(lines + [f"a hook raised {error!r}" for error in self.faults.failures])
 
-    def did(
+    def record_action(
         self,
-        deed: str,
+        action: str,
         *,
         group: str | None = None,
         topic: str | None = None,
         transactional_id: str | None = None,
     ) -> None:
-        self.explain.note(deed, Thing(group, topic, transactional_id))
+        self.explain.record_action(action, Subject(group, topic, transactional_id))
 
     def why(self, *, group: str | None = None, topic: str | None = None) -> str:
         """What is known of why something about a group or topic did not happen."""
         if self.has_crashed:
             return CRASHED
-        if not self.presence.is_here:
+        if not self.availability.is_available:
             return "the broker is just being started again"
         explanations = self.explain.topic(topic) if topic is not None else []
         if group is not None:
@@ -386,7 +388,7 @@ async def run_broker(
             try:
                 yield running
             finally:
-                running.presence.went()
+                running.availability.mark_unavailable()
 
 
 @contextlib.asynccontextmanager
@@ -426,5 +428,5 @@ async def open_test_broker(
         try:
             yield broker
         finally:
-            broker.presence.ended("the broker has been closed")
+            broker.availability.mark_closed("the broker has been closed")
     check_faults(faults)

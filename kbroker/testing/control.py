@@ -1,11 +1,11 @@
-"""A socket that takes orders for a broker under test: JSON lines, for programs in other languages.
+"""A socket that takes commands for a broker under test: JSON lines, for programs in other languages.
 
-One line is one order and one line is its answer (`orders` has what they say). An order that waits is
-answered when the wait is over; orders of one connection are done in turn.
+Each line is one command, and each command gets one line as its answer (see `commands`). A command
+that waits is answered at the end of the wait. Commands of one connection run one after the other.
 
-The first order of a connection is `login` with the token of a file that only the server's owner can
+The first command of a connection is `login` with the token of a file that only the server's owner can
 read: every web page and every user of the machine reaches a port of 127.0.0.1. A connection ends at
-its first line that is no order, because a browser's request has more lines.
+its first line that is no command, because a browser's request has more lines.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import trio
 from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
 
+from .commands import Answer, Command, CommandExecutor, InvalidCommand, parse_command
 from .control_token import ControlToken, control_token
 from .host import BrokerThread
 from .local import LocalBroker
-from .orders import Answer, NoOrder, Order, Orders, read_order
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ HOST = "127.0.0.1"
 
 
 class ControlPort(NamedTuple):
-    """Where a server takes orders: its address, and the file of the token that comes first."""
+    """Where a server takes commands: its address, and the file of the token that comes first."""
 
     address: str
     token_file: str
@@ -52,12 +52,12 @@ async def controlled(
     prepare: Callable[[Broker], Awaitable[None]],
     **settings: Any,
 ) -> AsyncIterator[tuple[LocalBroker, ControlPort]]:
-    """Run a broker in a thread of its own, and take orders for it.
+    """Run a broker in a thread of its own, and take commands for it.
 
-    Parameters: `port` of 127.0.0.1 is where orders come in, 0 is a free one; `token_file` has the
+    Parameters: `port` of 127.0.0.1 is where commands come in, 0 is a free one; `token_file` has the
     token of those who may give them, None is a new file; `prepare` is called in the broker's thread
     before anybody is told of it; `settings` are those of `LocalBroker`. Yields the broker and where
-    to send orders. Raises OSError when the port cannot be used, ValueError when the token's file
+    to send commands. Raises OSError when the port cannot be used, ValueError when the token's file
     cannot, else what `open_broker` and `prepare` raise.
     """
     with control_token(token_file) as token:
@@ -101,7 +101,7 @@ async def _in_thread(function: Callable[..., Any], *arguments: Any, **settings: 
 
 
 class _Sockets:
-    """One for each broker: the first one, and those that orders open."""
+    """One for each broker: the first one, and those that commands open."""
 
     def __init__(self, thread: BrokerThread, token: ControlToken, nursery: trio.Nursery) -> None:
         self._thread = thread
@@ -111,13 +111,13 @@ class _Sockets:
     def serve(
         self, broker: LocalBroker, listeners: list[trio.SocketListener], *, closable: bool
     ) -> Endpoint:
-        """Begin to take orders for a broker; returns where."""
-        orders = Orders(broker, self._thread, self._opened, closable=closable)
-        self._nursery.start_soon(ControlConnections(orders, self._token).accept, listeners)
+        """Begin to take commands for a broker; returns where."""
+        commands = CommandExecutor(broker, self._thread, self._opened, closable=closable)
+        self._nursery.start_soon(ControlConnections(commands, self._token).accept, listeners)
         return Endpoint(*listeners[0].socket.getsockname()[:2])
 
     def _opened(self, broker: LocalBroker) -> Answer:
-        """What an order, in its thread, says of a broker that it has opened."""
+        """What a command, in its thread, says of a broker that it has opened."""
 
         async def serve() -> Endpoint:
             return self.serve(broker, await trio.open_tcp_listeners(0, host=HOST), closable=True)
@@ -134,8 +134,8 @@ class _Sockets:
 class ControlConnections:
     """The open connections of one broker's control port."""
 
-    def __init__(self, orders: Orders, token: ControlToken) -> None:
-        self._orders = orders
+    def __init__(self, commands: CommandExecutor, token: ControlToken) -> None:
+        self._commands = commands
         self._token = token
         self._open = 0
         self._scope = trio.CancelScope()
@@ -143,12 +143,12 @@ class ControlConnections:
         """Scopes of connections that have not logged in, oldest first."""
 
     async def accept(self, listeners: list[trio.SocketListener]) -> None:
-        """Carry out orders until one of them closes the broker."""
+        """Carry out commands until one of them closes the broker."""
         with self._scope:
             await trio.serve_listeners(self.serve, listeners)
 
     async def serve(self, stream: trio.abc.Stream) -> None:
-        """Carry out the orders of one connection; who has called closes it."""
+        """Carry out the commands of one connection; who has called closes it."""
         if self._open >= CONNECTIONS_MAX:
             oldest = next(iter(self._unknown), None)
             if oldest is None:
@@ -169,31 +169,33 @@ class ControlConnections:
             self._unknown.pop(limit, None)
 
     async def _obey(self, stream: trio.abc.Stream, limit: trio.CancelScope) -> None:
-        """Carry out the orders of one connection; `limit` ends it until it has logged in."""
+        """Carry out the commands of one connection; `limit` ends it until it has logged in."""
         known = False
         async with contextlib.aclosing(_lines(stream)) as lines:
             async for line in lines:
                 try:
-                    order = read_order(line)
+                    command = parse_command(line)
                     if known:
-                        answer = await _in_thread(self._orders.carry_out, order)
+                        answer = await _in_thread(self._commands.execute, command)
                     else:
-                        answer = self._login(order)
+                        answer = self._login(command)
                         known, limit.deadline = True, math.inf
                         self._unknown.pop(limit, None)
-                except NoOrder as error:
+                except InvalidCommand as error:
                     await _send(stream, {"ok": False, "error": str(error)})
                     return
                 await _send(stream, answer)
-                if self._orders.closed:
+                if self._commands.closed:
                     self._scope.cancel()
 
-    def _login(self, order: Order) -> Answer:
-        """Let somebody in. Raises NoOrder."""
-        if order.keys() != {"do", "token"} or order["do"] != "login":
-            raise NoOrder('the first line is {"do": "login", "token": ...}')
-        if not self._token.is_same(order["token"]):
-            raise NoOrder("this is not the token of the file that the server's Control line names")
+    def _login(self, command: Command) -> Answer:
+        """Let somebody in. Raises InvalidCommand."""
+        if command.keys() != {"do", "token"} or command["do"] != "login":
+            raise InvalidCommand('the first line is {"do": "login", "token": ...}')
+        if not self._token.is_same(command["token"]):
+            raise InvalidCommand(
+                "this is not the token of the file that the server's Control line names"
+            )
         return {"ok": True}
 
 
@@ -214,4 +216,4 @@ async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
         if not data:
             return
         buffer += data
-    logger.warning("an order of more than %d bytes: closing the connection", LINE_BYTES_MAX)
+    logger.warning("a command of more than %d bytes: closing the connection", LINE_BYTES_MAX)

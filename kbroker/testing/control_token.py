@@ -1,4 +1,4 @@
-"""The token that a program must know before it may give orders to a server."""
+"""The token that a program must know before it may give commands to a server."""
 
 from __future__ import annotations
 

@@ -92,10 +92,10 @@ class _Trap:
 
 
 @dataclass(slots=True)
-class DiskOrders:
-    """What a test has told a disk to do, as far as it has not happened yet.
+class DiskFaults:
+    """Armed faults of a disk that have not happened yet.
 
-    It stays when the power is cut and when a snapshot is restored.
+    They survive power cuts and the restore of a snapshot.
     """
 
     trap: _Trap | None = None
@@ -128,8 +128,8 @@ class DiskOrders:
             self.unrefused[folder] = said
             self.full.add(folder)
 
-    def make_room(self) -> None:
-        """Let no folder be full."""
+    def free_space(self) -> None:
+        """Make all directories writable again."""
         self.full.clear()
         self.unrefused.clear()
 
@@ -147,7 +147,7 @@ class Disk(CrashFiles):
         """What the next start finds, once the power has been cut."""
         self.has_partition: Callable[[str, int], bool] = lambda topic, partition: True
         """What the broker on this disk knows."""
-        self.orders = DiskOrders()
+        self.faults = DiskFaults()
         self._unsynced: dict[str, list[Step]] = {}
         """Logs that were written to after their last sync, and what that says of transactions."""
         self._markers: Counter[int] = Counter()
@@ -156,11 +156,11 @@ class Disk(CrashFiles):
     def crash_at(self, point: str, mode: Mode, seed: int) -> None:
         """Cut the power when the broker comes to a point. Raises ValueError for an unknown one."""
         mode = one_of("mode", mode, MODES)
-        self.orders.trap = _Trap(point, _matcher(point), mode, seed)
+        self.faults.trap = _Trap(point, _matcher(point), mode, seed)
 
-    def arm(self, orders: DiskOrders) -> None:
-        """Take over what another disk was told."""
-        self.orders = orders
+    def arm(self, faults: DiskFaults) -> None:
+        """Replace the armed faults, with those of another disk for example."""
+        self.faults = faults
 
     def cut(self, mode: Mode, seed: int) -> None:
         """Cut the power now; everything after this fails. Raises ValueError for another mode."""
@@ -177,33 +177,33 @@ class Disk(CrashFiles):
         """
         if operation not in FAILING:
             raise ValueError(f"operation is {' or '.join(FAILING)}, not {operation!r}")
-        self.orders.failures.append((operation, number))
+        self.faults.failures.append((operation, number))
 
     def full(self, topic: str | None = None, partition: int = 0, *, free: int = 0) -> None:
         """Leave no room: for a partition, or with `topic` None for anything above `free` bytes.
 
-        A write must meet that before `make_room`, or the test fails. Where there is no room for
+        A write must meet that before `free_space`, or the test fails. Where there is no room for
         anything the broker takes records again when it has found out that there is. Raises
         ValueError for a partition that does not exist.
         """
         check_number("free", free, 0)
         if topic is None:
             self.capacity = self.used() + free
-            self.orders.fill(ANYWHERE, f"disk.full(free={free})")
+            self.faults.fill(ANYWHERE, f"disk.full(free={free})")
         elif not self.has_partition(topic, partition):
             raise ValueError(f"there is no partition {topic}-{partition}; create it first")
         else:
-            self.orders.fill(_folder(topic, partition), f"disk.full({topic!r}, {partition})")
+            self.faults.fill(_folder(topic, partition), f"disk.full({topic!r}, {partition})")
 
-    def make_room(self) -> None:
-        """Take back every `full`."""
+    def free_space(self) -> None:
+        """Undo every `full`."""
         self.capacity = NO_LIMIT
-        self.orders.make_room()
+        self.faults.free_space()
 
     def slow(self, milliseconds: float) -> None:
         """Let each sync take that much longer; 0 makes it fast again."""
         check_number("milliseconds", milliseconds, 0)
-        self.orders.pause_ms, self.orders.paused = milliseconds, False
+        self.faults.pause_ms, self.faults.paused = milliseconds, False
 
     def tear_last_write(self) -> None:
         """Let only the first half of what was written last to a log be on the disk.
@@ -249,23 +249,23 @@ class Disk(CrashFiles):
     def announce(self, kind: str, path: str) -> None:
         super().announce(kind, path)
         self._look(kind, path)
-        orders = self.orders
-        if kind == FAILING["fsync"] and orders.pause_ms:
-            orders.paused = True
-            time.sleep(orders.pause_ms / 1000)
+        faults = self.faults
+        if kind == FAILING["fsync"] and faults.pause_ms:
+            faults.paused = True
+            time.sleep(faults.pause_ms / 1000)
         folder = path.rpartition("/")[0]
-        if kind == "write" and folder in orders.full:
-            orders.unrefused.pop(folder, None)
+        if kind == "write" and folder in faults.full:
+            faults.unrefused.pop(folder, None)
             raise StorageError(f"cannot append to {path}: {os.strerror(errors.ENOSPC)}")
-        for index, (operation, number) in enumerate(orders.failures):
+        for index, (operation, number) in enumerate(faults.failures):
             if _is_log(path) and kind == FAILING[operation]:
-                del orders.failures[index]
+                del faults.failures[index]
                 raise StorageError(f"{operation} of {path}: {os.strerror(number)}")
 
     def will_take(self, size: int) -> None:
         """So many bytes are about to be written: the last moment to see that there is no room."""
-        if ANYWHERE in self.orders.unrefused and self.used() + size > self.capacity:
-            self.orders.unrefused.pop(ANYWHERE, None)
+        if ANYWHERE in self.faults.unrefused and self.used() + size > self.capacity:
+            self.faults.unrefused.pop(ANYWHERE, None)
 
     def written(self, path: str, position: int, data: bytes) -> None:
         """Bytes are in a file, and not durable yet."""
@@ -296,9 +296,9 @@ class Disk(CrashFiles):
     def _look(self, kind: str, path: str) -> None:
         if self.after_cut is not None:
             raise StorageError("the power is off")
-        trap = self.orders.trap
+        trap = self.faults.trap
         if trap is not None and trap.matches(kind, path):
-            self.orders.trap = None
+            self.faults.trap = None
             self.cut(trap.mode, trap.seed)
             raise PowerCut
 
@@ -314,7 +314,7 @@ class Disk(CrashFiles):
         disk = Disk()
         disk.capacity = self.capacity
         disk._root = (self.after_cut or self)._root
-        disk.arm(self.orders)
+        disk.arm(self.faults)
         return disk
 
 

@@ -26,50 +26,55 @@ from .whereabouts import (
     leader_of,
 )
 
-DEEDS_KEPT = 100
+ACTIONS_KEPT = 100
 PARTITIONS_SHOWN = 5
 
 
-class Thing(NamedTuple):
-    """A group, a topic or a transactional id; None for all of them: everything."""
+class Subject(NamedTuple):
+    """The group, topic or transactional id that an action of a test concerns.
+
+    All fields are None if the action concerns everything.
+    """
 
     group: str | None = None
     topic: str | None = None
     transactional_id: str | None = None
 
 
-EVERYTHING = Thing()
+EVERYTHING = Subject()
 
 
-class Deed(NamedTuple):
-    """What a test did to something."""
+class Action(NamedTuple):
+    """An action of a test, and the subject that it concerns."""
 
     line: Line
-    to: Thing
+    subject: Subject
 
 
 class Explain:
-    """Explanations of one broker's groups, partitions and transactions, with the faults and deeds of
+    """Explanations of one broker's groups, partitions and transactions, with the faults and actions of
     its test."""
 
     def __init__(self, broker: Broker, faults: Faults) -> None:
         self._broker = broker
         self._faults = faults
-        self._deeds: deque[Deed] = deque(maxlen=DEEDS_KEPT)
+        self._actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
 
-    def note(self, deed: str, to: Thing) -> None:
-        """Remember what the test does now."""
-        line = Line(self._broker.node.clock.log_ms(), f"the test {deed}")
-        self._deeds.append(Deed(line, to))
+    def record_action(self, action: str, subject: Subject) -> None:
+        """Keep an action of the test, with the current log time, for explanations."""
+        line = Line(self._broker.node.clock.log_ms(), f"the test {action}")
+        self._actions.append(Action(line, subject))
 
-    def _deeds_to(self, thing: Thing) -> list[Line]:
-        return [deed.line for deed in self._deeds if deed.to in (EVERYTHING, thing)]
+    def _actions_to(self, subject: Subject) -> list[Line]:
+        return [action.line for action in self._actions if action.subject in (EVERYTHING, subject)]
 
     def group(self, name: str) -> Explanation:
         """Why a group is in the state in which it is."""
         hits = _hit_lines(self._faults, lambda asked: name in asked.groups)
-        deeds = self._deeds_to(Thing(group=name))
-        return explain_group(coordinator_of_group(self._broker, name), name).beside([*hits, *deeds])
+        actions = self._actions_to(Subject(group=name))
+        return explain_group(coordinator_of_group(self._broker, name), name).beside(
+            [*hits, *actions]
+        )
 
     def client(self, client_id: str) -> Explanation:
         """What clients of an id have said of themselves last (KIP-714)."""
@@ -78,25 +83,25 @@ class Explain:
     def transaction(self, transactional_id: str) -> Explanation:
         """Where a transaction stands, and why."""
         hits = _hit_lines(self._faults, lambda asked: asked.transactional_id == transactional_id)
-        deeds = self._deeds_to(Thing(transactional_id=transactional_id))
+        actions = self._actions_to(Subject(transactional_id=transactional_id))
         node = coordinator_of_transactions(self._broker, transactional_id)
-        return explain_transaction(node, transactional_id).beside([*hits, *deeds])
+        return explain_transaction(node, transactional_id).beside([*hits, *actions])
 
     def partition(self, topic: str, index: int) -> Explanation:
         """Why a partition is served, or is not."""
         hits = _hit_lines(self._faults, lambda asked: _names(asked, topic, index))
-        deeds = self._deeds_to(Thing(topic=topic))
+        actions = self._actions_to(Subject(topic=topic))
         node = leader_of(self._broker, topic, index)
-        return explain_partition(node, topic, index).beside([*hits, *deeds])
+        return explain_partition(node, topic, index).beside([*hits, *actions])
 
     def share(self, group: str, topic: str, index: int) -> Explanation:
         """Why members of a share group get no records of a partition, or do."""
         hits = _hit_lines(
             self._faults, lambda asked: group in asked.groups or _names(asked, topic, index)
         )
-        deeds = {*self._deeds_to(Thing(topic=topic)), *self._deeds_to(Thing(group=group))}
+        actions = {*self._actions_to(Subject(topic=topic)), *self._actions_to(Subject(group=group))}
         node = leader_of(self._broker, topic, index)
-        return explain_share(node, group, topic, index).beside([*hits, *deeds])
+        return explain_share(node, group, topic, index).beside([*hits, *actions])
 
     def topic(self, name: str) -> list[Explanation]:
         """The explanations of a topic's first partitions; of one that does not exist, of 0."""

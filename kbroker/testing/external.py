@@ -13,7 +13,7 @@ from kbroker.client.endpoint import Endpoint
 from .host import BrokerThread, Held
 from .kit import CLIENT_ID, WAIT_SECONDS
 from .local import KafkaHandle, LocalBroker
-from .outside import QUIET_SECONDS, OutsideKit
+from .outside import SETTLE_SECONDS, OutsideKit
 from .real_time import RealClock
 
 
@@ -22,8 +22,8 @@ class ExternalKafka(KafkaHandle):
 
     What only a `LocalBroker` can do, faults and clocks for instance, skips the test that asks for it.
 
-    Parameters: `bootstrap` is HOST:PORT, with commas between several; `quiet_seconds` is how long
-    nothing may change in it before it counts as settled.
+    Parameters: `bootstrap` is HOST:PORT, with commas between several; `settle_seconds` is how long
+    nothing may change in it before it counts as idle.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class ExternalKafka(KafkaHandle):
         bootstrap: str,
         thread: BrokerThread | None = None,
         *,
-        quiet_seconds: float = QUIET_SECONDS,
+        settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
         super().__init__()
         self._bootstrap = bootstrap
-        self._quiet_seconds = quiet_seconds
+        self._settle_seconds = settle_seconds
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
         self._held: Held[OutsideKit] = self._thread.hold(self._open)
@@ -57,7 +57,7 @@ class ExternalKafka(KafkaHandle):
     async def _open(self) -> AsyncIterator[OutsideKit]:
         endpoints = [Endpoint.parse(text) for text in self._bootstrap.split(",")]
         async with open_cluster(endpoints, CLIENT_ID) as cluster:
-            yield OutsideKit(cluster, RealClock().log_ms, self._quiet_seconds)
+            yield OutsideKit(cluster, RealClock().log_ms, self._settle_seconds)
 
     def begin_test(self) -> None:
         """What is there now is not the next test's own. Raises KafkaError, ClientError."""
@@ -80,7 +80,7 @@ class ExternalKafka(KafkaHandle):
         self._known.forget(name)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
-        """As in `KafkaHandle`, with a weaker `settled`."""
+        """As in `KafkaHandle`, with a weaker `wait_until_idle`."""
         self._kit.name_topic(topic)
         super().expect_nothing(topic, timeout)
 

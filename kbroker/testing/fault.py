@@ -37,20 +37,20 @@ class Fault(AnyFault[Rule, Waited]):
         `until("Metadata")` is a leader that has moved: who looks again finds it.
         """
         self._rule.until = api_key(api)
-        return self.every_time()
+        return self.always()
 
     def throttle(self, milliseconds: float) -> Self:
         """Answer, and tell the client to pause (KIP-219)."""
         self._check("milliseconds", milliseconds, 0)
         return self._does(Effect.THROTTLE, milliseconds=milliseconds)
 
-    def half_frame(self) -> Self:
-        """Do the work, send the first half of the answer, then close."""
-        return self._does(Effect.HALF_FRAME)
+    def truncate_response(self) -> Self:
+        """Do the work, send the first half of the response, then close the connection."""
+        return self._does(Effect.TRUNCATE_RESPONSE)
 
-    def answer_twice(self) -> Self:
-        """Send the answer two times."""
-        return self._does(Effect.ANSWER_TWICE)
+    def duplicate_response(self) -> Self:
+        """Send the response twice."""
+        return self._does(Effect.DUPLICATE_RESPONSE)
 
     def corrupt_batch(self, bit: int = 0) -> Self:
         """Flip a bit of the records that a Produce brings or a Fetch gets.
@@ -156,12 +156,12 @@ class Arming(Generic[Waited]):
         response, and returns None or another one. It may be async, to delay, and raises OSError to
         close the connection; whatever else it raises fails the test. It runs in the broker's
         thread, and what its client sends meanwhile waits. `criteria` are those of `fault`. Like a
-        fault it must be called at least once; `fault(...).hook(function).every_time().maybe()` need
+        fault it must be called at least once; `fault(...).hook(function).always().optional()` need
         not be.
         """
 
         def install(function: Hook) -> Hook:
-            self.fault(api, **criteria).hook(function).every_time()
+            self.fault(api, **criteria).hook(function).always()
             return function
 
         return install

@@ -263,7 +263,7 @@ class FaultInjector:
         elif effect is Effect.HOOK:
             answer = await self._ask_hook(rule, response, asking.asked)
             return response if answer is None else answer
-        elif effect in (Effect.HALF_FRAME, Effect.ANSWER_TWICE):
+        elif effect in (Effect.TRUNCATE_RESPONSE, Effect.DUPLICATE_RESPONSE):
             self._altered[asking.request.header.correlation_id] = effect
         return response
 
@@ -279,7 +279,7 @@ class FaultInjector:
         effect = self._altered.pop(header.correlation_id, None)
         if effect is None:
             return parts
-        if effect is Effect.ANSWER_TWICE:
+        if effect is Effect.DUPLICATE_RESPONSE:
             return parts + parts
         self._replies.end_after_first(OSError("fault: an answer ends in the middle"))
         return _half(parts)

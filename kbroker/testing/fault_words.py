@@ -1,4 +1,4 @@
-"""A fault in the words of an order, for those who cannot call the methods of `Fault`."""
+"""A fault in the words of a command, for those who cannot call the methods of `Fault`."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ SCHEDULE: Mapping[str, Word] = {
     "ms": Word(NUMBER, 0),
     "on_call": Word((int,), 1),
     "times": Word((int,), 1),
-    "every_time": Word((bool,)),
+    "always": Word((bool,)),
     "probability": Word(NUMBER, 0, 1),
     "seed": Word((int,)),
-    "maybe": Word((bool,)),
+    "optional": Word((bool,)),
 }
 """Words of all faults."""
 
@@ -160,6 +160,6 @@ def _schedule(rule: AnyRule, words: Words, *, always: bool = False) -> None:
     rule.probability = words.get("probability", 1.0)
     by_chance = "probability" in words
     rule.random = random.Random(words.get("seed", 0))
-    always = always or words.get("every_time", False) or by_chance
+    always = always or words.get("always", False) or by_chance
     rule.count = words.get("times", math.inf if always else 1)
-    rule.may_stay_unfired = words.get("maybe", False) or by_chance
+    rule.may_stay_unfired = words.get("optional", False) or by_chance

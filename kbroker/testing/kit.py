@@ -31,8 +31,8 @@ from kbroker.client.topics import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
+from .availability import BrokerAvailability
 from .given import AT_REST, Config, Partitions, check_number, group_state, partitions_of, properties
-from .presence import Presence
 
 T = TypeVar("T")
 
@@ -163,7 +163,7 @@ class Kit:
         self._cluster = cluster
         self._changes = changes
         self._now_ms = now_ms
-        self.presence = Presence()
+        self.availability = BrokerAvailability()
         self.created: list[str] = []
         """Topics that were created here and not deleted since."""
 
@@ -348,7 +348,9 @@ class Kit:
 
     # -- waits
 
-    async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+    async def wait_until_idle(
+        self, group: str | None = None, timeout: float = WAIT_SECONDS
+    ) -> None:
         """Wait until nothing is on its way any more, or in one group. Raises WaitTimeout."""
         raise NotImplementedError
 
@@ -373,8 +375,8 @@ class Kit:
         """
         deadline = trio.current_time() + timeout
         seen: T | None = None
-        while await self.presence.until(deadline):
-            with self.presence.look():
+        while await self.availability.wait_until_available(deadline):
+            with self.availability.attempt():
                 change = self._changes.next()
                 done, found = await self._unless_it_goes(look)
                 if done:
@@ -392,9 +394,9 @@ class Kit:
         try:
             return await look()
         except Exception:
-            if self.presence.is_here and not self.has_crashed:
+            if self.availability.is_available and not self.has_crashed:
                 raise
-            self.presence.went()
+            self.availability.mark_unavailable()
             await trio.sleep_forever()  # and the look is given up
 
     @property

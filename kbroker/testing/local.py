@@ -31,7 +31,7 @@ from .async_broker import (
     run_broker,
 )
 from .clock import MovableClock, milliseconds
-from .disk import Disk, DiskOrders, PowerCut
+from .disk import Disk, DiskFaults, PowerCut
 from .expectation import Expectation
 from .fault import NO_REGISTRY, Arming, check_faults
 from .given import Config, Partitions, Topics, kit_properties, topics_of
@@ -208,10 +208,10 @@ class KafkaHandle:
 
     # -- rest
 
-    def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until nothing is on its way any more; see `RunningBroker.settled`, and
-        `OutsideKit.settled` for what that means of a cluster that runs elsewhere."""
-        self._do(self._watched.settled, group, timeout)
+    def wait_until_idle(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until nothing is on its way any more; see `RunningBroker.wait_until_idle`, and
+        `OutsideKit.wait_until_idle` for what that means of a cluster that runs elsewhere."""
+        self._do(self._watched.wait_until_idle, group, timeout)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
         """Everything settles, and the topic has no record but those that this test has produced
@@ -219,7 +219,7 @@ class KafkaHandle:
 
         Raises AssertionError with the records that came.
         """
-        self.settled(timeout=timeout)
+        self.wait_until_idle(timeout=timeout)
         there = self._do(self._kit.wait_for, topic, 0)  # it need not exist
         came = self._known.others(there)
         if came:
@@ -480,7 +480,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
                 self._thread.abort(held)
             raise
 
-    def _bring_about(self, deed: Callable[[RunningBroker], Awaitable[object]]) -> None:
+    def _bring_about(self, action: Callable[[RunningBroker], Awaitable[object]]) -> None:
         """Run what may bring the broker to the point of a crash; `wait_for_crash` waits for that.
 
         Raises RuntimeError when it is stopped, or has crashed before.
@@ -488,7 +488,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         if has_crashed(self._store):
             raise RuntimeError(CRASHED)
         with self._life.may_crash():
-            self.run_in_broker(deed)
+            self.run_in_broker(action)
 
     # -- crashes
 
@@ -545,7 +545,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
             self._life.end()
             if has_crashed(self._store):
                 self._life.power_on()
-            armed = self.disk.orders if isinstance(self._store, BreakableStore) else None
+            armed = self.disk.faults if isinstance(self._store, BreakableStore) else None
             self._thread.call(self._go_back, snapshot)
             if armed is not None:
                 self._life.breakable.disk.arm(armed)
@@ -577,18 +577,18 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
 
     def check_faults(self) -> None:
         """Raise what a hook has raised, and UnfiredFault when something that the test has armed, a
-        fault, a hook, a crash, an order to the disk, has met nothing, or nobody has waited for what
+        fault, a hook, a crash, a disk fault, has met nothing, or nobody has waited for what
         it expects."""
         unmet = [f"{each} was never waited for: call within()" for each in self._unspoken]
         if isinstance(self._store, BreakableStore):
-            unmet += self.disk.orders.unmet()
+            unmet += self.disk.faults.unmet()
         check_faults(self.faults, unmet)
 
     def disarm_faults(self) -> None:
         """Take away all faults and hooks, a crash to come, and what the disk was told to fail."""
         super().disarm_faults()
         if isinstance(self._store, BreakableStore):
-            self.disk.arm(DiskOrders(full=self.disk.orders.full))
+            self.disk.arm(DiskFaults(full=self.disk.faults.full))
 
     def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> None:
         """Wait until a fault has hit so many requests; its `wait` does the same."""
@@ -599,13 +599,13 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         self._do(self.running.cap_versions, versions)
 
     def expire_member(self, group: str, member: str) -> list[str]:
-        """End the session of a group's member now; see `StateVerbs.expire_member`."""
+        """End the session of a group's member now; see `StateOperations.expire_member`."""
         return self._do(self.running.expire_member, group, member)
 
     def fence_producer(
         self, producer_id: int | None = None, *, transactional_id: str | None = None
     ) -> list[int]:
-        """Let a newer instance of a producer have taken over; see `StateVerbs.fence_producer`."""
+        """Let a newer instance of a producer have taken over; see `StateOperations.fence_producer`."""
         fenced: list[int] = []
 
         async def fence(broker: RunningBroker) -> None:
@@ -617,27 +617,27 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
         return fenced
 
     def abort_transaction(self, transactional_id: str) -> None:
-        """Abort an open transaction; see `StateVerbs.abort_transaction`."""
+        """Abort an open transaction; see `StateOperations.abort_transaction`."""
         self._bring_about(lambda broker: broker.abort_transaction(transactional_id))
 
     def expire_transaction(self, transactional_id: str) -> None:
-        """Let an open transaction have lasted too long; see `StateVerbs.expire_transaction`."""
+        """Let an open transaction have lasted too long; see `StateOperations.expire_transaction`."""
         self._bring_about(lambda broker: broker.expire_transaction(transactional_id))
 
     def offset_out_of_range(self, topic: str, partition: int = 0) -> int:
-        """Lose all records of a partition; see `StateVerbs.offset_out_of_range`."""
+        """Lose all records of a partition; see `StateOperations.offset_out_of_range`."""
         return self._do(self.running.offset_out_of_range, topic, partition)
 
     def move_leader(
         self, topic: str, partition: int | None = None, *, to: int | None = None
     ) -> None:
-        """Let another node lead, or elect leaders anew; see `StateVerbs.move_leader`."""
+        """Let another node lead, or elect leaders anew; see `StateOperations.move_leader`."""
         self._do(self.running.move_leader, topic, partition, to=to)
 
     def move_coordinator(
         self, group: str | None = None, *, transactional_id: str | None = None
     ) -> None:
-        """Let a coordinator move; see `StateVerbs.move_coordinator`."""
+        """Let a coordinator move; see `StateOperations.move_coordinator`."""
         self._do(self.running.move_coordinator, group, transactional_id=transactional_id)
 
     def report(self) -> str:

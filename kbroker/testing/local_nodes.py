@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from .node_verbs import NodeView
+from .node_operations import NodeView
 
 if TYPE_CHECKING:
     from .async_broker import RunningBroker
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LocalNodes:
-    """What a test does to the nodes of its `LocalBroker`; see `NodeVerbs` for each."""
+    """What a test does to the nodes of its `LocalBroker`; see `NodeOperations` for each."""
 
     def run_in_broker(self, function: Callable[[RunningBroker], Awaitable[T]]) -> T:
         """Run an async function in the broker's thread, with the broker."""

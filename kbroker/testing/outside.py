@@ -1,7 +1,7 @@
 """What a test does with a Kafka of somebody else: it sees less there, and leaves nothing behind.
 
 Such a Kafka tells nothing of what it is doing. What can be seen over the protocol is compared over
-a time that is stated: when nothing has changed for so long, it counts as settled.
+a time that is stated: when nothing has changed for so long, it counts as idle.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from .given import AT_REST, Config
 from .kit import WAIT_SECONDS, Headers, KafkaRecord, Kit, Pauses, Value
 
-QUIET_SECONDS = 1.0
-"""How long nothing may change before a Kafka that tells nothing counts as settled."""
+SETTLE_SECONDS = 1.0
+"""How long nothing may change before a Kafka that tells nothing counts as idle."""
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 Offsets = dict[Partition, int]
@@ -60,8 +60,8 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What can be seen of topics, of the groups that read them, and of transactions.
+class ObservedState:
+    """State of topics, of the groups that read them and of transactions, as seen over the protocol.
 
     `read` are the offsets of the next records that readers of committed ones do not see yet;
     `changelogs` are topics that are compacted.
@@ -74,16 +74,16 @@ class Sight:
     readers: list[Reader]
     transactions: list[Transaction]
 
-    def unrest(self) -> str | None:
-        """What is still going on, in words."""
+    def pending_work(self) -> str | None:
+        """Describe work that is pending, or return None."""
         for reader in self.readers:
-            if (reason := self._unrest_of(reader)) is not None:
+            if (reason := self._pending_work_of(reader)) is not None:
                 return f"group {reader.group.name}: {reason}"
         for each in self.transactions:
             return f"the transaction of {each.id} is {each.state}"
         return None
 
-    def _unrest_of(self, reader: Reader) -> str | None:
+    def _pending_work_of(self, reader: Reader) -> str | None:
         if reader.group.state not in AT_REST:
             return f"is {reader.group.state}"
         commits_in = {topic for topic, _ in reader.committed}
@@ -104,14 +104,14 @@ class OutsideKit(Kit):
 
     It remembers which topics and groups a test names, and what was there when the test began.
 
-    Parameters: as of `Kit`; `quiet_seconds` is how long nothing may change in what has settled.
+    Parameters: as of `Kit`; `settle_seconds` is how long nothing may change in an idle cluster.
     """
 
     def __init__(
-        self, cluster: ClusterClient, now_ms: Callable[[], int], quiet_seconds: float
+        self, cluster: ClusterClient, now_ms: Callable[[], int], settle_seconds: float
     ) -> None:
         super().__init__(cluster, Pauses(), now_ms)
-        self._quiet_seconds = quiet_seconds
+        self._settle_seconds = settle_seconds
         self._topics: set[str] = set()
         self._groups: set[str] = set()
         self._topics_before: set[str] = set()
@@ -190,9 +190,11 @@ class OutsideKit(Kit):
 
     # -- rest
 
-    async def settled(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
+    async def wait_until_idle(
+        self, group: str | None = None, timeout: float = WAIT_SECONDS
+    ) -> None:
         """Wait until what can be seen over the protocol is at rest, and has not changed for
-        `quiet_seconds`.
+        `settle_seconds`.
 
         At rest means: no rebalance, no open transaction, and each group has committed all that its
         members were assigned (but for compacted topics in which it never commits: changelogs). What
@@ -203,23 +205,23 @@ class OutsideKit(Kit):
 
         Raises WaitTimeout, `timeout` seconds after that time.
         """
-        last: Sight | None = None
+        last: ObservedState | None = None
         since = trio.current_time()
 
         async def look() -> tuple[bool, str]:
             nonlocal last, since
             began = trio.current_time()
-            sight = await self._look_around(group)
-            if sight != last:
-                last, since = sight, trio.current_time()
-            unrest = sight.unrest()
-            is_quiet = began - since >= self._quiet_seconds
-            return unrest is None and is_quiet, unrest or "it changes still"
+            observed = await self._observe(group)
+            if observed != last:
+                last, since = observed, trio.current_time()
+            pending_work = observed.pending_work()
+            is_settled = began - since >= self._settle_seconds
+            return pending_work is None and is_settled, pending_work or "it changes still"
 
-        what = f"the cluster to come to rest, without a change for {self._quiet_seconds:g} s"
-        await self.wait_until(look, what, timeout + self._quiet_seconds, group=group)
+        what = f"the cluster to come to rest, without a change for {self._settle_seconds:g} s"
+        await self.wait_until(look, what, timeout + self._settle_seconds, group=group)
 
-    async def _look_around(self, group: str | None) -> Sight:
+    async def _observe(self, group: str | None) -> ObservedState:
         there = await self.topics()
         if group is not None:
             self._groups.add(group)
@@ -230,7 +232,7 @@ class OutsideKit(Kit):
         readers = await self._readers(names, topics)
         topics = topics.union(*(reader.topics for reader in readers))
         partitions = [(name, index) for name in topics for index in range(there.get(name, 0))]
-        return Sight(
+        return ObservedState(
             await self._offsets(partitions, EARLIEST),
             await self._offsets(partitions, LATEST),
             await self._offsets(partitions, LATEST, committed=True),

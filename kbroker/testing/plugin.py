@@ -33,7 +33,7 @@ SESSION_BROKER = "_kbroker_session"
 SESSION_KAFKA = "_kbroker_session_kafka"
 """The same where that broker runs elsewhere."""
 BOOTSTRAP_VARIABLE = "KBROKER_TEST_BOOTSTRAP"
-QUIET_VARIABLE = "KBROKER_TEST_QUIET"
+SETTLE_TIME_VARIABLE = "KBROKER_TEST_SETTLE_TIME"
 OF_ITS_OWN = (
     "config",
     "persist",
@@ -63,11 +63,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run against this Kafka instead; tests that need a broker of their own are skipped",
     )
     group.addoption(
-        "--kbroker-quiet",
+        "--kbroker-settle-time",
         metavar="SECONDS",
         type=float,
-        default=float(os.environ.get(QUIET_VARIABLE, "1")),
-        help="how long nothing may change in that Kafka before it counts as settled (1)",
+        default=float(os.environ.get(SETTLE_TIME_VARIABLE, "1")),
+        help="how long nothing may change in that Kafka before it counts as idle (1)",
     )
     group.addoption(
         "--kbroker-log",
@@ -76,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what brokers log, in the reports of failed tests: debug, info, warning (default), error",
     )
     group.addoption(
-        "--kbroker-keep",
+        "--kbroker-dump-dir",
         metavar="FOLDER",
         help="write what the brokers of failed tests hold into FOLDER, for kbroker serve --data-dir",
     )
@@ -106,7 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Where KafkaTestCase finds them.
         environment = pytest.MonkeyPatch()
         environment.setenv(BOOTSTRAP_VARIABLE, config.getoption("kbroker_bootstrap"))
-        environment.setenv(QUIET_VARIABLE, str(config.getoption("kbroker_quiet")))
+        environment.setenv(SETTLE_TIME_VARIABLE, str(config.getoption("kbroker_settle_time")))
         config.add_cleanup(environment.undo)
     level = config.getoption("kbroker_log")
     if level:
@@ -238,8 +238,8 @@ def _external(
 ) -> ExternalKafka:
     from .external import ExternalKafka
 
-    quiet_seconds = request.config.getoption("kbroker_quiet")
-    return ExternalKafka(bootstrap, thread, quiet_seconds=quiet_seconds)
+    settle_seconds = request.config.getoption("kbroker_settle_time")
+    return ExternalKafka(bootstrap, thread, settle_seconds=settle_seconds)
 
 
 def _connected(
@@ -377,7 +377,7 @@ def pytest_runtest_makereport(
     if call.excinfo is not None and isinstance(call.excinfo.value, NoKafka):
         report.__dict__[NO_KAFKA] = item.session.shouldstop = str(call.excinfo.value)
     if report.failed and call.when != "teardown":
-        keep = item.config.getoption("kbroker_keep")
+        keep = item.config.getoption("kbroker_dump_dir")
         for number, broker in enumerate(_used_by(item), 1):
             text = broker.report()
             if keep:

@@ -158,7 +158,7 @@ class RestartableBroker:
         if latest is not None and self._thread.running:
 
             async def tell() -> None:
-                latest.presence.ended(why)
+                latest.availability.mark_closed(why)
 
             self._thread.call(tell)
 
@@ -173,7 +173,9 @@ class RestartableBroker:
         """
         if isinstance(self._store, BreakableStore):
             return self._store
-        raise ValueError("this broker has no disk to break; make it with disk=True, or --disk")
+        raise ValueError(
+            "this broker has no disk to break; make it with disk=True, or --faulty-disk"
+        )
 
     @contextlib.contextmanager
     def may_crash(self) -> Iterator[None]:

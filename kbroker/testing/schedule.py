@@ -17,8 +17,8 @@ class Effect(Enum):
     DELAY = "delay"
     THROTTLE = "throttle"
     BLACKHOLE = "blackhole"
-    HALF_FRAME = "half_frame"
-    ANSWER_TWICE = "answer_twice"
+    TRUNCATE_RESPONSE = "truncate_response"
+    DUPLICATE_RESPONSE = "duplicate_response"
     CORRUPT_BATCH = "corrupt_batch"
     HOOK = "hook"
 

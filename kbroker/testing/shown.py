@@ -13,7 +13,7 @@ from .schedule import AnyRule
 
 
 class ShownBroker:
-    """A broker that takes orders of tests; a `kbroker.web.console.under_test.UnderTest`.
+    """A broker that takes commands of tests; a `kbroker.web.console.under_test.UnderTest`.
 
     It is used in the event loop of the broker itself, whose calls are made from a thread.
     """
@@ -61,5 +61,5 @@ class ShownBroker:
         moved = clocks.advance if clock == "log" else clocks.coordinator.advance
         await self._call(partial(moved, seconds=seconds))
 
-    async def _call(self, deed: Callable[[], None]) -> None:
-        await trio.to_thread.run_sync(deed, limiter=self._threads, abandon_on_cancel=True)
+    async def _call(self, action: Callable[[], None]) -> None:
+        await trio.to_thread.run_sync(action, limiter=self._threads, abandon_on_cancel=True)

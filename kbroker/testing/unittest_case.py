@@ -10,7 +10,7 @@ from .external import ExternalKafka
 from .given import topics_of
 from .host import BrokerThread
 from .local import LocalBroker
-from .outside import QUIET_SECONDS
+from .outside import SETTLE_SECONDS
 
 
 class KafkaTestCase(unittest.TestCase):
@@ -19,8 +19,8 @@ class KafkaTestCase(unittest.TestCase):
     `kbroker_settings` are the parameters of `LocalBroker`. Put this class before another base, such
     as `unittest.IsolatedAsyncioTestCase`. With the address of a Kafka in KBROKER_TEST_BOOTSTRAP, or
     in pytest's option --kbroker-bootstrap, the tests run against that one; those that need a broker
-    of their own are skipped. KBROKER_TEST_QUIET, or --kbroker-quiet, says for how many seconds
-    nothing may change in it before it counts as settled.
+    of their own are skipped. KBROKER_TEST_SETTLE_TIME, or --kbroker-settle-time, says for how many
+    seconds nothing may change in it before it counts as idle.
     """
 
     kbroker_settings: ClassVar[dict[str, Any]] = {}
@@ -34,10 +34,10 @@ class KafkaTestCase(unittest.TestCase):
         cls._thread = BrokerThread()
         cls.addClassCleanup(cls._thread.close)
         bootstrap = os.environ.get("KBROKER_TEST_BOOTSTRAP")
-        quiet_seconds = float(os.environ.get("KBROKER_TEST_QUIET", QUIET_SECONDS))
+        settle_seconds = float(os.environ.get("KBROKER_TEST_SETTLE_TIME", SETTLE_SECONDS))
         cls._external = None
         if bootstrap:
-            cls._external = ExternalKafka(bootstrap, cls._thread, quiet_seconds=quiet_seconds)
+            cls._external = ExternalKafka(bootstrap, cls._thread, settle_seconds=settle_seconds)
             cls.addClassCleanup(cls._external.close)
             cls._external.topics()  # if nobody answers there, no test has to find out
 

@@ -42,7 +42,7 @@ class HttpService:
         self.console: Console | None = None
         """Of the nodes for which ports are taken."""
         self.under_test: UnderTest | None = None
-        """The broker of these nodes, if it takes orders of tests."""
+        """The broker of these nodes, if it takes commands of tests."""
 
     def endpoint_of(self, node_id: int) -> Endpoint:
         """Where a node serves HTTP."""

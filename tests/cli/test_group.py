@@ -63,7 +63,7 @@ async def test_a_group_with_a_member(
     await cli("group", "seek", "g", "--to", "3", "-t", topic)
     async with member(broker, "g", topic, 0) as member_id:
         (row,) = await read_json("group", "describe", "g")
-        assert (row["state"], row["balancer"], row["members"]) == ("Stable", "range", 1)
+        assert (row["state"], row["assignor"], row["members"]) == ("Stable", "range", 1)
         assert row["coordinator"] == 1
         mine, free = row["partitions"]
         assert (mine["member_id"], mine["client_id"], mine["lag"]) == (member_id, "test", 2)
@@ -204,7 +204,7 @@ async def test_a_group_of_a_streams_application(
         await streams_beat(wire, "a", 0, topology=topology(subtopology("0", topic)))
         await cli("group", "wait", "g", "--state", "Stable", "--members", "1")
         (row,) = await read_json("group", "describe", "g")
-        assert (row["state"], row["type"], row["balancer"]) == ("Stable", "Streams", "sticky")
+        assert (row["state"], row["type"], row["assignor"]) == ("Stable", "Streams", "sticky")
         assert [(each["partition"], each["member_id"]) for each in row["partitions"]] == [
             (0, "a"),
             (1, "a"),

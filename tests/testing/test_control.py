@@ -43,7 +43,7 @@ from ..limits import PROCESS_SECONDS
 
 @contextmanager
 def served(*flags: str) -> Iterator[dict[str, Any]]:
-    """The ready event of a server that takes orders."""
+    """The ready event of a server that takes commands."""
     command = [
         *KBROKER,
         *["serve", "--memory", "--port", "0", "--control-port", "0", "--json"],
@@ -67,15 +67,15 @@ def connect(ready: dict[str, Any]) -> socket.socket:
 
 
 def environment(ready: dict[str, Any]) -> dict[str, str]:
-    """What says to programs where orders go."""
+    """What says to programs where commands go."""
     return {
         "KBROKER_CONTROL": ready["control"],
         "KBROKER_CONTROL_TOKEN_FILE": ready["control_token_file"],
     }
 
 
-class Orders:
-    """A connection for orders."""
+class Commands:
+    """A connection for commands."""
 
     def __init__(self, ready: dict[str, Any]) -> None:
         self._stream = connect(ready)
@@ -101,26 +101,26 @@ class Orders:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Orders]:
+def server() -> Iterator[Commands]:
     """A process for all tests here."""
     with served("--topic", "orders:2") as ready:
-        orders = Orders(ready)
-        yield orders
-        orders.close()
+        commands = Commands(ready)
+        yield commands
+        commands.close()
 
 
 @pytest.fixture
-def ready(server: Orders) -> dict[str, Any]:
+def ready(server: Commands) -> dict[str, Any]:
     """A fresh broker for each test."""
     return server("open", topics={"orders": 2})
 
 
 @pytest.fixture
-def order(ready: dict[str, Any]) -> Iterator[Orders]:
-    orders = Orders(ready)
-    yield orders
-    assert orders("close")["ok"]
-    orders.close()
+def command(ready: dict[str, Any]) -> Iterator[Commands]:
+    commands = Commands(ready)
+    yield commands
+    assert commands("close")["ok"]
+    commands.close()
 
 
 def send(ready: dict[str, Any]) -> int:
@@ -131,30 +131,32 @@ def send(ready: dict[str, Any]) -> int:
         client.close()
 
 
-def test_a_fault_by_json(ready: dict[str, Any], order: Orders) -> None:
+def test_a_fault_by_json(ready: dict[str, Any], command: Commands) -> None:
     words = {"api": "Produce", "topic": "orders", "error": "NOT_LEADER_OR_FOLLOWER", "times": 2}
-    assert order("fault", **words) == {"ok": True, "fault": 1}
-    assert not order("check")["ok"]
+    assert command("fault", **words) == {"ok": True, "fault": 1}
+    assert not command("check")["ok"]
     assert send(ready) == 0
-    assert order("hits", fault=1, wait=2)["hits"] == 2
-    assert order("check") == {"ok": True}
-    assert order("fault", api="Produce", effect="disconnect", on_call=2, maybe=True)["fault"] == 2
-    assert order("disarm", fault=2) == {"ok": True}
-    assert order("settled") == {"ok": True}
-    text = order("explain", topic="orders", partition=0)["text"]
+    assert command("hits", fault=1, wait=2)["hits"] == 2
+    assert command("check") == {"ok": True}
+    assert (
+        command("fault", api="Produce", effect="disconnect", on_call=2, optional=True)["fault"] == 2
+    )
+    assert command("disarm", fault=2) == {"ok": True}
+    assert command("wait_until_idle") == {"ok": True}
+    text = command("explain", topic="orders", partition=0)["text"]
     assert text.startswith("partition orders-0 is online")
     assert "hit Produce" in text
-    assert "topic orders: ends at 1" in order("report")["report"]
+    assert "topic orders: ends at 1" in command("report")["report"]
 
 
-def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
+def test_time_by_json(ready: dict[str, Any], command: Commands) -> None:
     kafka = ExternalKafka(ready["bootstrap_servers"])
     kafka.produce("orders", "x")
-    assert order("advance", days=6)["ok"]
+    assert command("advance", days=6)["ok"]
     assert len(kafka.records("orders")) == 1
-    assert order("advance", days=2)["ok"]
+    assert command("advance", days=2)["ok"]
     assert kafka.records("orders") == []
-    assert order("advance", clock="coordinator", seconds=50, keep_members=True)["ok"]
+    assert command("advance", clock="coordinator", seconds=50, keep_members=True)["ok"]
     kafka.close()
 
 
@@ -183,7 +185,7 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "close"}', "this broker ends with its process"),
         (b'{"do": "restore", "snapshot": 9}', "there is no snapshot 9"),
         (b'{"do": "crash_at", "point": "produce.appended"}', "has no disk to break"),
-        (b'{"do": "power_cut"}', "make it with disk=True, or --disk"),
+        (b'{"do": "power_cut"}', "make it with disk=True, or --faulty-disk"),
         (b'{"do": "open", "disk": true, "config": {"num.partitons": 2}}', "mean num.partitions?"),
         (b'{"do": "open", "topics": {"t": "many"}}', "topics['t'] is a number, not 'many'"),
         (b'{"do": "move_coordinator", "group": "nope"}', "there is no group 'nope'"),
@@ -204,48 +206,48 @@ def test_time_by_json(ready: dict[str, Any], order: Orders) -> None:
         (b'{"do": "wait_for_lag", "group": "g", "timeout": 0.01}', "waited 0.01 s"),
     ],
 )
-def test_orders_that_make_no_sense(server: Orders, line: bytes, error: str) -> None:
+def test_commands_that_make_no_sense(server: Commands, line: bytes, error: str) -> None:
     answer = server.send(line)
     assert not answer["ok"]
     assert error in answer["error"]
 
 
-def test_faults_that_hit_what_they_say(order: Orders) -> None:
+def test_faults_that_hit_what_they_say(command: Commands) -> None:
     """Each schedule, on a client that only counts."""
 
     def hits(calls: int, **words: Any) -> int:
-        fresh = order("open", topics={"orders": 1})
-        orders = Orders(fresh)
-        number = orders("fault", api="Produce", error="NOT_LEADER_OR_FOLLOWER", **words)["fault"]
+        fresh = command("open", topics={"orders": 1})
+        commands = Commands(fresh)
+        number = commands("fault", api="Produce", error="NOT_LEADER_OR_FOLLOWER", **words)["fault"]
         client = KafkaProducer(bootstrap_servers=fresh["bootstrap_servers"], retries=0)
         for _ in range(calls):
             client.send("orders", b"x").exception  # noqa: B018
             client.flush(5)
         client.close()
-        found = int(orders("hits", fault=number)["hits"])
-        orders("close")
-        orders.close()
+        found = int(commands("hits", fault=number)["hits"])
+        commands("close")
+        commands.close()
         return found
 
     assert hits(3) == 1
     assert hits(3, times=2) == 2
-    assert hits(3, every_time=True) == 3
+    assert hits(3, always=True) == 3
     assert hits(3, on_call=3, topic="orders", partition=0) == 1
-    assert hits(3, on_call=4, maybe=True) == 0
+    assert hits(3, on_call=4, optional=True) == 0
     assert hits(3, probability=1.0, seed=1) == 3
     assert hits(3, probability=0.0) == 0
-    assert hits(3, times=3, client_id="another", maybe=True) == 0
-    assert hits(3, times=3, versions=[0, 1], maybe=True) == 0
+    assert hits(3, times=3, client_id="another", optional=True) == 0
+    assert hits(3, times=3, versions=[0, 1], optional=True) == 0
     assert hits(3, until="FindCoordinator") == 3
     assert hits(3, until="Metadata") > 0, "what it asks before the first hit does not count"
 
 
-def test_a_broker_for_each_test(order: Orders) -> None:
-    fresh = order("open", config={"num.partitions": 4, "auto.create.topics.enable": False})
-    mine = Orders(fresh)
+def test_a_broker_for_each_test(command: Commands) -> None:
+    fresh = command("open", config={"num.partitions": 4, "auto.create.topics.enable": False})
+    mine = Commands(fresh)
     assert mine("create_topic", name="mine", partitions=2, configs={"retention.ms": 5})["ok"]
     assert mine("topics")["topics"] == {"mine": 2}
-    assert order("topics")["topics"] == {"orders": 2}
+    assert command("topics")["topics"] == {"orders": 2}
     mine("fault", api="Fetch", error="UNKNOWN_SERVER_ERROR")
     failed = mine("close")
     assert "never fired: saw no such request" in failed["error"]
@@ -257,18 +259,18 @@ def test_a_broker_for_each_test(order: Orders) -> None:
     mine.close()
 
 
-def test_records_and_groups_by_json(ready: dict[str, Any], order: Orders) -> None:
-    order("create_topic", name="bytes", partitions=1)
-    order("produce", topic="bytes", value={"base64": "/w=="}, key="k", headers=[["h", "v"]])
-    order("produce", topic="bytes", value={"id": 1}, timestamp=1_000)
-    first, second = order("wait_for", topic="bytes", count=2)["records"]
+def test_records_and_groups_by_json(ready: dict[str, Any], command: Commands) -> None:
+    command("create_topic", name="bytes", partitions=1)
+    command("produce", topic="bytes", value={"base64": "/w=="}, key="k", headers=[["h", "v"]])
+    command("produce", topic="bytes", value={"id": 1}, timestamp=1_000)
+    first, second = command("wait_for", topic="bytes", count=2)["records"]
     assert (first["timestamp"], json.loads(first["value"])) == (1_000, {"id": 1})
     assert (second["value"], second["key"]) == ({"base64": "/w=="}, "k")
     assert second["headers"] == [["h", "v"]]
-    assert order("records", topic="bytes")["records"] == [first, second]
-    assert order("expect", topic="bytes", json={"id": 1})["record"] == first
-    assert order("expect", topic="bytes", key="k")["record"] == second
-    assert order("expect_nothing", topic="bytes")["ok"]
+    assert command("records", topic="bytes")["records"] == [first, second]
+    assert command("expect", topic="bytes", json={"id": 1})["record"] == first
+    assert command("expect", topic="bytes", key="k")["record"] == second
+    assert command("expect_nothing", topic="bytes")["ok"]
     consumer = KafkaConsumer(
         "bytes",
         bootstrap_servers=ready["bootstrap_servers"],
@@ -278,52 +280,52 @@ def test_records_and_groups_by_json(ready: dict[str, Any], order: Orders) -> Non
     )
     assert len([next(consumer), next(consumer)]) == 2
     consumer.commit()
-    group = order("wait_for_group", group="g", members=1)["group"]
+    group = command("wait_for_group", group="g", members=1)["group"]
     assert group["members"][0]["partitions"] == [["bytes", 0]]
-    assert order("wait_for_assignment", group="g", partitions=[["bytes", 0]])["group"] == group
-    assert order("wait_for_commit", group="g", topic="bytes", partition=0, offset=2)["ok"]
-    assert order("committed", group="g")["committed"] == [["bytes", 0, 2]]
-    assert order("lag", group="g")["lag"] == 0
-    assert order("settled", group="g")["ok"]
+    assert command("wait_for_assignment", group="g", partitions=[["bytes", 0]])["group"] == group
+    assert command("wait_for_commit", group="g", topic="bytes", partition=0, offset=2)["ok"]
+    assert command("committed", group="g")["committed"] == [["bytes", 0, 2]]
+    assert command("lag", group="g")["lag"] == 0
+    assert command("wait_until_idle", group="g")["ok"]
     consumer.close()
-    assert order("group", group="nobody")["group"] is None
-    assert order("delete_topic", name="bytes")["ok"]
+    assert command("group", group="nobody")["group"] is None
+    assert command("delete_topic", name="bytes")["ok"]
 
 
-def test_snapshots_by_json(order: Orders, tmp_path: Path) -> None:
-    def values(orders: Orders) -> list[str]:
-        return [record["value"] for record in orders("records", topic="orders")["records"]]
+def test_snapshots_by_json(command: Commands, tmp_path: Path) -> None:
+    def values(commands: Commands) -> list[str]:
+        return [record["value"] for record in commands("records", topic="orders")["records"]]
 
-    order("produce", topic="orders", value="first")
-    before = order("snapshot")["snapshot"]
-    order("produce", topic="orders", value="second")
-    fork = Orders(order("fork", snapshot=before))
+    command("produce", topic="orders", value="first")
+    before = command("snapshot")["snapshot"]
+    command("produce", topic="orders", value="second")
+    fork = Commands(command("fork", snapshot=before))
     assert values(fork) == ["first"]
     assert fork("close")["ok"]
     fork.close()
-    assert order("restore", snapshot=before)["ok"]
-    assert values(order) == ["first"]
-    assert order("save", snapshot=before, folder=str(tmp_path / "saved"))["ok"]
-    loaded = order("load", folder=str(tmp_path / "saved"))["snapshot"]
-    order("produce", topic="orders", value="third")
-    assert order("restore", snapshot=loaded)["ok"]
-    assert values(order) == ["first"]
+    assert command("restore", snapshot=before)["ok"]
+    assert values(command) == ["first"]
+    assert command("save", snapshot=before, folder=str(tmp_path / "saved"))["ok"]
+    loaded = command("load", folder=str(tmp_path / "saved"))["snapshot"]
+    command("produce", topic="orders", value="third")
+    assert command("restore", snapshot=loaded)["ok"]
+    assert values(command) == ["first"]
 
 
-def test_what_happens_to_a_cluster_by_json(ready: dict[str, Any], order: Orders) -> None:
+def test_what_happens_to_a_cluster_by_json(ready: dict[str, Any], command: Commands) -> None:
     assert send(ready) == 0
-    number = order("fault", api=["Fetch", "ListOffsets"], error=1, partition=[0, 1])["fault"]
-    assert order("disarm", fault=number)["ok"]
-    assert "disarmed already" in order("disarm", fault=number)["error"]
-    order("fault", api="Fetch")
-    assert order("disarm_faults")["ok"]
-    assert order("cap_versions", versions="3.9")["ok"]
+    number = command("fault", api=["Fetch", "ListOffsets"], error=1, partition=[0, 1])["fault"]
+    assert command("disarm", fault=number)["ok"]
+    assert "disarmed already" in command("disarm", fault=number)["error"]
+    command("fault", api="Fetch")
+    assert command("disarm_faults")["ok"]
+    assert command("cap_versions", versions="3.9")["ok"]
     assert send(ready) == 1
-    assert order("cap_versions", versions=None)["ok"]
-    assert len(order("fence_producer")["producer_ids"]) == 2
-    assert order("move_leader", topic="orders", partition=0)["ok"]
+    assert command("cap_versions", versions=None)["ok"]
+    assert len(command("fence_producer")["producer_ids"]) == 2
+    assert command("move_leader", topic="orders", partition=0)["ok"]
     assert send(ready) == 2
-    assert order("offset_out_of_range", topic="orders") == {"ok": True, "offset": 4}
+    assert command("offset_out_of_range", topic="orders") == {"ok": True, "offset": 4}
     consumer = KafkaConsumer(
         "orders", bootstrap_servers=ready["bootstrap_servers"], group_id="g", client_id="me"
     )
@@ -331,12 +333,12 @@ def test_what_happens_to_a_cluster_by_json(ready: dict[str, Any], order: Orders)
         consumer.poll(timeout_ms=100)
         if consumer.assignment():
             break
-    assert len(order("expire_member", group="g", member="me")["members"]) == 1
-    assert order("move_coordinator", group="g")["ok"]
+    assert len(command("expire_member", group="g", member="me")["members"]) == 1
+    assert command("move_coordinator", group="g")["ok"]
     consumer.close(autocommit=False)
 
 
-def test_transactions_by_json(ready: dict[str, Any], order: Orders) -> None:
+def test_transactions_by_json(ready: dict[str, Any], command: Commands) -> None:
     def write() -> Producer:
         producer = Producer(
             {
@@ -352,18 +354,18 @@ def test_transactions_by_json(ready: dict[str, Any], order: Orders) -> None:
         return producer
 
     open_ones = [write()]
-    assert order("abort_transaction", transactional_id="tx")["ok"]
+    assert command("abort_transaction", transactional_id="tx")["ok"]
     open_ones.append(write())
-    assert order("expire_transaction", transactional_id="tx")["ok"]
+    assert command("expire_transaction", transactional_id="tx")["ok"]
     open_ones.append(write())
-    assert order("move_coordinator", transactional_id="tx")["ok"]
-    assert order("fence_producer", transactional_id="tx")["producer_ids"] == [0]
-    text = order("explain", transactional_id="tx")["text"]
+    assert command("move_coordinator", transactional_id="tx")["ok"]
+    assert command("fence_producer", transactional_id="tx")["producer_ids"] == [0]
+    text = command("explain", transactional_id="tx")["text"]
     assert text.startswith("transactional id tx is Empty: producer 0, epoch ")
-    assert order("records", topic="orders")["records"] == []
-    command = [sys.executable, "-m", "kbroker", "explain", "transaction", "tx"]
+    assert command("records", topic="orders")["records"] == []
+    arguments = [sys.executable, "-m", "kbroker", "explain", "transaction", "tx"]
     told = subprocess.run(
-        command,
+        arguments,
         env=os.environ | environment(ready),
         capture_output=True,
         check=False,
@@ -372,95 +374,95 @@ def test_transactions_by_json(ready: dict[str, Any], order: Orders) -> None:
 
 
 def test_stops_and_crashes_by_json() -> None:
-    with served("--topic", "orders:1", "--disk", "--idle-timeout", "1h") as ready:
-        order = Orders(ready)
+    with served("--topic", "orders:1", "--faulty-disk", "--idle-timeout", "1h") as ready:
+        command = Commands(ready)
         assert send(ready) == 0
-        assert order("stop")["ok"]
-        assert not order("settled")["ok"]
-        assert order("start")["ok"]
+        assert command("stop")["ok"]
+        assert not command("wait_until_idle")["ok"]
+        assert command("start")["ok"]
         assert send(ready) == 1
-        assert order("restart")["ok"]
-        order("crash_at", point="produce.appended", mode="torn", seed=1)
+        assert command("restart")["ok"]
+        command("crash_at", point="produce.appended", mode="torn", seed=1)
         client = KafkaProducer(
             bootstrap_servers=ready["bootstrap_servers"],
             retry_backoff_ms=10,
             reconnect_backoff_ms=10,
         )
         sent = client.send("orders", b"survives")
-        assert order("wait_for_crash", timeout=30)["ok"]
+        assert command("wait_for_crash", timeout=30)["ok"]
         sent.get(10)
         client.close()
-        assert order("power_cut")["ok"]
-        assert order("records", topic="orders")["records"][-1]["value"] == "survives"
-        assert order("disk_flip", topic="orders", partition=0, offset=0)["ok"]
-        assert order("disk_slow", ms=1)["ok"]
-        assert order("disk_full", topic="orders")["ok"]
-        assert order("disk_full", free=1_000_000)["ok"]
-        assert order("disk_make_room")["ok"]
-        order("produce", topic="orders", value="x")
-        assert order("disk_tear_last_write")["ok"]
-        assert "fsync or write" in order("disk_fail", operation="read")["error"]
-        assert "EIO or ENOSPC" in order("disk_fail", operation="fsync", error="EBAD?")["error"]
-        order.close()
+        assert command("power_cut")["ok"]
+        assert command("records", topic="orders")["records"][-1]["value"] == "survives"
+        assert command("disk_flip", topic="orders", partition=0, offset=0)["ok"]
+        assert command("disk_slow", ms=1)["ok"]
+        assert command("disk_full", topic="orders")["ok"]
+        assert command("disk_full", free=1_000_000)["ok"]
+        assert command("disk_free_space")["ok"]
+        command("produce", topic="orders", value="x")
+        assert command("disk_tear_last_write")["ok"]
+        assert "fsync or write" in command("disk_fail", operation="read")["error"]
+        assert "EIO or ENOSPC" in command("disk_fail", operation="fsync", error="EBAD?")["error"]
+        command.close()
 
 
 def test_a_wait_of_one_connection_goes_on_when_another_restarts(
-    ready: dict[str, Any], order: Orders
+    ready: dict[str, Any], command: Commands
 ) -> None:
-    waiting = Orders(ready)
+    waiting = Commands(ready)
     with ThreadPoolExecutor() as threads:
         wait = threads.submit(waiting, "wait_for", topic="orders", timeout=20)
         time.sleep(0.2)
-        assert order("restart")["ok"]
-        assert order("produce", topic="orders", value="x")["ok"]
+        assert command("restart")["ok"]
+        assert command("produce", topic="orders", value="x")["ok"]
         assert [record["value"] for record in wait.result()["records"]] == ["x"]
     waiting.close()
 
 
-def test_a_clock_that_stands_still(order: Orders) -> None:
-    assert order("freeze")["ok"]
-    assert order("now") == order("now")
-    assert order("advance", seconds=1)["ok"]
-    assert order("resume")["ok"]
+def test_a_clock_that_stands_still(command: Commands) -> None:
+    assert command("freeze")["ok"]
+    assert command("now") == command("now")
+    assert command("advance", seconds=1)["ok"]
+    assert command("resume")["ok"]
 
 
-def test_faults_of_a_schema_registry(server: Orders) -> None:
+def test_faults_of_a_schema_registry(server: Commands) -> None:
     ready = server("open", schema_registry=True)
-    order = Orders(ready)
-    assert order("registry_fault", method="GET", error=50301) == {"ok": True, "fault": 1}
+    command = Commands(ready)
+    assert command("registry_fault", method="GET", error=50301) == {"ok": True, "fault": 1}
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{ready['schema_registry']}/subjects", timeout=60)
     assert (refused.value.code, json.load(refused.value)["error_code"]) == (503, 50301)
-    assert order("hits", fault=1, wait=1)["hits"] == 1
-    assert "has no 'topic'" in order("registry_fault", topic="x")["error"]
-    assert order("close")["ok"]
-    order.close()
+    assert command("hits", fault=1, wait=1)["hits"] == 1
+    assert "has no 'topic'" in command("registry_fault", topic="x")["error"]
+    assert command("close")["ok"]
+    command.close()
 
 
 def test_a_server_with_a_registry_takes_orders_for_that() -> None:
     with served("--registry-port", "0") as ready:
-        order = Orders(ready)
-        assert order("registry_fault", error=503)["ok"]
+        command = Commands(ready)
+        assert command("registry_fault", error=503)["ok"]
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(f"{ready['schema_registry']}/subjects", timeout=60)
-        order.close()
+        command.close()
 
 
-def test_without_a_schema_registry_none_fails(order: Orders) -> None:
-    assert "there is no schema registry" in order("registry_fault", error=503)["error"]
+def test_without_a_schema_registry_none_fails(command: Commands) -> None:
+    assert "there is no schema registry" in command("registry_fault", error=503)["error"]
 
 
-def known_orders(order: Orders) -> set[str]:
+def known_commands(command: Commands) -> set[str]:
     """Those that the answer to an unknown one lists."""
-    known = re.search("one of (.*), not", order("dance")["error"])
+    known = re.search("one of (.*), not", command("dance")["error"])
     assert known is not None
     return set(known[1].split(", "))
 
 
-def test_the_page_has_every_order_and_every_word(order: Orders) -> None:
+def test_the_page_has_every_command_and_every_word(command: Commands) -> None:
     page = (Path(__file__).parents[2] / "docs/reference/control-protocol.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == known_orders(order)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == known_commands(command)
     effects = page.partition("<!-- effects -->")[2].partition("<!-- /effects -->")[0]
     assert re.findall(r"`(\w+)`", effects) == list(EFFECTS)
     assert [word for word in {**WORDS, **CALL_WORDS} if f"`{word}`" not in page] == []
@@ -474,13 +476,13 @@ ELSEWHERE = {
     "wait_for_hits": "hits",
     "disk": "disk_flip",
 }
-"""Orders that have other names than the methods of the broker."""
+"""Commands that have other names than the methods of the broker."""
 PYTHON_ONLY = {"connections", "on", "run_in_broker", "running"}
 
 
-def test_there_is_an_order_for_all_that_python_can_do(order: Orders) -> None:
+def test_there_is_a_command_for_all_that_python_can_do(command: Commands) -> None:
     methods = {name for name in dir(LocalBroker) if not name.startswith("_")} - PYTHON_ONLY
-    assert {ELSEWHERE.get(name, name) for name in methods} <= known_orders(order)
+    assert {ELSEWHERE.get(name, name) for name in methods} <= known_commands(command)
     words = set(inspect.signature(LocalBroker.fault).parameters) - {"self", "when"}
     assert words <= set(WORDS)
 
@@ -488,33 +490,33 @@ def test_there_is_an_order_for_all_that_python_can_do(order: Orders) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["run", "--disk", "--", "true"],
-        ["run", "--control", "--disk", "--keep", "--", "true"],
-        ["serve", "--memory", "--disk"],
-        ["serve", "--control-port", "0", "--disk"],
+        ["run", "--faulty-disk", "--", "true"],
+        ["run", "--control", "--faulty-disk", "--keep", "--", "true"],
+        ["serve", "--memory", "--faulty-disk"],
+        ["serve", "--control-port", "0", "--faulty-disk"],
     ],
 )
 def test_a_disk_to_break_needs_somebody_who_breaks_it(words: list[str]) -> None:
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
-    assert "--disk goes with" in done.output
+    assert "--faulty-disk goes with" in done.output
 
 
 def test_a_node_whose_port_is_taken_meanwhile(
-    server: Orders, capfd: pytest.CaptureFixture[str]
+    server: Commands, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ready = server("open", nodes=2)
-    order = Orders(ready)
-    address = order("nodes")["nodes"][1]["address"]
-    assert order("stop_node", node=2)["ok"]
+    command = Commands(ready)
+    address = command("nodes")["nodes"][1]["address"]
+    assert command("stop_node", node=2)["ok"]
     with socket.create_server(Endpoint.parse(address)):
-        answer = order("start_node", node=2)
+        answer = command("start_node", node=2)
     assert not answer["ok"]
     assert f"port {address.rpartition(':')[2]} is in use" in answer["error"]
     assert "Traceback" not in capfd.readouterr().err
-    assert order("start_node", node=2)["ok"]
-    assert order("close")["ok"]
-    order.close()
+    assert command("start_node", node=2)["ok"]
+    assert command("close")["ok"]
+    command.close()
 
 
 def test_a_port_for_orders_that_is_taken() -> None:
@@ -530,7 +532,7 @@ def test_a_port_for_orders_that_is_taken() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line(ready: dict[str, Any], order: Orders) -> None:
+def test_the_command_line(ready: dict[str, Any], command: Commands) -> None:
     def kbroker(*words: str, status: int = 0) -> str:
         done = subprocess.run(
             [*KBROKER, *words], capture_output=True, text=True, timeout=PROCESS_SECONDS, check=False
@@ -571,7 +573,7 @@ def test_run_gives_the_address_to_its_command() -> None:
     assert not Path(found["KBROKER_CONTROL_TOKEN_FILE"]).exists()  # gone with its server
 
 
-# -- who may give orders
+# -- who may give commands
 
 ORDER = {"do": "create_topic", "name": "mischief"}
 
@@ -583,7 +585,7 @@ def answers(ready: dict[str, Any], *lines: bytes) -> list[dict[str, Any]]:
         return [json.loads(line) for line in answers]
 
 
-def test_a_web_page_orders_nothing(ready: dict[str, Any], order: Orders) -> None:
+def test_a_web_page_cannot_send_commands(ready: dict[str, Any], command: Commands) -> None:
     """A browser sends such a request for any page that asks it to."""
     token = Path(ready["control_token_file"]).read_text().strip()
     for body in ([ORDER], [{"do": "login", "token": token}, ORDER]):  # even if it knew the token
@@ -593,7 +595,7 @@ def test_a_web_page_orders_nothing(ready: dict[str, Any], order: Orders) -> None
         )
         with pytest.raises((http.client.HTTPException, OSError)):
             urllib.request.urlopen(request, timeout=60)
-    assert order("topics") == {"ok": True, "topics": {"orders": 2}}
+    assert command("topics") == {"ok": True, "topics": {"orders": 2}}
 
 
 @pytest.mark.slow
@@ -610,20 +612,20 @@ def test_a_web_page_orders_nothing(ready: dict[str, Any], order: Orders) -> None
     ids=repr,
 )
 def test_a_stranger_orders_nothing(
-    ready: dict[str, Any], order: Orders, first: dict[str, Any]
+    ready: dict[str, Any], command: Commands, first: dict[str, Any]
 ) -> None:
     lines = [json.dumps(each).encode() + b"\n" for each in (first, ORDER)]
     (answer,) = answers(ready, *lines)
     assert re.match("the first line is|this is not the token", answer["error"])
-    assert order("topics") == {"ok": True, "topics": {"orders": 2}}
+    assert command("topics") == {"ok": True, "topics": {"orders": 2}}
 
 
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"no json", "an order is a JSON object: Expecting value"),
-        (b"[]", "an order is a JSON object that has"),
-        (b"{}", "an order is a JSON object that has"),
+        (b"no json", "a command is a JSON object: Expecting value"),
+        (b"[]", "a command is a JSON object that has"),
+        (b"{}", "a command is a JSON object that has"),
         (b'{"do": "topics", "x": %s}' % (b"[" * 5000), "nests more than 100 deep"),
     ],
     ids=["text", "list", "no verb", "nested"],
@@ -631,12 +633,12 @@ def test_a_stranger_orders_nothing(
 def test_the_first_line_that_is_no_order_is_the_last(
     ready: dict[str, Any], line: bytes, error: str
 ) -> None:
-    orders = Orders(ready)
-    answer = orders.send(line)
+    commands = Commands(ready)
+    answer = commands.send(line)
     assert not answer["ok"]
     assert error in answer["error"]
-    assert orders.ended()
-    orders.close()
+    assert commands.ended()
+    commands.close()
 
 
 @pytest.mark.slow
@@ -656,8 +658,8 @@ def test_who_says_nothing_does_not_stay() -> None:
 
 async def test_connections_that_do_not_log_in_make_way_for_others() -> None:
     """Their number is bounded, and one that has logged in stays."""
-    orders: Any = SimpleNamespace(closed=False)
-    connections = ControlConnections(orders, ControlToken("x", Path()))
+    commands: Any = SimpleNamespace(closed=False)
+    connections = ControlConnections(commands, ControlToken("x", Path()))
     ended: list[int] = []
 
     async def serve(number: int, stream: trio.abc.Stream) -> None:
@@ -685,8 +687,8 @@ def test_the_token_is_its_owners(tmp_path: Path) -> None:
         with served(*flags) as ready:
             assert ready["control_token_file"] == str(path)
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            orders = Orders(ready)
-            orders.close()
+            commands = Commands(ready)
+            commands.close()
             seen.append(path.read_text())
     assert seen[0] == seen[1]  # commands of a shell find it again
     with served() as ready:
@@ -727,12 +729,12 @@ def test_a_token_file_that_cannot_be_used(
     assert "Traceback" not in done.stderr
 
 
-def test_a_broker_that_does_not_trust_everybody_by_json(server: Orders) -> None:
+def test_a_broker_that_does_not_trust_everybody_by_json(server: Commands) -> None:
     acls = {"alice": ["WRITE topic others"]}
     asked = {"topics": {"orders": 1}, "tls": True, "users": {"alice": "pencil"}}
     ready = server("open", **asked, acls=acls)
-    order = Orders(ready)
-    client = order("client", user="alice", mechanism="PLAIN")
+    command = Commands(ready)
+    client = command("client", user="alice", mechanism="PLAIN")
     assert client["properties"]["security.protocol"] == "SASL_SSL"
     settings = {
         "bootstrap_servers": ready["bootstrap_servers"],
@@ -745,22 +747,22 @@ def test_a_broker_that_does_not_trust_everybody_by_json(server: Orders) -> None:
     producer = KafkaProducer(**settings)
     with pytest.raises(TopicAuthorizationFailedError):
         producer.send("orders", b"x").get(10)
-    assert order("allow", user="alice", rights=["WRITE topic orders"])["ok"]
+    assert command("allow", user="alice", rights=["WRITE topic orders"])["ok"]
     assert producer.send("orders", b"x").get(10).offset == 0
     producer.close()
-    assert order("close")["ok"]
-    order.close()
+    assert command("close")["ok"]
+    command.close()
 
 
-def test_certificates_and_tokens_by_json(server: Orders) -> None:
+def test_certificates_and_tokens_by_json(server: Commands) -> None:
     ready = server("open", tokens=["bot"], tls=True)
-    order = Orders(ready)
-    shown = order("client")["properties"]["sasl.oauthbearer.token.endpoint.url"]
+    command = Commands(ready)
+    shown = command("client")["properties"]["sasl.oauthbearer.token.endpoint.url"]
     assert Path(shown.removeprefix("file://")).read_text().count(".") == 2
-    stale = order("token", user="bot", claims={"exp": 0})["token"]
-    assert order("token", user="bot", claims={"user": "somebody else"})["ok"]
-    refused = order("client", token=stale)["properties"]
-    for properties, comes_in in ((order("client")["properties"], True), (refused, False)):
+    stale = command("token", user="bot", claims={"exp": 0})["token"]
+    assert command("token", user="bot", claims={"user": "somebody else"})["ok"]
+    refused = command("client", token=stale)["properties"]
+    for properties, comes_in in ((command("client")["properties"], True), (refused, False)):
         words = [word for item in properties.items() for word in ("-X", "=".join(item))]
         done = subprocess.run(
             [*KBROKER, "health", "-b", ready["bootstrap_servers"], *words],
@@ -770,10 +772,10 @@ def test_certificates_and_tokens_by_json(server: Orders) -> None:
             check=False,
         )
         assert (done.returncode == 0) is comes_in, done.stderr
-    assert order("close")["ok"]
-    order.close()
+    assert command("close")["ok"]
+    command.close()
     ready = server("open", certificates=["shop"])
-    order = Orders(ready)
-    assert "PRIVATE KEY" in order("client", user="shop")["properties"]["ssl.keystore.key"]
-    assert order("close")["ok"]
-    order.close()
+    command = Commands(ready)
+    assert "PRIVATE KEY" in command("client", user="shop")["properties"]["ssl.keystore.key"]
+    assert command("close")["ok"]
+    command.close()

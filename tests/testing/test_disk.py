@@ -545,7 +545,7 @@ def test_a_partition_whose_disk_is_full(broker: LocalBroker) -> None:
     assert broker.produce("other", "x").offset == 0
     time.sleep(0.1)
     assert writer.acknowledged == []
-    broker.disk.make_room()
+    broker.disk.free_space()
     writer.wait_for_more()
     acknowledged = writer.stop()
     assert values(broker) == [b"before", *acknowledged]
@@ -690,12 +690,12 @@ def test_a_full_disk_that_refused_something_or_got_room_is_fine(broker: LocalBro
     broker.disk.full()
     with pytest.raises(UnfiredFault, match=r"disk.full\(free=0\) refused nothing"):
         broker.check_faults()
-    broker.disk.make_room()
+    broker.disk.free_space()
     broker.check_faults()
     broker.disk.full()
     with pytest.raises(KafkaError):
         broker.produce("orders", "x")
-    broker.disk.make_room()
+    broker.disk.free_space()
 
 
 def test_what_the_disk_was_told_outlasts_a_power_cut(broker: LocalBroker) -> None:

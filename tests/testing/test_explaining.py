@@ -57,7 +57,7 @@ def test_a_share_partition_with_what_the_test_did_to_it(broker: LocalBroker) -> 
 
 
 def test_other_groups_and_topics_are_left_out(broker: LocalBroker) -> None:
-    broker.fault("Produce", topic="orders", partition=1).maybe()
+    broker.fault("Produce", topic="orders", partition=1).optional()
     broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="orders", partition=0).times(2)
     client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=10)
     client.send("orders", b"x", partition=0).get(10)
@@ -101,7 +101,7 @@ def test_a_report_of_a_broker_that_crashed() -> None:
             time.sleep(0.01)
         report = broken.report()
         with pytest.raises(RuntimeError, match="has crashed"):
-            broken.settled()
+            broken.wait_until_idle()
         broken.wait_for_crash()
         assert client.flush(10) == 0
     assert "client 'app' sent" in report

@@ -16,7 +16,7 @@ from kbroker.testing import ExternalKafka, LocalBroker, WaitTimeout
 from .test_clock import member
 from .test_local import soon
 
-QUIET_SECONDS = 0.2
+SETTLE_SECONDS = 0.2
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture
 def kafka(broker: LocalBroker) -> Iterator[ExternalKafka]:
-    kafka = ExternalKafka(broker.bootstrap_servers, quiet_seconds=QUIET_SECONDS)
+    kafka = ExternalKafka(broker.bootstrap_servers, settle_seconds=SETTLE_SECONDS)
     kafka.begin_test()
     yield kafka
     kafka.close()
@@ -62,13 +62,13 @@ def test_it_settles_when_all_was_read_and_nothing_has_changed_for_a_while(
         for number in range(20):
             kafka.produce("orders", f"{number}", key=f"{number}")
         began = time.monotonic()
-        kafka.settled(timeout=20)
-        assert time.monotonic() - began >= QUIET_SECONDS
+        kafka.wait_until_idle(timeout=20)
+        assert time.monotonic() - began >= SETTLE_SECONDS
         assert kafka.lag("g") == 0
 
 
-def test_a_change_begins_the_quiet_time_anew(broker: LocalBroker) -> None:
-    kafka = ExternalKafka(broker.bootstrap_servers, quiet_seconds=1)
+def test_change_restarts_settle_time(broker: LocalBroker) -> None:
+    kafka = ExternalKafka(broker.bootstrap_servers, settle_seconds=1)
     kafka.begin_test()
     kafka.produce("orders", "first")
     written_at: list[float] = []
@@ -78,7 +78,7 @@ def test_a_change_begins_the_quiet_time_anew(broker: LocalBroker) -> None:
         broker.produce("orders", "second")
 
     with soon(write):
-        kafka.settled(timeout=20)
+        kafka.wait_until_idle(timeout=20)
         settled_at = time.monotonic()
     assert settled_at - written_at[0] >= 1
     kafka.close()
@@ -86,15 +86,15 @@ def test_a_change_begins_the_quiet_time_anew(broker: LocalBroker) -> None:
 
 def test_what_keeps_it_from_rest_is_said(broker: LocalBroker, kafka: ExternalKafka) -> None:
     with member(broker):
-        fault = broker.fault("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS").every_time()
+        fault = broker.fault("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS").always()
         kafka.produce("orders", "x", partition=1)
         seen = r"for 0\.2 s; seen last: group g: has committed None of 1 in orders-1"
         with pytest.raises(WaitTimeout, match=seen):
-            kafka.settled(timeout=0.3)
+            kafka.wait_until_idle(timeout=0.3)
         with pytest.raises(WaitTimeout, match=seen):
-            kafka.settled("g", timeout=0.3)
+            kafka.wait_until_idle("g", timeout=0.3)
         fault.disarm()
-        kafka.settled(timeout=20)
+        kafka.wait_until_idle(timeout=20)
 
 
 def test_an_open_transaction_in_its_topics_keeps_it_from_rest(
@@ -103,12 +103,12 @@ def test_an_open_transaction_in_its_topics_keeps_it_from_rest(
     broker.create_topic("of-others")
     others = producer_in(broker, "another", "of-others")
     kafka.produce("orders", "x")
-    kafka.settled(timeout=20)
+    kafka.wait_until_idle(timeout=20)
     mine = producer_in(broker, "tx", "orders")
     with pytest.raises(WaitTimeout, match="seen last: the transaction of tx is Ongoing"):
-        kafka.settled(timeout=0.3)
+        kafka.wait_until_idle(timeout=0.3)
     mine.commit_transaction(10)
-    kafka.settled(timeout=20)
+    kafka.wait_until_idle(timeout=20)
     others.abort_transaction(10)
 
 
@@ -122,7 +122,7 @@ def test_a_changelog_is_read_and_never_committed(broker: LocalBroker, kafka: Ext
     while not client.assignment():
         client.poll(0.05)
     client.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
-    kafka.settled(timeout=20)
+    kafka.wait_until_idle(timeout=20)
     client.close()
 
 

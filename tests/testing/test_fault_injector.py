@@ -65,8 +65,8 @@ async def codes(wire: Wire, count: int) -> list[int]:
         (lambda fault: fault.times(3), [1, 2, 3]),
         (lambda fault: fault.on_call(3), [3]),
         (lambda fault: fault.on_call(2).times(2), [2, 3]),
-        (lambda fault: fault.every_time(), [1, 2, 3, 4, 5, 6]),
-        (lambda fault: fault.on_call(4).every_time(), [4, 5, 6]),
+        (lambda fault: fault.always(), [1, 2, 3, 4, 5, 6]),
+        (lambda fault: fault.on_call(4).always(), [4, 5, 6]),
     ],
 )
 async def test_which_calls_are_hit(
@@ -102,12 +102,12 @@ async def test_a_fault_that_hits_nothing_says_what_came_close(
     await produce(wire, ORDERS, batch())
     with pytest.raises(UnfiredFault, match=r"never fired: saw 1 x Produce 9, topic 'orders'"):
         broker.check_faults()
-    fault.maybe()
+    fault.optional()
     broker.check_faults()
 
 
 async def test_a_fault_that_is_disarmed_hits_no_more(broker: RunningBroker, wire: Wire) -> None:
-    fault = broker.fault("ListGroups", error=HIT).every_time()
+    fault = broker.fault("ListGroups", error=HIT).always()
     assert await codes(wire, 1) == [HIT]
     fault.disarm()
     assert await codes(wire, 1) == [0]
@@ -179,7 +179,7 @@ async def test_black_holes(broker: RunningBroker, wire: Wire, at: str, written: 
 
 
 async def test_half_a_frame(broker: RunningBroker, wire: Wire) -> None:
-    broker.fault("Produce").half_frame()
+    broker.fault("Produce").truncate_response()
     await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
     data = await wire.wait_closed()
     (size,) = struct.unpack_from(">i", data)
@@ -190,7 +190,7 @@ async def test_half_a_frame(broker: RunningBroker, wire: Wire) -> None:
 async def test_what_comes_behind_half_a_frame_is_given_up(
     broker: RunningBroker, wire: Wire
 ) -> None:
-    broker.fault("Produce").half_frame()
+    broker.fault("Produce").truncate_response()
     data = wire.frame(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
     find = request(ApiKey.FIND_COORDINATOR, key="g")
     await wire.send_bytes(data + wire.frame(ApiKey.FIND_COORDINATOR, 0, find))
@@ -221,7 +221,7 @@ async def test_who_gives_up_waiting_for_a_changed_answer_is_gone(
 
 
 async def test_two_answers_to_one_request(broker: RunningBroker, wire: Wire) -> None:
-    broker.fault("Produce").answer_twice()
+    broker.fault("Produce").duplicate_response()
     await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
     assert await wire.receive_frame() == await wire.receive_frame()
     assert await wire.is_silent(0.05)
@@ -356,7 +356,7 @@ async def test_a_hook_sees_what_passes(broker: RunningBroker, wire: Wire) -> Non
 async def test_what_a_hook_lets_pass_may_be_hit_by_others(
     broker: RunningBroker, wire: Wire
 ) -> None:
-    first = broker.fault("ListGroups").hook(lambda message, asked: None).every_time()
+    first = broker.fault("ListGroups").hook(lambda message, asked: None).always()
     second = broker.fault("ListGroups", error=HIT).on_call(2)
     assert await codes(wire, 3) == [0, HIT, 0]
     assert (first.hits, second.hits) == (3, 1)
@@ -390,7 +390,7 @@ async def test_a_condition_of_ones_own(broker: RunningBroker, wire: Wire) -> Non
 
 
 async def test_a_condition_that_fails_fails_the_test(broker: RunningBroker, wire: Wire) -> None:
-    broker.fault("ListGroups", error=HIT, when=lambda request: bool(request.missing)).maybe()
+    broker.fault("ListGroups", error=HIT, when=lambda request: bool(request.missing)).optional()
     assert await codes(wire, 1) == [0]
     with pytest.raises(AttributeError, match="missing"):
         broker.check_faults()

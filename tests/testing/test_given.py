@@ -139,7 +139,7 @@ def test_refused_when_it_is_said(broker: LocalBroker, number: int) -> None:
 
 def test_limits_themselves_are_allowed(broker: LocalBroker) -> None:
     broker.disk.full("t", 0)
-    broker.disk.make_room()
+    broker.disk.free_space()
     broker.restart()
     with pytest.raises(ValueError, match="there is no partition t-1"):
         broker.disk.full("t", 1)

@@ -162,7 +162,7 @@ def test_idempotence_withstands_a_lie(broker: LocalBroker) -> None:
 
 def test_an_error_of_one_topic_leaves_the_others_alone(broker: LocalBroker) -> None:
     broker.create_topic("other")
-    fault = broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="other").every_time()
+    fault = broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", topic="other").always()
     client = producer(broker, linger_ms=100, retries=0, enable_idempotence=False)
     good, bad = client.send("orders", b"x", partition=0), client.send("other", b"x", partition=0)
     assert good.get(10).offset == 0
@@ -173,7 +173,7 @@ def test_an_error_of_one_topic_leaves_the_others_alone(broker: LocalBroker) -> N
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
-@pytest.mark.parametrize("effect", ["disconnect", "half_frame"])
+@pytest.mark.parametrize("effect", ["disconnect", "truncate_response"])
 def test_a_lost_answer(broker: LocalBroker, effect: str, at: str) -> None:
     fault = broker.fault("Produce", at=at)
     getattr(fault, effect)()
@@ -327,7 +327,7 @@ def test_a_fault_that_never_fired_fails() -> None:
             mine.check_faults()
         fault.disarm()
     with LocalBroker() as mine:
-        mine.fault("Produce").maybe()
+        mine.fault("Produce").optional()
 
 
 def test_requests_are_waited_for(broker: LocalBroker) -> None:
@@ -447,7 +447,7 @@ async def test_for_programs_of_trio() -> None:
         await broker.produce("orders", "x")
         (record,) = await broker.wait_for("orders")
         assert record.text == "x"
-        await broker.settled()
+        await broker.wait_until_idle()
         assert "topic orders: ends at 1" in await broker.report()
 
 
@@ -455,6 +455,6 @@ def test_a_broker_that_is_stopped_says_so(broker: LocalBroker) -> None:
     broker.stop()
     assert "the broker is stopped" in broker.report()
     with pytest.raises(RuntimeError, match="call start"):
-        broker.settled()
+        broker.wait_until_idle()
     broker.start()
-    broker.settled()
+    broker.wait_until_idle()

@@ -106,7 +106,7 @@ def test_a_fault_that_never_fired_fails_the_test(run: Run) -> None:
             kbroker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER")
 
         def test_maybe(kbroker):
-            kbroker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER").maybe()
+            kbroker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER").optional()
     """)
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["*NOT_LEADER_OR_FOLLOWER for Produce never fired: saw no such*"])
@@ -147,7 +147,7 @@ def test_log_level_and_data_of_a_failure(run: Run, tmp_path: Path) -> None:
             assert False
     """
     keep, level = tmp_path / "kept", logging.getLogger("kbroker").level
-    result = run(text, "--kbroker-keep", str(keep), "--kbroker-log", "debug")
+    result = run(text, "--kbroker-dump-dir", str(keep), "--kbroker-log", "debug")
     result.assert_outcomes(failed=1)
     assert logging.getLogger("kbroker").level == level, "the run leaves the level changed"
     result.stdout.fnmatch_lines(["log: * INFO topic orders created: *", "kept: kbroker serve *"])
@@ -163,7 +163,7 @@ def test_data_that_cannot_be_kept(run: Run, tmp_path: Path) -> None:
             kbroker.stop()
             assert False
         """,
-        "--kbroker-keep",
+        "--kbroker-dump-dir",
         str(tmp_path / "kept"),
     )
     result.stdout.fnmatch_lines(
@@ -197,7 +197,7 @@ def test_what_a_test_arms_on_the_common_broker_ends_with_it(run: Run, tmp_path: 
             return kbroker_session
 
         def test_a_fault_that_hits_nothing(service):
-            service.fault("Produce", error="NOT_LEADER_OR_FOLLOWER").every_time()
+            service.fault("Produce", error="NOT_LEADER_OR_FOLLOWER").always()
 
         def test_time(service):
             assert service.faults.rules == []
@@ -215,7 +215,7 @@ def test_what_a_test_arms_on_the_common_broker_ends_with_it(run: Run, tmp_path: 
         def test_that_fails(service):
             assert service.records("t") == []
         """,
-        "--kbroker-keep",
+        "--kbroker-dump-dir",
         str(tmp_path / "kept"),
     )
     result.assert_outcomes(passed=2, failed=2)
@@ -407,9 +407,9 @@ def test_rest_is_waited_for_in_another_kafka(run: Run) -> None:
             kbroker.produce("orders", "x")
             commit(kbroker)
             kbroker.wait_for_lag("g", 0)
-            kbroker.settled()
+            kbroker.wait_until_idle()
             kbroker.expect_nothing("orders")
-            assert kbroker._quiet_seconds == 0.1
+            assert kbroker._settle_seconds == 0.1
 
         class OrdersTest(KafkaTestCase):
             kbroker_settings = {"topics": {"orders": 1}}
@@ -420,11 +420,16 @@ def test_rest_is_waited_for_in_another_kafka(run: Run) -> None:
                 self.kbroker.produce("orders", "x")
                 commit(self.kbroker)
                 self.kbroker.expect_nothing("orders")
-                assert self.kbroker._quiet_seconds == 0.1
+                assert self.kbroker._settle_seconds == 0.1
     """
     with LocalBroker() as elsewhere, pytest.MonkeyPatch.context() as environment:
         environment.setenv("ELSEWHERE", elsewhere.bootstrap_servers)
-        options = ["--kbroker-bootstrap", elsewhere.bootstrap_servers, "--kbroker-quiet", "0.1"]
+        options = [
+            "--kbroker-bootstrap",
+            elsewhere.bootstrap_servers,
+            "--kbroker-settle-time",
+            "0.1",
+        ]
         result = run(text, *options)
         assert elsewhere.group("g") is None
         assert elsewhere.topics() == {}
@@ -448,7 +453,7 @@ def test_what_an_earlier_test_left_is_known(run: Run, options: list[str]) -> Non
     with LocalBroker() as elsewhere:
         if "--kbroker-bootstrap" in options:
             options = [*options, elsewhere.bootstrap_servers]
-        result = run(text, *options, "--kbroker-quiet", "0.1")
+        result = run(text, *options, "--kbroker-settle-time", "0.1")
     result.assert_outcomes(passed=2)
 
 

@@ -56,7 +56,7 @@ def test_an_error_comes_with_its_number_and_its_status(
 
 
 def test_calls_about_others_are_served_as_they_should_be(broker: LocalBroker) -> None:
-    path = broker.registry_fault(path="/schemas/ids/*", error=40403).every_time()
+    path = broker.registry_fault(path="/schemas/ids/*", error=40403).always()
     subject = broker.registry_fault(["POST", "PUT"], subject="orders value", error=503)
     assert register(broker, "s")["id"] == 1
     assert register(broker, "orders%20value") == (503, 503)
@@ -129,7 +129,7 @@ def test_a_fault_that_hits_nothing_says_what_came_close(broker: LocalBroker) -> 
 
 
 def test_faults_outlast_a_restart_and_can_be_disarmed(broker: LocalBroker) -> None:
-    fault = broker.registry_fault(error=503).every_time()
+    fault = broker.registry_fault(error=503).always()
     broker.restart()
     assert ask(broker, "/subjects") == (503, 503)
     fault.disarm()
@@ -139,7 +139,7 @@ def test_faults_outlast_a_restart_and_can_be_disarmed(broker: LocalBroker) -> No
 def test_without_an_effect_it_only_counts_and_leaves_the_call_to_others(
     broker: LocalBroker,
 ) -> None:
-    seen = broker.registry_fault("POST").every_time()
+    seen = broker.registry_fault("POST").always()
     broker.registry_fault("POST", error=503).on_call(2)
     broker.registry_fault(error=500).with_probability(0)
     assert register(broker)["id"] == 1
@@ -148,8 +148,8 @@ def test_without_an_effect_it_only_counts_and_leaves_the_call_to_others(
 
 
 def test_faults_of_kafka_and_of_the_registry_leave_each_other_alone(broker: LocalBroker) -> None:
-    kafka = broker.fault(error="COORDINATOR_NOT_AVAILABLE").every_time().maybe()
-    schemas = broker.registry_fault().every_time()
+    kafka = broker.fault(error="COORDINATOR_NOT_AVAILABLE").always().optional()
+    schemas = broker.registry_fault().always()
     broker.produce("orders", "x")
     assert schemas.hits == 0
     assert register(broker)["id"] == 1

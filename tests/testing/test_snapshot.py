@@ -128,7 +128,7 @@ def test_transactions_go_on_from_a_snapshot(broker: LocalBroker) -> None:
     producers[0].commit_transaction(20)
     producers[1].abort_transaction(20)
     assert values(broker) == ["0"]
-    broker.settled()
+    broker.wait_until_idle()
 
 
 def test_a_transaction_is_open_in_a_fork(broker: LocalBroker) -> None:
@@ -163,10 +163,10 @@ def test_a_decision_in_a_snapshot_is_carried_out(broker: LocalBroker) -> None:
     assert values(broker) == ["1"]
     with broker.fork() as fork:
         assert values(fork) == ["1", "2"]
-        fork.settled()
+        fork.wait_until_idle()
     broker.restore(broker.snapshot())
     assert values(broker) == ["1", "2"]
-    broker.settled()
+    broker.wait_until_idle()
 
 
 @pytest.mark.slow

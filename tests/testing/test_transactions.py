@@ -147,7 +147,7 @@ async def test_one_transaction_is_open_for_too_long(
     assert await seen(wire, orders) == [b"after"]
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
     text = str(broker.explain.transaction(NAME))
-    # What happens in one millisecond is told with the test's deeds first.
+    # What happens in one millisecond is reported with the test's actions first.
     assert re.search(
         "the test let it last too long\n(.* a transaction began;.*\n)?.*it was open for more than 60000 ms; PrepareAbort, "
         f"producer {writer.id}, epoch {writer.epoch + 1}\n",
@@ -201,7 +201,7 @@ async def test_a_fault_that_names_a_transactional_id(
     """Requests name it in several ways."""
     writer = await begun(wire, FIRST)
     broker.fault("AddPartitionsToTxn", error="COORDINATOR_LOAD_IN_PROGRESS", transactional_id=NAME)
-    broker.fault("AddPartitionsToTxn", error="NOT_COORDINATOR", transactional_id="other").maybe()
+    broker.fault("AddPartitionsToTxn", error="NOT_COORDINATOR", transactional_id="other").optional()
     assert await writer.add(orders, 0) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     assert await writer.add(orders, 0) == [0]
     assert "fault COORDINATOR_LOAD_IN_PROGRESS for AddPartitionsToTxn" in str(
@@ -247,7 +247,7 @@ def test_on_a_disk_the_markers_are_there_as_well() -> None:
                 await writing(wire, orders)
                 await broker.advance_coordinator(61_000, keep_members=False)
                 assert await seen(wire, orders) == [b"after"]
-                await broker.settled()
+                await broker.wait_until_idle()
 
         local.run_in_broker(story)
 
@@ -275,9 +275,9 @@ async def test_no_rest_while_a_transaction_is_open(
 ) -> None:
     writer = await writing(wire, orders)
     with pytest.raises(WaitTimeout, match=f"the transaction of {NAME} is Ongoing"):
-        await broker.settled(timeout=0.05)
+        await broker.wait_until_idle(timeout=0.05)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(broker.settled)
+        nursery.start_soon(broker.wait_until_idle)
         await writer.commit()
     assert await seen(wire, orders) == [b"open", b"after"]
 
@@ -372,7 +372,7 @@ def test_a_producer_lives_through_a_crash(
     wanted = ["1", "2"] if is_committed else ["2"]
     for topic in ("orders", "invoices"):
         assert [record.text for record in on_disk.records(topic)] == wanted
-    on_disk.settled()
+    on_disk.wait_until_idle()
 
 
 def time_out(broker: LocalBroker) -> None:
@@ -404,7 +404,7 @@ def test_a_crash_amid_an_end_that_the_test_asked_for(
     on_disk.produce("orders", "2")
     assert [record.text for record in on_disk.records("orders")] == ["2"]
     assert on_disk.records("invoices") == []
-    on_disk.settled()
+    on_disk.wait_until_idle()
 
 
 def test_a_marker_that_does_not_come(on_disk: LocalBroker) -> None:

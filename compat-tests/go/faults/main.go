@@ -20,7 +20,7 @@ const topic = "orders"
 
 type words map[string]any
 
-// control gives orders to one broker: a JSON object a line, and a line as answer.
+// control sends commands to one broker: a JSON object a line, and a line as answer.
 type control struct {
 	connection net.Conn
 	answers    *bufio.Scanner
@@ -30,15 +30,15 @@ func dial(address string) *control {
 	connection := must(net.Dial("tcp", address))
 	c := &control{connection, bufio.NewScanner(connection)}
 	token := must(os.ReadFile(os.Getenv("KBROKER_CONTROL_TOKEN_FILE")))
-	c.order("login", words{"token": strings.TrimSpace(string(token))})
+	c.command("login", words{"token": strings.TrimSpace(string(token))})
 	return c
 }
 
-func (c *control) order(do string, order words) words {
-	order["do"] = do
-	_ = must(c.connection.Write(append(must(json.Marshal(order)), '\n')))
+func (c *control) command(do string, command words) words {
+	command["do"] = do
+	_ = must(c.connection.Write(append(must(json.Marshal(command)), '\n')))
 	if !c.answers.Scan() {
-		panic("the broker takes no orders any more")
+		panic("the broker takes no commands any more")
 	}
 	var answer words
 	check(json.Unmarshal(c.answers.Bytes(), &answer))
@@ -50,7 +50,7 @@ func (c *control) order(do string, order words) words {
 
 func (c *control) values() []any {
 	values := []any{}
-	for _, record := range c.order("records", words{"topic": topic})["records"].([]any) {
+	for _, record := range c.command("records", words{"topic": topic})["records"].([]any) {
 		values = append(values, record.(map[string]any)["value"])
 	}
 	return values
@@ -77,18 +77,18 @@ func send(ctx context.Context, client *kgo.Client, value string) {
 }
 
 func leaderMoves(ctx context.Context, b broker) {
-	fault := b.order("fault", words{
+	fault := b.command("fault", words{
 		"api": "Produce", "topic": topic, "error": "NOT_LEADER_OR_FOLLOWER", "times": 2,
 	})["fault"]
 	client := b.client()
 	defer client.Close()
 	send(ctx, client, "x")
-	equal(b.order("hits", words{"fault": fault})["hits"], 2.0)
+	equal(b.command("hits", words{"fault": fault})["hits"], 2.0)
 	equal(b.values(), []any{"x"})
 }
 
 func answerIsLost(ctx context.Context, b broker) {
-	b.order("fault", words{"api": "Produce", "at": "after", "effect": "disconnect"})
+	b.command("fault", words{"api": "Produce", "at": "after", "effect": "disconnect"})
 	client := b.client() // idempotent, as it is by default
 	defer client.Close()
 	send(ctx, client, "first")
@@ -97,8 +97,8 @@ func answerIsLost(ctx context.Context, b broker) {
 }
 
 func fetchIsSlow(ctx context.Context, b broker) {
-	b.order("produce", words{"topic": topic, "value": "x"})
-	b.order("fault", words{"api": "Fetch", "effect": "delay", "ms": 300})
+	b.command("produce", words{"topic": topic, "value": "x"})
+	b.command("fault", words{"api": "Fetch", "effect": "delay", "ms": 300})
 	started := time.Now()
 	client := b.client(
 		kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -114,7 +114,7 @@ func brokerRestarts(ctx context.Context, b broker) {
 	client := b.client()
 	defer client.Close()
 	send(ctx, client, "before")
-	b.order("restart", words{})
+	b.command("restart", words{})
 	send(ctx, client, "after")
 	equal(b.values(), []any{"before", "after"})
 }
@@ -133,10 +133,10 @@ func main() {
 	}
 	first := dial(os.Getenv("KBROKER_CONTROL"))
 	for _, story := range stories {
-		fresh := first.order("open", words{"topics": words{topic: 1}})
+		fresh := first.command("open", words{"topics": words{topic: 1}})
 		b := broker{dial(fresh["control"].(string)), fresh["bootstrap_servers"].(string)}
 		story.tell(ctx, b)
-		b.order("close", words{}) // fails when a fault hit nothing
+		b.command("close", words{}) // fails when a fault hit nothing
 		fmt.Println(story.name)
 	}
 }

@@ -20,7 +20,7 @@ FAULTS_MAX = 200
 
 
 class UnderTest(Protocol):
-    """A broker that takes orders of tests."""
+    """A broker that takes commands of tests."""
 
     def faults(self) -> list[dict[str, object]]:
         """Those that are armed, oldest first: their `number`, `text`, `hits`."""
@@ -36,7 +36,7 @@ class UnderTest(Protocol):
 
 
 Found: TypeAlias = Callable[[], UnderTest | None]
-"""The broker of this process if it takes orders of tests; that is known when it has started."""
+"""The broker of this process if it takes commands of tests; that is known when it has started."""
 
 
 class Tests:
@@ -57,7 +57,7 @@ class Tests:
     def _broker(self) -> UnderTest:
         found = self._found()
         if found is None:
-            raise Refusal(404, "this broker takes no orders of tests: --control-port lets it")
+            raise Refusal(404, "this broker takes no commands of tests: --control-port lets it")
         return found
 
     async def _state(self, _: Request, __: Viewer) -> Response:

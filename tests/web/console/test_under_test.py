@@ -65,15 +65,15 @@ def page(broker: tuple[LocalBroker, HttpService]) -> Iterator[Page]:
 
 def test_faults_are_told_with_their_hits_and_disarmed(page: Page) -> None:
     assert page.get("/session")["under_test"] is True
-    page.broker.fault("Produce", topic="a", error="NOT_LEADER_OR_FOLLOWER").maybe()
-    page.broker.fault("Fetch").delay(5).maybe()
+    page.broker.fault("Produce", topic="a", error="NOT_LEADER_OR_FOLLOWER").optional()
+    page.broker.fault("Fetch").delay(5).optional()
     first, second = page.get("/tests")["faults"]
     assert first["text"] == "NOT_LEADER_OR_FOLLOWER for Produce, topic 'a'"
     assert (first["hits"], second["text"]) == (0, "delay for Fetch")
     assert page.post("/tests/disarm", fault=first["number"]) == 200
     assert page.get("/tests")["faults"] == [second]
     assert page.post("/tests/disarm", fault=first["number"]) == 409
-    page.broker.fault("Fetch").delay(5).maybe()
+    page.broker.fault("Fetch").delay(5).optional()
     assert [each["number"] for each in page.get("/tests")["faults"]] == [
         second["number"],
         second["number"] + 1,

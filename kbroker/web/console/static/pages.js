@@ -281,7 +281,7 @@ export async function group(view, parts) {
       card("Type", it.type),
       card("Members", number(it.members)),
       card("Lag", number(it.total_lag), " ", spark(it.trend, "lag")),
-      card("Assignor", visible(it.balancer || "–")),
+      card("Assignor", visible(it.assignor || "–")),
     );
     table.set(it.partitions);
   }

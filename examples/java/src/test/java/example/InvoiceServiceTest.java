@@ -53,7 +53,7 @@ class InvoiceServiceTest {
         start(new InvoiceService(settings()));
         order(1, "100");
         assertEquals(List.of("1: 119.00"), invoices(1));
-        kbroker.order("restart");
+        kbroker.command("restart");
         order(2, "100");
         assertEquals(List.of("1: 119.00", "2: 119.00"), invoices(2));
         waitUntil("wait_for_lag", "group", "invoices");
@@ -61,7 +61,7 @@ class InvoiceServiceTest {
 
     @Test
     void anOrderThatWasSentTwiceMakesOneInvoice() throws Exception {
-        kbroker.order("fault", "api", "Produce", "topic", "orders", "at", "after", "effect", "disconnect");
+        kbroker.command("fault", "api", "Produce", "topic", "orders", "at", "after", "effect", "disconnect");
         Map<String, Object> careless = Map.of(
             "bootstrap.servers", kbroker.bootstrapServers(), "enable.idempotence", false,
             "retry.backoff.ms", 20, "reconnect.backoff.ms", 20);
@@ -77,7 +77,7 @@ class InvoiceServiceTest {
 
     @Test
     void aServiceThatDiesBeforeItsCommitWritesTheSameAgain() {
-        kbroker.order("fault", "api", "OffsetCommit", "error", "UNKNOWN_SERVER_ERROR");
+        kbroker.command("fault", "api", "OffsetCommit", "error", "UNKNOWN_SERVER_ERROR");
         order(1, "100");
         CompletableFuture<Void> first = start(new InvoiceService(settings()));
         assertThrows(CompletionException.class, first::join);
@@ -105,10 +105,10 @@ class InvoiceServiceTest {
         goOn.countDown();
         waitUntil("wait_for_group", "group", "invoices", "members", 2);
         for (int partition = 0; partition < 2; partition++) {
-            kbroker.order("produce", "topic", "orders", "partition", partition,
+            kbroker.command("produce", "topic", "orders", "partition", partition,
                 "value", orderOf(2 + partition, "100"));
         }
-        waitUntil("settled", "group", "invoices");
+        waitUntil("wait_until_idle", "group", "invoices");
         List<String> found = invoices(3);
         assertTrue(found.containsAll(List.of("1: 119.00", "2: 119.00", "3: 119.00")), found::toString);
     }
@@ -117,7 +117,7 @@ class InvoiceServiceTest {
     void nonsenseIsPutAside() {
         List<String> nonsense = List.of("no json", "{\"id\": \"7\"}", "{\"net\": 3}", "17");
         for (String text : nonsense) {
-            kbroker.order("produce", "topic", "orders", "partition", 0, "value", text);
+            kbroker.command("produce", "topic", "orders", "partition", 0, "value", text);
         }
         order(1, "100");
         start(new InvoiceService(settings()));
@@ -135,7 +135,7 @@ class InvoiceServiceTest {
         invoices(1);
         waitUntil("wait_for_lag", "group", "invoices");
         JsonNode before = waitUntil("wait_for_group", "group", "invoices").get("group");
-        kbroker.order("advance", "hours", 25);
+        kbroker.command("advance", "hours", 25);
         assertEquals(0, records("orders").size(), "records are kept for a day");
         order(2, "100");
         assertEquals(List.of("2: 119.00"), invoices(1));
@@ -144,7 +144,7 @@ class InvoiceServiceTest {
         services.get(0).close();
         running.join();
         order(3, "100");
-        kbroker.order("advance", "hours", 25);
+        kbroker.command("advance", "hours", 25);
         order(4, "100");
         start(new InvoiceService(settings()));
         assertEquals(List.of("4: 119.00"), invoices(1), "order 3 was gone before anybody came back");
@@ -162,7 +162,7 @@ class InvoiceServiceTest {
     }
 
     private void order(int number, String net) {
-        kbroker.order("produce", "topic", "orders", "value", orderOf(number, net));
+        kbroker.command("produce", "topic", "orders", "value", orderOf(number, net));
     }
 
     private static String orderOf(int number, String net) {
@@ -180,15 +180,15 @@ class InvoiceServiceTest {
         return found.stream().sorted().toList();
     }
 
-    /** An order that waits, long enough for a busy machine. */
+    /** A command that waits, long enough for a busy machine. */
     private JsonNode waitUntil(String verb, Object... words) {
         List<Object> all = new ArrayList<>(List.of(words));
         all.addAll(List.of("timeout", SECONDS));
-        return kbroker.order(verb, all.toArray());
+        return kbroker.command(verb, all.toArray());
     }
 
     private JsonNode records(String topic) {
-        return kbroker.order("records", "topic", topic).get("records");
+        return kbroker.command("records", "topic", topic).get("records");
     }
 
     private static void await(CountDownLatch latch) {

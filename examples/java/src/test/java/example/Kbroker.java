@@ -44,14 +44,14 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
         return bootstrapServers;
     }
 
-    /** Gives an order of docs/reference/control-protocol.md: its verb, then names and values in turn. */
-    public JsonNode order(String verb, Object... words) {
-        return control.order(verb, words);
+    /** Gives a command of docs/reference/control-protocol.md: its verb, then names and values in turn. */
+    public JsonNode command(String verb, Object... words) {
+        return control.command(verb, words);
     }
 
     @Override
     public void beforeEach(ExtensionContext context) throws Exception {
-        JsonNode opened = server().order("open", "topics", topics, "config", config);
+        JsonNode opened = server().command("open", "topics", topics, "config", config);
         bootstrapServers = opened.get("bootstrap_servers").asText();
         control = new Control(opened);
     }
@@ -59,9 +59,9 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
     @Override
     public void afterEach(ExtensionContext context) {
         if (context.getExecutionException().isPresent()) {
-            System.err.println(order("report").get("report").asText());
+            System.err.println(command("report").get("report").asText());
         }
-        order("close");
+        command("close");
     }
 
     private static synchronized Control server() throws Exception {
@@ -88,10 +88,10 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
         return server;
     }
 
-    /** A connection for orders: a JSON object a line, and a line as answer. */
+    /** A connection for commands: a JSON object a line, and a line as answer. */
     private static final class Control {
         private final ObjectMapper json = new ObjectMapper();
-        private final OutputStream orders;
+        private final OutputStream commands;
         private final BufferedReader answers;
 
         /** Connects to a broker whose ready event, or the answer to `open`, says where. */
@@ -100,20 +100,20 @@ public final class Kbroker implements BeforeEachCallback, AfterEachCallback {
             int colon = address.lastIndexOf(':');
             int port = Integer.parseInt(address.substring(colon + 1));
             Socket socket = new Socket(address.substring(0, colon), port);
-            orders = socket.getOutputStream();
+            commands = socket.getOutputStream();
             answers = new BufferedReader(
                 new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
             String token = Files.readString(Path.of(ready.get("control_token_file").asText()));
-            order("login", "token", token.strip());
+            command("login", "token", token.strip());
         }
 
-        JsonNode order(String verb, Object... words) {
-            Map<String, Object> order = new HashMap<>(Map.of("do", verb));
+        JsonNode command(String verb, Object... words) {
+            Map<String, Object> command = new HashMap<>(Map.of("do", verb));
             for (int i = 0; i < words.length; i += 2) {
-                order.put((String) words[i], words[i + 1]);
+                command.put((String) words[i], words[i + 1]);
             }
             try {
-                orders.write((json.writeValueAsString(order) + "\n").getBytes(StandardCharsets.UTF_8));
+                commands.write((json.writeValueAsString(command) + "\n").getBytes(StandardCharsets.UTF_8));
                 JsonNode answer = json.readTree(answers.readLine());
                 if (!answer.get("ok").asBoolean()) {
                     throw new AssertionError(verb + ": " + answer.get("error").asText());

@@ -32,25 +32,25 @@ def program(broker: LocalBroker) -> Iterator[ExternalKafka]:
 
 
 def test_at_rest_when_everything_was_read(broker: LocalBroker) -> None:
-    broker.settled()
+    broker.wait_until_idle()
     with member(broker):
         for number in range(50):
             broker.produce("orders", f"{number}", key=f"{number}")
-        broker.settled("g", timeout=10)
+        broker.wait_until_idle("g", timeout=10)
         assert broker.lag("g") == 0
         assert sum(broker.committed("g").values()) == 50
 
 
 def test_what_keeps_it_from_rest_is_said(broker: LocalBroker) -> None:
     with member(broker):
-        broker.settled(timeout=10)
-        fault = broker.fault("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS").every_time()
+        broker.wait_until_idle(timeout=10)
+        fault = broker.fault("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS").always()
         broker.produce("orders", "x", partition=1)
         with pytest.raises(WaitTimeout, match=r"group g: has committed None of 1 in orders-1"):
-            broker.settled(timeout=0.3)
+            broker.wait_until_idle(timeout=0.3)
         fault.disarm()
-        broker.settled(timeout=10)
-        broker.fault("OffsetFetch").blackhole().maybe()
+        broker.wait_until_idle(timeout=10)
+        broker.fault("OffsetFetch").blackhole().optional()
 
 
 def test_offsets_in_an_open_transaction_are_not_committed_yet(broker: LocalBroker) -> None:
@@ -68,10 +68,10 @@ def test_offsets_in_an_open_transaction_are_not_committed_yet(broker: LocalBroke
         with pytest.raises(WaitTimeout, match=waits):
             broker.wait_for_commit("g", "orders", 0, 1, timeout=0.3)
         with pytest.raises(WaitTimeout, match=r"group g: has committed None of 1 in orders-0"):
-            broker.settled(timeout=0.3)
+            broker.wait_until_idle(timeout=0.3)
         producer.commit_transaction(10)
         assert broker.wait_for_commit("g", "orders", 0, 1) == 1
-        broker.settled(timeout=10)
+        broker.wait_until_idle(timeout=10)
 
 
 @contextmanager
@@ -108,14 +108,14 @@ def test_a_changelog_is_read_and_never_committed(broker: LocalBroker) -> None:
     with reader(broker, "orders", "changelog") as client:
         broker.produce("changelog", "x", key="k")
         with pytest.raises(WaitTimeout, match="has committed None of 1 in changelog-0"):
-            broker.settled("g", timeout=0.1)
+            broker.wait_until_idle("g", timeout=0.1)
         broker.produce("orders", "x", partition=0)
         commit(client, "orders")
-        broker.settled("g")
+        broker.wait_until_idle("g")
         commit(client, "changelog")
         broker.produce("changelog", "y", key="k")
         with pytest.raises(WaitTimeout, match="has committed 1 of 2 in changelog-0"):
-            broker.settled("g", timeout=0.1)
+            broker.wait_until_idle("g", timeout=0.1)
 
 
 def test_what_was_never_committed_in_another_topic_is_unread(broker: LocalBroker) -> None:
@@ -125,7 +125,7 @@ def test_what_was_never_committed_in_another_topic_is_unread(broker: LocalBroker
         commit(client, "orders")
         broker.produce("bills", "x")
         with pytest.raises(WaitTimeout, match="has committed None of 1 in bills-0"):
-            broker.settled("g", timeout=0.1)
+            broker.wait_until_idle("g", timeout=0.1)
 
 
 def test_a_log_that_nobody_has_opened_since_the_start_is_unread(broker: LocalBroker) -> None:
@@ -133,7 +133,7 @@ def test_a_log_that_nobody_has_opened_since_the_start_is_unread(broker: LocalBro
         broker.produce("orders", "x", partition=0)
         broker.restart()
         with pytest.raises(WaitTimeout, match="has committed None of 1 in orders-0"):
-            broker.settled("g", timeout=0.1)
+            broker.wait_until_idle("g", timeout=0.1)
 
 
 def test_a_lag_counts_when_the_group_does_not_rebalance(broker: LocalBroker) -> None:
@@ -164,9 +164,9 @@ def test_a_request_that_hangs_keeps_it_from_rest(broker: LocalBroker) -> None:
     sent = producer.send("orders", b"x")
     fault.wait()
     with pytest.raises(WaitTimeout, match="is not answered yet"):
-        broker.settled(timeout=0.05)
+        broker.wait_until_idle(timeout=0.05)
     may_go_on.set()
-    broker.settled()
+    broker.wait_until_idle()
     assert sent.get(5).offset == 0
     producer.close()
 

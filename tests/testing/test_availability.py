@@ -45,9 +45,9 @@ def waiting(
     threads: ThreadPoolExecutor, broker: LocalBroker, *waits: Callable[[], Any]
 ) -> list[Future[Any]]:
     """Calls that wait, when all of them do so."""
-    presence = broker.running.presence
+    availability = broker.running.availability
     began = [threads.submit(wait) for wait in waits]
-    until(lambda: len(presence.looks) == len(waits))
+    until(lambda: len(availability.attempts) == len(waits))
     return began
 
 
@@ -108,12 +108,12 @@ async def test_a_look_whose_connection_goes_with_the_broker_is_begun_again() -> 
     async with open_test_broker() as broker, trio.open_nursery() as nursery:
 
         async def come_back() -> None:
-            broker.presence.came()
+            broker.availability.mark_available()
 
         async def look() -> tuple[bool, int]:
-            looks.append(broker.presence.is_here)
+            looks.append(broker.availability.is_available)
             if len(looks) == 1:
-                broker.presence.went()
+                broker.availability.mark_unavailable()
                 nursery.start_soon(come_back)
                 raise OSError(errno.EBADF, "Bad file descriptor")
             return True, 2
@@ -163,6 +163,6 @@ async def test_the_end_of_a_broker_is_told_to_a_program_of_trio() -> None:
                 told.append(str(error))
 
         nursery.start_soon(wait)
-        while not broker.presence.looks:
+        while not broker.availability.attempts:
             await trio.lowlevel.checkpoint()
     assert told == ["the broker has been closed"]

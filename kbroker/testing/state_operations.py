@@ -1,4 +1,4 @@
-"""What happens to a cluster in production once in a while, on demand."""
+"""Rare events of a production cluster on demand: moved leaders, fenced producers, lost records."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ CAUSE = "asked for by a test"
 ABORTED = "the test aborted it"
 
 
-class StateVerbs:
-    """Changes of a broker's state that clients have to cope with."""
+class StateOperations:
+    """Operations that change the state of a broker: members, producers, transactions, leaders."""
 
     broker: Broker
     faults: Faults
 
-    def did(
+    def record_action(
         self,
-        deed: str,
+        action: str,
         *,
         group: str | None = None,
         topic: str | None = None,
         transactional_id: str | None = None,
     ) -> None:
-        """Remember what the test does to one of these (None for all: to everything), for `explain`."""
+        """Keep an action of the test for `explain`, with the object that it concerns (none: all)."""
         raise NotImplementedError
 
     @property
@@ -105,7 +105,7 @@ class StateVerbs:
         if not meant:
             known = ", ".join(sorted(ids)) or "nobody"
             raise ValueError(f"group {group!r} has no member {member!r}; it has {known}")
-        self.did(f"expired member {member}", group=group)
+        self.record_action(f"expired member {member}", group=group)
         for member_id in meant:
             shard.coordinator.end_session(group, member_id, groups.now())
         groups.deadlines.run_due()
@@ -145,7 +145,7 @@ class StateVerbs:
         if not meant or not set(meant) <= set(known):
             there_are = ", ".join(map(str, known)) or "none"
             raise ValueError(f"no producer {producer_id} has written; there are {there_are}")
-        self.did(f"fenced producer {', '.join(map(str, meant))}")
+        self.record_action(f"fenced producer {', '.join(map(str, meant))}")
         for each in meant:
             if each in named:
                 await self._begin_anew(named[each])
@@ -156,7 +156,7 @@ class StateVerbs:
 
     async def _fence_transactional(self, transactional_id: str) -> int:
         _, known = transaction_of(self._nodes, transactional_id)
-        self.did("fenced its producer", transactional_id=transactional_id)
+        self.record_action("fenced its producer", transactional_id=transactional_id)
         await self._begin_anew(transactional_id)
         return known.producer_id
 
@@ -211,7 +211,7 @@ class StateVerbs:
         """
         shard: TransactionShard = open_transaction(self._nodes, transactional_id)
         service = coordinator_of_transactions(self.broker, transactional_id).transactions
-        self.did("let it last too long", transactional_id=transactional_id)
+        self.record_action("let it last too long", transactional_id=transactional_id)
         shard.coordinator.end_timeout(transactional_id, service.now())
         service.deadlines.run_due()
         await complete_ends(self._nodes)
@@ -225,7 +225,7 @@ class StateVerbs:
         """
         node = leader_of(self.broker, topic, partition)
         replica = node.partitions.named_replica(topic, partition)
-        self.did(f"lost all records of {topic}-{partition}", topic=topic)
+        self.record_action(f"lost all records of {topic}-{partition}", topic=topic)
         await node.partitions.flusher.sync_now()
         async with node.partitions.flusher.no_pass, node.partitions.no_checkpoint:
             start = replica.log.log_end_offset + 1
@@ -247,7 +247,7 @@ class StateVerbs:
         cluster = any_node(self.broker).cluster
         known = cluster.existing(topic, partition or 0)[0].partitions
         indexes = [each.index for each in known] if partition is None else [partition]
-        self.did(f"moved the leader of {topic} {indexes}", topic=topic)
+        self.record_action(f"moved the leader of {topic} {indexes}", topic=topic)
         stayed = [i for i in indexes if not await self._hand_over(cluster, topic, i, to)]
         if stayed:
             target = Target(ASK_LEADERS, topic=topic, partitions=frozenset(stayed))
@@ -293,7 +293,7 @@ class StateVerbs:
         if group not in known:
             there_are = ", ".join(sorted(known)) or "none"
             raise ValueError(f"there is no group {group!r}; there are {there_are}")
-        self.did("moved the coordinator", group=group)
+        self.record_action("moved the coordinator", group=group)
         if await self._hand_over(node.cluster, *node.groups.place_of(group), None):
             return
         target = Target(ASK_COORDINATORS, group=group)
@@ -303,7 +303,7 @@ class StateVerbs:
     async def _move_transaction_coordinator(self, transactional_id: str) -> None:
         transaction_of(self._nodes, transactional_id)
         node = coordinator_of_transactions(self.broker, transactional_id)
-        self.did("moved the coordinator", transactional_id=transactional_id)
+        self.record_action("moved the coordinator", transactional_id=transactional_id)
         if await self._hand_over(node.cluster, *node.transactions.place_of(transactional_id), None):
             return
         target = Target(ASK_TRANSACTION_COORDINATORS, transactional_id=transactional_id)

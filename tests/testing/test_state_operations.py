@@ -71,17 +71,17 @@ async def test_a_share_group_comes_to_rest(broker: RunningBroker, wire: Wire) ->
     await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
     await share_groups.alter(wire, {0: 0, 1: 0}, topic="orders")
     await broker.produce("orders", b"x", partition=0)
-    await broker.settled("g", timeout=5)
+    await broker.wait_until_idle("g", timeout=5)
     answer = await share_groups.beat(wire, "a", 0, topics=["orders"])
     assert await broker.lag("g") == 1
     await broker.wait_for_assignment("g", {"orders": [0, 1]})
     with pytest.raises(WaitTimeout, match="g: has done with 0 of 1 in orders-0"):
-        await broker.settled("g", timeout=0.05)
+        await broker.wait_until_idle("g", timeout=0.05)
     await share_groups.beat(wire, "a", -1)
     await share_groups.alter(wire, {0: 1}, topic="orders")
     await share_groups.beat(wire, "a", 0, topics=["orders"])
     await broker.wait_for_lag("g")
-    await broker.settled("g", timeout=5)
+    await broker.wait_until_idle("g", timeout=5)
     assert not answer.error_code
 
 
@@ -115,13 +115,13 @@ async def test_members_of_newer_groups(broker: RunningBroker, wire: Wire) -> Non
     orders = topology(subtopology("0", "orders"))
     await beat(wire, "c", 0, group="consumers", subscribed_topic_names=["orders"])
     await streams_beat(wire, "s", 0, group="streams", topology=orders)
-    await broker.settled("streams")
+    await broker.wait_until_idle("streams")
     await produce(wire, ORDERS, batch([b"x"]))
     with pytest.raises(WaitTimeout, match="has committed None of 1 in orders-0"):
-        await broker.settled("streams", timeout=0.1)
+        await broker.wait_until_idle("streams", timeout=0.1)
     answer = await streams_beat(wire, "t", 0, group="streams", topology=orders)
     with pytest.raises(WaitTimeout, match="is Reconciling"):
-        await broker.settled("streams", timeout=0.1)
+        await broker.wait_until_idle("streams", timeout=0.1)
     assert await broker.expire_member("consumers", "c") == ["c"]
     assert await broker.expire_member("streams", "s") == ["s"]
     answer = await streams_beat(wire, "t", answer.member_epoch, group="streams")

@@ -104,7 +104,7 @@ def test_clients_live_through_everything_that_happens_to_nodes(
     assert [record.value for record in broker.records("orders")] == [
         b"%d" % (number + 1) for number in range(clients.sent)
     ]
-    broker.settled("billing")
+    broker.wait_until_idle("billing")
     assert broker.lag("billing") == 0
     explained = broker.explain.partition("orders", 0)
     assert f"the test crashed node {crashed}" in explained
@@ -160,7 +160,7 @@ def test_a_restart_keeps_nodes_ports_and_records(broker: LocalBroker) -> None:
 
 
 def test_faults_hit_clients_and_not_the_nodes_themselves(broker: LocalBroker) -> None:
-    broker.fault("Fetch", error="KAFKA_STORAGE_ERROR").every_time()
+    broker.fault("Fetch", error="KAFKA_STORAGE_ERROR").always()
     broker.cap_versions({"Fetch": 11})
     broker.produce("orders", "x")  # acknowledged by followers
     assert all(not each.behind for each in broker.nodes())

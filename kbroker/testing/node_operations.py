@@ -1,4 +1,4 @@
-"""What happens to the nodes of a cluster in production once in a while, on demand."""
+"""Node failures on demand: stops, crashes and network partitions."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class NodeView(NamedTuple):
     behind: int
 
 
-class NodeVerbs:
-    """Stops, crashes and cuts between the nodes of a broker under test."""
+class NodeOperations:
+    """Operations on the nodes of a broker under test: stop, crash, start, add, remove, partition."""
 
     broker: Broker
     _cluster: ClusterClient
 
-    def did(self, deed: str) -> None:
-        """Remember what the test does to everything, for `explain`."""
+    def record_action(self, action: str) -> None:
+        """Keep an action of the test that concerns the whole cluster, for `explain`."""
         raise NotImplementedError
 
     def nodes(self) -> list[NodeView]:
@@ -72,7 +72,7 @@ class NodeVerbs:
         Raises ValueError for a node that does not exist, with those that do.
         """
         local = self.broker.local_node(node_id)
-        self.did(f"stopped node {node_id}")
+        self.record_action(f"stopped node {node_id}")
         await local.stop(grace_seconds=GRACE_SECONDS)
         self._look_anew()
 
@@ -83,14 +83,14 @@ class NodeVerbs:
         Raises ValueError.
         """
         local = self.broker.local_node(node_id)
-        self.did(f"crashed node {node_id}")
+        self.record_action(f"crashed node {node_id}")
         await local.crash()
         self._look_anew()
 
     async def start_node(self, node_id: int) -> None:
         """Start a node that is down, on its port and with its data. Raises ValueError."""
         local = self.broker.local_node(node_id)
-        self.did(f"started node {node_id}")
+        self.record_action(f"started node {node_id}")
         await local.start()
         self._look_anew()
 
@@ -100,14 +100,14 @@ class NodeVerbs:
         Raises StorageError for a broker in a folder that has one node.
         """
         local = await self.broker.add_node(rack=rack)
-        self.did(f"added node {local.id}")
+        self.record_action(f"added node {local.id}")
         return local.id
 
     async def remove_node(self, node_id: int) -> None:
         """Move everything away from a node, stop it and forget it. Raises ValueError: it does not
         exist, or has what nobody else has and is down."""
         await self.broker.remove_node(node_id)
-        self.did(f"removed node {node_id}")
+        self.record_action(f"removed node {node_id}")
         self._look_anew()
 
     def _look_anew(self) -> None:
@@ -140,7 +140,7 @@ class NodeVerbs:
             self.broker.local_node(node_id)
         if source == target:
             raise ValueError("a link is between two nodes")
-        self.did(f"cut the link of nodes {source} and {target}")
+        self.record_action(f"cut the link of nodes {source} and {target}")
         self.broker.links.cut(source, target)
         if not one_way:
             self.broker.links.cut(target, source)
@@ -154,7 +154,7 @@ class NodeVerbs:
             links.heal([(source, target), (target, source)])
         else:
             raise ValueError("a link is between two nodes; name both, or none for all links")
-        self.did("healed links")
+        self.record_action("healed links")
 
 
 def _passes(error: Exception) -> bool:

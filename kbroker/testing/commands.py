@@ -1,7 +1,7 @@
-"""What programs in other languages order of a broker under test: JSON objects, one a line.
+"""Commands of programs in other languages to a broker under test: JSON objects, one per line.
 
-An order has its verb in `do`, and else the words of the method of `LocalBroker` that it stands for.
-Its answer has `ok`, and `error` when that is false.
+A command names a method of `LocalBroker` in `do`, and has its arguments in other fields. Its answer
+has `ok`, and `error` if `ok` is false.
 """
 
 from __future__ import annotations
@@ -31,38 +31,42 @@ from .snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-Order = dict[str, Any]
+Command = dict[str, Any]
 Answer = dict[str, Any]
 Opened = Callable[[LocalBroker], Answer]
-"""Makes a new broker reachable for orders; its answer says where."""
+"""Opens a control port for a new broker; the answer has its address."""
 EXPECTED = (
     *(ValueError, TypeError, AssertionError, RuntimeError, OSError),
     *(KafkaError, ClientError, CannotListen),
 )
-"""What an order can end with whose words make no sense, or whose broker has no such thing."""
+"""Errors of commands with wrong arguments, or about objects that do not exist."""
 T = TypeVar("T")
 
 
-class NoOrder(ValueError):
-    """What came is none; the text says why."""
+class InvalidCommand(ValueError):
+    """A line is not a command; the message has the reason."""
 
 
-def read_order(line: bytes) -> Order:
-    """Read what one line says. Raises NoOrder."""
+def parse_command(line: bytes) -> Command:
+    """Parse a line.
+
+    Raises:
+        InvalidCommand: The line is not a JSON object with `do`.
+    """
     try:
-        order = read_json(line)
+        command = read_json(line)
     except ValueError as error:
-        raise NoOrder(f"an order is a JSON object: {error}") from None
-    if not isinstance(order, dict) or "do" not in order:
-        raise NoOrder('an order is a JSON object that has "do"')
-    return order
+        raise InvalidCommand(f"a command is a JSON object: {error}") from None
+    if not isinstance(command, dict) or "do" not in command:
+        raise InvalidCommand('a command is a JSON object that has "do"')
+    return command
 
 
-class Orders:
-    """Carries out orders on one broker. They may come from several threads.
+class CommandExecutor:
+    """Executor of commands for one broker. Several threads may call it.
 
     Faults and snapshots have numbers, in the order in which they were made. `thread` is where
-    brokers live; `closable` are those that an order opened.
+    brokers live; `closable` are those that a command opened.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Orders:
         self._rules = Numbered[AnyRule]("fault")
         self._snapshots = Numbered[Snapshot]("snapshot")
         self.closed = False
-        """Whether the order was given to close the broker."""
+        """True once a command has closed the broker."""
         self._verbs = (
             self._on_data()
             | self._on_waits()
@@ -84,9 +88,9 @@ class Orders:
             | self._on_life()
         )
 
-    def carry_out(self, order: Order) -> Answer:
-        """Do what an order says; the answer, also when it makes no sense."""
-        words = dict(order)
+    def execute(self, command: Command) -> Answer:
+        """Run a command. Return its answer, also if it fails."""
+        words = dict(command)
         try:
             name = words.pop("do")
             verb = self._verbs.get(name) if isinstance(name, str) else None
@@ -96,7 +100,7 @@ class Orders:
         except EXPECTED as error:
             return {"ok": False, "error": str(error)}
         except Exception as error:  # a hole in this program, and no reason to end
-            logger.exception("an order failed: %s", order)
+            logger.exception("a command failed: %s", command)
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
     # -- topics, records, groups
@@ -184,7 +188,7 @@ class Orders:
             "wait_for_commit": _silent(broker.wait_for_commit),
             "wait_for_lag": _silent(broker.wait_for_lag),
             "wait_for_request": _silent(broker.wait_for_request),
-            "settled": _silent(broker.settled),
+            "wait_until_idle": _silent(broker.wait_until_idle),
         }
 
     def _wait_for(self, topic: str, count: int = 1, timeout: float = WAIT_SECONDS) -> Answer:
@@ -329,7 +333,7 @@ class Orders:
             "power_cut": _silent(broker.power_cut),
             "disk_fail": self._disk_fail,
             "disk_full": self._disk_full,
-            "disk_make_room": lambda: _silent(broker.disk.make_room)(),
+            "disk_free_space": lambda: _silent(broker.disk.free_space)(),
             "disk_slow": self._disk_slow,
             "disk_flip": self._disk_flip,
             "disk_tear_last_write": lambda: _silent(broker.disk.tear_last_write)(),
@@ -433,7 +437,7 @@ class Orders:
 
 
 class Numbered(Generic[T]):
-    """Things that an order made and others name by their number, from 1."""
+    """Things that a command made and others name by their number, from 1."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -522,6 +526,6 @@ def _described(group: Group) -> Answer:
     return {
         "state": group.state,
         "type": group.type,
-        "balancer": group.balancer,
+        "assignor": group.assignor,
         "members": members,
     }

@@ -1,4 +1,4 @@
-"""Whether a broker has come to rest: nothing on its way, nothing left to read."""
+"""Check of whether a broker is idle: no work in progress, nothing left to consume."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .given import AT_REST
 from .whereabouts import leader_of
 
 
-def unrest(broker: Broker, group: str | None = None) -> str | None:
-    """What is still going on, in words; None when the broker (or one group of it) is at rest.
+def pending_work(broker: Broker, group: str | None = None) -> str | None:
+    """Describe work that is pending; return None if the broker (or one group of it) is idle.
 
-    At rest means: no request is being worked on, every parked fetch waits for records that do not
+    Idle means: no request is being worked on, every parked fetch waits for records that do not
     exist yet, no rebalance is pending, no time-out is due, no transaction is open or being ended,
     and each group has committed all that its members were assigned. A compacted topic in which a group that commits has never committed
     anything is a table of its own, a changelog for instance: it is read, and never committed.
     """
     for node in broker.running_nodes:
-        reason = _unrest_of_groups(broker, node, group)
+        reason = _pending_work_of_groups(broker, node, group)
         if reason is not None:
             return reason
         for _, name, transaction in node.transactions.known() if group is None else ():
@@ -38,24 +38,24 @@ def unrest(broker: Broker, group: str | None = None) -> str | None:
     return None
 
 
-def _unrest_of_groups(broker: Broker, node: Node, group: str | None) -> str | None:
-    """What is going on in the groups that a node coordinates, or in one of them."""
+def _pending_work_of_groups(broker: Broker, node: Node, group: str | None) -> str | None:
+    """Describe pending work of the groups that a node coordinates, or of one of them."""
     for shard in node.groups.shards():
         deadline = shard.coordinator.next_deadline()
         if deadline is not None and deadline <= node.clock.coordinator_ms():
             return "a time-out of a group is due"
         for row in shard.coordinator.list_groups():
             if group in (None, row.group_id):
-                reason = _unrest_of(broker, shard.coordinator, row.group_id)
+                reason = _pending_work_of(broker, shard.coordinator, row.group_id)
                 if reason is not None:
                     return f"group {row.group_id}: {reason}"
     return None
 
 
-def _unrest_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
+def _pending_work_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
     group = coordinator.view(name)
     if coordinator.has_share_group(name):
-        return coordinator.share_unrest(name) or _shared_unrest(broker, coordinator, name)
+        return coordinator.share_unrest(name) or _pending_share_work(broker, coordinator, name)
     if group.state not in AT_REST:
         return f"is {group.state}"
     committed = coordinator.committed(name)
@@ -72,8 +72,8 @@ def _unrest_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str 
     return None
 
 
-def _shared_unrest(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
-    """What a share group with members has not done with; None when nothing is left."""
+def _pending_share_work(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
+    """Describe records that a share group with members has not completed; None if there are none."""
     topics = broker.running().cluster.topics_by_id
     for share in (
         coordinator.share_offsets.partitions(name) if coordinator.view(name).members else ()

@@ -43,7 +43,7 @@ COMPILED = {
     "runtime": ("rates", "slices"),
     "partitions": ("flusher", "leader_state", "partitions", "replica", "traffic"),
     "node": ("activity", "fetch_sessions", "metering", "request_memory"),
-    "handlers": ("context", "fetch_work", "produce_work"),
+    "handlers": ("context", "fetch_operation", "produce_operation"),
     "net": ("arrivals", "connection", "replies", "requests", "stored", "transport"),
 }
 """Modules by the room of `kbroker` that they are in."""

@@ -40,7 +40,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.security.acls import Acl
 
 CLIENT = "differential"
@@ -52,7 +52,7 @@ OPERATORS = sorted({each.principal.removeprefix("User:") for each in operators()
 """Each asks for each API, for of the others all may be refused, and then nothing else is compared."""
 ALL_ASKS = 8
 """How often who may do everything asks: some topics and groups are denied to all."""
-SHARE = SharePartition("nobody", NOWHERE, 0).name
+SHARE = SharePartitionKey("nobody", NOWHERE, 0).name
 LONGEST_MS = 900_000
 """A transaction may be open for so long."""
 OWN_OF_TOKENS = {"token_id", "hmac", "issue_timestamp", "expiry_timestamp", "max_timestamp"}

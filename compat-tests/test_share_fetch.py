@@ -18,7 +18,7 @@ from harness.raw import RawConnection
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import Record, encode_batch, iter_headers
 from kbroker.protocol.schema import Struct, fields
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 TOPIC, GROUP, PARTITIONS = "orders", "queue", 3
 MEMBERS = ("a", "b", "c")
@@ -387,7 +387,7 @@ def side(broker: Broker) -> Side:
     row = of(key, "Topic", name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)
     (made,) = connection.ask(key, 7, request(key, topics=[row], timeout_ms=10_000)).topics
     assert not made.error_code, made
-    name = SharePartition(GROUP, made.topic_id, 0).name
+    name = SharePartitionKey(GROUP, made.topic_id, 0).name
     find = request(ApiKey.FIND_COORDINATOR, key_type=2, coordinator_keys=[name])
     deadline = time.monotonic() + SETTLE_SECONDS
     while connection.ask(ApiKey.FIND_COORDINATOR, 6, find).coordinators[0].error_code:

@@ -24,7 +24,7 @@ from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.schema import Struct, fields
 from kbroker.protocol.share_state_log import (
     SNAPSHOT_KIND,
-    SharePartition,
+    SharePartitionKey,
     decode_key,
     decode_value,
 )
@@ -123,7 +123,7 @@ def side(broker: Broker) -> Side:
     row = of(key, "Topic", name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)
     (made,) = connection.ask(key, 7, request(key, topics=[row], timeout_ms=10_000)).topics
     assert not made.error_code, made
-    name = SharePartition(GROUP, made.topic_id, 0).name
+    name = SharePartitionKey(GROUP, made.topic_id, 0).name
     find = request(ApiKey.FIND_COORDINATOR, key_type=SHARE_KEY, coordinator_keys=[name])
     deadline = time.monotonic() + SETTLE_SECONDS
     while connection.ask(ApiKey.FIND_COORDINATOR, 6, find).coordinators[0].error_code:
@@ -234,7 +234,7 @@ def test_kafkas_tool_reads_what_was_written(sides: tuple[Side, Side], tools: Too
         ).stdout.splitlines()
         found = [line.partition("key: ")[2] for line in lines if '"groupId":"read"' in line]
         times = re.compile(r'"(create|write)Timestamp":\d+')
-        topic = SharePartition("", each.topic_id, 0).name.split(":")[1]
+        topic = SharePartitionKey("", each.topic_id, 0).name.split(":")[1]
         said.append([times.sub("", line).replace(topic, "topic") for line in found])
     assert said[0] == said[1]
     assert len(said[0]) == 2
@@ -256,7 +256,7 @@ def test_kafkas_tool_reads_what_was_written(sides: tuple[Side, Side], tools: Too
 def test_names_of_share_partitions(sides: tuple[Side, Side], key: str) -> None:
     codes = []
     for each in sides:
-        name = key.replace("{id}", SharePartition("", each.topic_id, 0).name.split(":")[1])
+        name = key.replace("{id}", SharePartitionKey("", each.topic_id, 0).name.split(":")[1])
         find = request(ApiKey.FIND_COORDINATOR, key_type=SHARE_KEY, coordinator_keys=[name])
         (row,) = each.connection.ask(ApiKey.FIND_COORDINATOR, 6, find).coordinators
         codes.append(row.error_code)

@@ -24,9 +24,9 @@ from .common.settings import (
     StreamsGroupSettings,
 )
 from .common.topics import TopicNames
-from .consumer.targets import TopicRights
+from .consumer.target_assignments import TopicRights
 from .group_coordinator import GroupCoordinator
-from .share.acquiring import Acquired, LogBatch, Taker, acquire, without_aborted
+from .share.acquiring import Acquired, Acquirer, LogBatch, acquire, without_aborted
 from .share.coordinator import ShareStateCoordinator
 from .share.delivery import Acknowledgement, DeliverySettings, ShareDelivery
 from .share.in_flight import Change, RecordState
@@ -42,6 +42,7 @@ from .transactions.transaction import Transaction, TransactionState
 __all__ = [
     "Acknowledgement",
     "Acquired",
+    "Acquirer",
     "Answer",
     "Change",
     "ClientInfo",
@@ -66,7 +67,6 @@ __all__ = [
     "StateBatch",
     "StateBatches",
     "StreamsGroupSettings",
-    "Taker",
     "ToMake",
     "TopicNames",
     "TopicRights",

@@ -56,7 +56,14 @@ from .consumer.conversion import Conversion
 from .consumer.describing import describe_consumer_group
 from .consumer.group import ConsumerGroup
 from .consumer.groups import KINDS, ConsumerGroups
-from .consumer.targets import TopicRights
+from .consumer.target_assignments import TopicRights
+from .group_status import (
+    describe_classic_group_status,
+    describe_consumer_group_status,
+    describe_share_group_status,
+    describe_streams_group_status,
+    pending_share_group_work,
+)
 from .listing import delete_group, describe_group, list_groups
 from .offsets import Offsets
 from .replay import end_transaction, replay
@@ -66,13 +73,6 @@ from .share.groups import KINDS as SHARE_KINDS
 from .share.groups import ShareGroups
 from .share.initialization import StatesToMake
 from .share.offsets import ShareOffsets
-from .standing import (
-    consumer_group_standing,
-    share_group_standing,
-    share_group_unrest,
-    standing,
-    streams_group_standing,
-)
 from .state import AnyGroup, ShardState
 from .streams.describing import describe_streams_group
 from .streams.group import StreamsGroup
@@ -337,14 +337,16 @@ class GroupCoordinator:
         """
         return list_groups(self._state, states, types)
 
-    def census(self) -> Iterator[tuple[str, int]]:
-        """Every group that commits offsets, with the number of its members. There may be many: take
-        them in pieces."""
+    def member_counts(self) -> Iterator[tuple[str, int]]:
+        """Iterate over the groups that commit offsets, with their number of members.
+
+        A shard may have many groups: consume the iterator in pieces.
+        """
         for group in self._state.committing_groups():
             yield group.id, len(group.members)
 
-    def share_census(self) -> Iterator[tuple[str, int]]:
-        """As `census`, of share groups."""
+    def share_member_counts(self) -> Iterator[tuple[str, int]]:
+        """Iterate over the share groups, with their number of members."""
         for group in self._state.groups_of(ShareGroup):
             yield group.id, len(group.members)
 
@@ -385,24 +387,24 @@ class GroupCoordinator:
         """The state and the members of a group of any kind."""
         return view_of(self._state, self._topics, group_id)
 
-    def share_unrest(self, group_id: str) -> str | None:
-        """What is still to happen in a share group, in words; None when nothing is."""
+    def pending_share_work(self, group_id: str) -> str | None:
+        """Return a description of the pending work of a share group, or None if it is idle."""
         group = self._state.share_group(group_id)
-        return None if group is None else share_group_unrest(group)
+        return None if group is None else pending_share_group_work(group)
 
-    def standing(self, group_id: str, now: Now) -> str | None:
-        """How a group stands and what it waits for, in words; None when there is none."""
+    def describe_status(self, group_id: str, now: Now) -> str | None:
+        """Return a sentence about the state of a group and its pending events, or None if unknown."""
         group = self._state.groups.get(group_id)
         if group is None:
             return None
         if isinstance(group, ShareGroup):
-            return share_group_standing(group)
+            return describe_share_group_status(group)
         producers = self._state.pending_offsets.producers(group_id)
         if isinstance(group, ConsumerGroup):
-            return consumer_group_standing(group, producers)
+            return describe_consumer_group_status(group, producers)
         if isinstance(group, StreamsGroup):
-            return streams_group_standing(group, producers)
-        return standing(group, self._rebalances.timers, producers, now)
+            return describe_streams_group_status(group, producers)
+        return describe_classic_group_status(group, self._rebalances.timers, producers, now)
 
     # -- time
 

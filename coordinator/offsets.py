@@ -31,14 +31,14 @@ from .common.record import CoordinatorRecord
 from .common.records import offset_record, offset_tombstone
 from .common.result import Now, Pieces, Result, append_error
 from .common.settings import GroupSettings
-from .common.shapes import (
+from .common.topics import TopicNames
+from .common.version_adapters import (
     commit_refused,
     fetch_refused,
     no_offset,
     plain_commit,
     transactional_response,
 )
-from .common.topics import TopicNames
 from .consumer.group import ConsumerGroup
 from .consumer.offsets import committer_check, fetcher_error, transactional_committer_check
 from .share.group import ShareGroup
@@ -292,7 +292,7 @@ class Offsets:
     def fetch(
         self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool = False
     ) -> Generator[None, None, OffsetFetchResponse.Group]:
-        """OffsetFetch 0-10, one group of it (`shapes.groups_to_fetch` makes them, 0 acts as 1).
+        """OffsetFetch 0-10, one group of it (`version_adapters.groups_to_fetch` makes them, 0 acts as 1).
 
         There may be many rows, so it comes in pieces; others may commit between two of them. A
         missing offset is not an error. With `require_stable` a partition with a pending offset has

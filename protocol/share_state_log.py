@@ -25,7 +25,7 @@ UNCHANGED_OFFSET = -1
 """A start offset: the one before goes on."""
 
 
-class SharePartition(NamedTuple):
+class SharePartitionKey(NamedTuple):
     """What a share group knows of one partition of a topic."""
 
     group_id: str
@@ -39,7 +39,7 @@ class SharePartition(NamedTuple):
         return f"{self.group_id}:{topic_id}:{self.partition}"
 
     @classmethod
-    def named(cls, name: str) -> SharePartition:
+    def named(cls, name: str) -> SharePartitionKey:
         """The one of a name. Raises ValueError."""
         group_id, topic_id, partition = name.rsplit(":", 2)
         if len(topic_id) != TOPIC_ID_CHARACTERS:
@@ -115,6 +115,6 @@ encode_key, encode_value = KINDS.encode_key, KINDS.encode_value
 decode_key, decode_value = KINDS.decode_key, KINDS.decode_value
 
 
-def share_partition_of(key: Key) -> SharePartition:
+def share_partition_of(key: Key) -> SharePartitionKey:
     """Return the share partition of a record."""
-    return SharePartition(key.group_id, key.topic_id, key.partition)
+    return SharePartitionKey(key.group_id, key.topic_id, key.partition)

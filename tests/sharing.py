@@ -12,7 +12,7 @@ from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.share_groups import ShareAcknowledgeRequest, ShareFetchRequest
 from kbroker.protocol.messages.share_state import InitializeShareGroupStateRequest
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from .wire import ANSWER_SECONDS, Topic, Wire, create_topic, until
 
@@ -45,7 +45,7 @@ async def initialize(
     row = InitializeShareGroupStateRequest.Partition
     made = await node.share.persister.initialize(
         {
-            SharePartition(group, topic.id, index): row(start_offset=start, state_epoch=epoch)
+            SharePartitionKey(group, topic.id, index): row(start_offset=start, state_epoch=epoch)
             for index in range(partitions)
         }
     )

@@ -22,7 +22,7 @@ from kbroker.protocol.messages.groups import (
 from ..common.events import some_of
 from ..common.result import Answer, ClientInfo, Now, Parked, R, Result, append_error
 from ..common.settings import GroupSettings
-from ..common.shapes import leave_response, leaving_members
+from ..common.version_adapters import leave_response, leaving_members
 from ..state import ShardState
 from .group import (
     FIRST_VERSION_WITH_KNOWN_ID,

@@ -29,14 +29,14 @@ from ..classic.group import CONSUMER_PROTOCOL_TYPE, FIRST_VERSION_WITH_KNOWN_ID,
 from ..common.modern_group import MemberState
 from ..common.result import ClientInfo, Now, Result, append_error
 from ..common.settings import GroupSettings
-from ..common.shapes import leave_response, leaving_members
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
+from ..common.version_adapters import leave_response, leaving_members
 from .conversion import Conversion
 from .group import ClassicSide, ConsumerGroup, ConsumerMember
 from .groups import JOIN, SYNC, ConsumerGroups, Settings, names_of
 from .reconciliation import Owned
-from .targets import Step
+from .target_assignments import Step
 
 
 class ClassicMembers:
@@ -101,11 +101,11 @@ class ClassicMembers:
         step.member = _updated(step.before, request, said, client)
         self._groups.put_member(step)
         # It has no pattern, and what its client may know of says nothing of other members' clients.
-        self._groups.sharing.advance(step, now, None, resolves=False)
+        self._groups.target_assignments.advance(step, now, None, resolves=False)
         if step.replaced is not None and self._groups.may_be_classic(group.id, step.members()):
             self._become_classic(step, now, result)
         else:
-            epoch, target = self._groups.sharing.share(step, now, settings)
+            epoch, target = self._groups.target_assignments.update_target(step, now, settings)
             self._groups.reconcile(step, epoch, target, self._owned(said))
             self._groups.finish(step, result, now, settings)
             self._wait(SYNC, group.id, step.member, now)

@@ -5,7 +5,7 @@ four steps, and what each of them changes is a record:
 
 1. the member is new, or says something new of itself;
 2. the epoch of the group rises when that, or a change of the topics, asks for other shares;
-3. a target is computed for the new epoch (`targets`);
+3. a target is computed for the new epoch (`target_assignments`);
 4. the member makes its next step towards its target (`reconciliation`).
 """
 
@@ -46,7 +46,7 @@ from .conversion import Conversion
 from .group import ConsumerGroup, ConsumerGroupState, ConsumerMember, same_partitions
 from .reconciliation import Holder, Owned, reconcile
 from .records import current_record, member_record, member_tombstones, target_record
-from .targets import Sharing, Step, TopicRights
+from .target_assignments import Step, TargetAssignments, TopicRights
 
 SESSION = "consumer session"
 REVOCATION = "revocation"
@@ -96,7 +96,7 @@ class ConsumerGroups:
         self._topics = topics
         self._conversion = conversion
         self._new_uuid = new_uuid
-        self.sharing = Sharing(state, topics)
+        self.target_assignments = TargetAssignments(state, topics)
         self.sessions = ConsumerSessions(SESSION, timers, settings)
 
     # -- heartbeats
@@ -144,8 +144,8 @@ class ConsumerGroups:
         self._find_member(step, request, owned)
         step.member = _updated(step.before, request, client)
         self.put_member(step)
-        self.sharing.advance(step, now, rights)
-        epoch, target = self.sharing.share(step, now, settings)
+        self.target_assignments.advance(step, now, rights)
+        epoch, target = self.target_assignments.update_target(step, now, settings)
         self.reconcile(step, epoch, target, owned)
         shows_all = request.member_epoch == JOINS or _is_full(request)
         is_new = shows_all or not same_partitions(step.before.assigned, step.member.assigned)
@@ -395,7 +395,7 @@ class ConsumerGroups:
             generation = group.epoch
             self._conversion.to_classic_group(group, left, generation, cause, now, result)
             return
-        result.records += self.sharing.take_out(group, members)
+        result.records += self.target_assignments.take_out(group, members)
         # Their timers are left: they do nothing when the members are gone.
         state = ConsumerGroupState.ASSIGNING if left else ConsumerGroupState.EMPTY
         _note(group.id, cause, group.epoch + 1, state, now, result, since_ms)

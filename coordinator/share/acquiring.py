@@ -33,7 +33,7 @@ class Acquired(NamedTuple):
     deliveries: int
 
 
-class Taker(NamedTuple):
+class Acquirer(NamedTuple):
     """A member that wants records.
 
     `records_max` is about how many, and `is_exact` that there may not be more. `batch_size` is how
@@ -48,7 +48,7 @@ class Taker(NamedTuple):
 
 def acquire(
     delivery: ShareDelivery,
-    taker: Taker,
+    acquirer: Acquirer,
     read_from: int,
     read: Sequence[LogBatch],
     now_ms: int,
@@ -58,9 +58,9 @@ def acquire(
     Parameters: `read_from` is where reading began; `read` are the batches that were found, at least
     up to as many records as the member wants behind the end offset.
     """
-    if taker.records_max <= 0 or not read or read[-1].last < delivery.start_offset:
+    if acquirer.records_max <= 0 or not read or read[-1].last < delivery.start_offset:
         return []
-    last, count = read[-1].last, taker.records_max
+    last, count = read[-1].last, acquirer.records_max
     room = delivery.settings().locks_max - delivery.in_flight_count
     if room > 0:
         count = min(count, room)
@@ -70,7 +70,7 @@ def acquire(
     else:
         return []
     _forget_missing(delivery, read_from, read[0].first)
-    return _Acquiring(delivery, taker, read, last, count, now_ms).run()
+    return _Acquiring(delivery, acquirer, read, last, count, now_ms).run()
 
 
 def _forget_missing(delivery: ShareDelivery, read_from: int, read_first: int) -> None:
@@ -95,14 +95,14 @@ class _Acquiring:
     def __init__(
         self,
         delivery: ShareDelivery,
-        taker: Taker,
+        acquirer: Acquirer,
         read: Sequence[LogBatch],
         last: int,
         left: int,
         now_ms: int,
     ) -> None:
         self.delivery = delivery
-        self.taker = taker
+        self.acquirer = acquirer
         self.read = read
         self.last = last
         self.left = left
@@ -177,13 +177,13 @@ class _Acquiring:
             and self.read[0].first <= batch.first
             and batch.last <= self.last
             and not is_careful
-            and not (self.taker.is_exact and len(batch) > self.left)
+            and not (self.acquirer.is_exact and len(batch) > self.left)
         )
 
     def _take_whole(self, batch: InFlightBatch) -> None:
         run = batch.runs[0]
         if run.is_free:
-            run.acquire(self.taker.member_id, self.delivery.lock_until(self.now_ms))
+            run.acquire(self.acquirer.member_id, self.delivery.lock_until(self.now_ms))
             self._give([Acquired(run.first, run.last, run.deliveries)])
 
     def _is_careful(self, batch: InFlightBatch) -> bool:
@@ -198,7 +198,7 @@ class _Acquiring:
 
     def _take_some(self, batch: InFlightBatch) -> Iterator[Acquired]:
         """The records of a batch one by one."""
-        room = self.left if self.taker.is_exact else len(batch)
+        room = self.left if self.acquirer.is_exact else len(batch)
         is_careful = False
         taken = 0
         for run in batch.between(self.read[0].first, self.last):
@@ -222,7 +222,7 @@ class _Acquiring:
     def _take_part(self, batch: InFlightBatch, run: Run, count: int) -> Acquired:
         if count < len(run):
             batch.runs.insert(batch.runs.index(run) + 1, run.cut(run.first + count))
-        run.acquire(self.taker.member_id, self.delivery.lock_until(self.now_ms))
+        run.acquire(self.acquirer.member_id, self.delivery.lock_until(self.now_ms))
         return Acquired(run.first, run.last, run.deliveries)
 
     # -- what was not
@@ -235,7 +235,7 @@ class _Acquiring:
         if most < last - first + 1:
             end = self._end_of_batch(first + most - 1)
             last = min(end, last) if delivery.gap_start is not None else end
-        if self.taker.is_exact:
+        if self.acquirer.is_exact:
             given = [self._take_exactly(first, last, most)]
         else:
             given = [self._add(each) for each in self._divided(first, last)]
@@ -253,7 +253,7 @@ class _Acquiring:
         return offset
 
     def _divided(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        size = self.taker.batch_size
+        size = self.acquirer.batch_size
         if last - first + 1 > size:
             for batch in self.read:
                 if batch.first > last:
@@ -266,7 +266,7 @@ class _Acquiring:
     def _add(self, offsets: tuple[int, int]) -> Acquired:
         first, last = offsets
         until = self.delivery.lock_until(self.now_ms)
-        self.delivery.add(Run(first, last, ACQUIRED, 1, self.taker.member_id, until))
+        self.delivery.add(Run(first, last, ACQUIRED, 1, self.acquirer.member_id, until))
         return Acquired(first, last, 1)
 
     def _take_exactly(self, first: int, last: int, most: int) -> Acquired:

@@ -32,7 +32,7 @@ from kbroker.protocol.share_state_log import (
     UNCHANGED_OFFSET,
     UNKNOWN_COUNT,
     Key,
-    SharePartition,
+    SharePartitionKey,
     ShareSnapshotKey,
     ShareSnapshotValue,
     ShareUpdateKey,
@@ -106,14 +106,14 @@ class ShareStateCoordinator:
     serde = CoordinatorRecordSerde(KINDS)
 
     def __init__(self, topics: SharedTopics, updates_max: Callable[[], int]) -> None:
-        self.states: dict[SharePartition, ShareState] = {}
+        self.states: dict[SharePartitionKey, ShareState] = {}
         self._topics = topics
         self._updates_max = updates_max
 
     # -- requests
 
     def initialize(
-        self, share: SharePartition, asked: InitializeShareGroupStateRequest.Partition, now: Now
+        self, share: SharePartitionKey, asked: InitializeShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
         """Make the state of a share partition, or begin a new life of it.
 
@@ -141,7 +141,7 @@ class ShareStateCoordinator:
         return _written(row, record)
 
     def read(
-        self, share: SharePartition, asked: ReadShareGroupStateRequest.Partition, now: Now
+        self, share: SharePartitionKey, asked: ReadShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
         """The state of a share partition, for its leader, who is the one that writes from now on.
 
@@ -171,7 +171,7 @@ class ShareStateCoordinator:
         return _written(row, lambda: self._change(share, known, change, now))
 
     def write(
-        self, share: SharePartition, asked: WriteShareGroupStateRequest.Partition, now: Now
+        self, share: SharePartitionKey, asked: WriteShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
         """Store what changed in a share partition.
 
@@ -207,7 +207,7 @@ class ShareStateCoordinator:
         return _written(row, record)
 
     def delete(
-        self, share: SharePartition, asked: DeleteShareGroupStateRequest.Partition, now: Now
+        self, share: SharePartitionKey, asked: DeleteShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
         """Take the state of a share partition away; where there is none, that is well.
 
@@ -224,7 +224,7 @@ class ShareStateCoordinator:
         return _written(row, lambda: _tombstone(share))
 
     def summary(
-        self, share: SharePartition, asked: ReadShareGroupStateSummaryRequest.Partition, now: Now
+        self, share: SharePartitionKey, asked: ReadShareGroupStateSummaryRequest.Partition, now: Now
     ) -> Result[Row]:
         """Where a share partition begins and how many of its records are done with.
 
@@ -244,7 +244,7 @@ class ShareStateCoordinator:
         row.leader_epoch, row.state_epoch = known.leader_epoch, known.state_epoch
         return Result(row)
 
-    def _known(self, share: SharePartition, what: str) -> ShareState:
+    def _known(self, share: SharePartitionKey, what: str) -> ShareState:
         known = self.states.get(share)
         if known is None:
             raise KafkaError(
@@ -253,7 +253,7 @@ class ShareStateCoordinator:
             )
         return known
 
-    def _check_partition(self, share: SharePartition) -> None:
+    def _check_partition(self, share: SharePartitionKey) -> None:
         """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
         name = self._topics.name_of(share.topic_id)
         if name is None or not self._topics.exists(name, share.partition):
@@ -263,7 +263,7 @@ class ShareStateCoordinator:
             )
 
     def _change(
-        self, share: SharePartition, known: ShareState, change: ShareUpdateValue, now: Now
+        self, share: SharePartitionKey, known: ShareState, change: ShareUpdateValue, now: Now
     ) -> CoordinatorRecord:
         """A change as an update; as a snapshot when there were updates enough."""
         if known.updates < self._updates_max():
@@ -335,14 +335,14 @@ class ShareStateCoordinator:
         """Take away the states of topics that are not there."""
         return self._forget(lambda share: self._topics.name_of(share.topic_id) is None)
 
-    def _forget(self, is_gone: Callable[[SharePartition], bool]) -> Pieces:
+    def _forget(self, is_gone: Callable[[SharePartitionKey], bool]) -> Pieces:
         rest = iter(list(self.states))
         while some := list(islice(rest, SNAPSHOTS_AT_ONCE)):
             gone = [share for share in some if is_gone(share) and share in self.states]
             yield _all_written(map(_tombstone, gone)) if gone else None
 
 
-def _check_index(share: SharePartition) -> None:
+def _check_index(share: SharePartitionKey) -> None:
     if share.partition < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number.")
 
@@ -416,21 +416,21 @@ def _rows_of(batches: Iterable[StateBatch], row: Callable[..., R]) -> list[R]:
     ]
 
 
-def _tombstone(share: SharePartition) -> CoordinatorRecord:
+def _tombstone(share: SharePartitionKey) -> CoordinatorRecord:
     return CoordinatorRecord(_snapshot_key(share), None)
 
 
-def _snapshot_key(share: SharePartition) -> ShareSnapshotKey:
+def _snapshot_key(share: SharePartitionKey) -> ShareSnapshotKey:
     group_id, topic_id, partition = share
     return ShareSnapshotKey(group_id=group_id, topic_id=topic_id, partition=partition)
 
 
-def _update_key(share: SharePartition) -> ShareUpdateKey:
+def _update_key(share: SharePartitionKey) -> ShareUpdateKey:
     group_id, topic_id, partition = share
     return ShareUpdateKey(group_id=group_id, topic_id=topic_id, partition=partition)
 
 
-def _snapshot(share: SharePartition, state: ShareState) -> CoordinatorRecord:
+def _snapshot(share: SharePartitionKey, state: ShareState) -> CoordinatorRecord:
     value = ShareSnapshotValue(
         snapshot_epoch=state.snapshot_epoch,
         state_epoch=state.state_epoch,

@@ -6,7 +6,7 @@ consumer groups, but for the last of them: a member has its target at once.
 1. the member is new, or says something new of itself;
 2. the epoch of the group rises when that, a change of the topics, or a state that was made for share
    partitions asks for other targets;
-3. a target is computed for the new epoch (`targets`);
+3. a target is computed for the new epoch (`target_assignments`);
 4. the member gets what its target says;
 5. the share coordinator is to make a state for partitions that have none (`initialization`).
 """
@@ -41,7 +41,7 @@ from ..state import ShardState
 from .group import ShareGroup, ShareGroupState, ShareMember
 from .initialization import StatesToMake
 from .records import current_record, epoch_record, member_record, member_tombstones
-from .targets import ShareStep, ShareTargets
+from .target_assignments import ShareStep, ShareTargetAssignments
 
 SESSION = "share session"
 KINDS = frozenset({SESSION})
@@ -72,7 +72,7 @@ class ShareGroups:
         self._settings = settings
         self._topics = topics
         self._making = making
-        self._targets = ShareTargets(state, topics)
+        self._target_assignments = ShareTargetAssignments(state, topics)
         self.sessions: MemberSessions[ShareMember] = MemberSessions(SESSION, timers, settings)
 
     # -- heartbeats
@@ -102,7 +102,7 @@ class ShareGroups:
         if step.is_new or step.member != step.before:
             step.records.append(member_record(group.id, step.member))
         is_bumped = self._advance(step)
-        epoch, target = self._targets.share(step, now, settings)
+        epoch, target = self._target_assignments.update_target(step, now, settings)
         self._reconcile(step, epoch, target, is_bumped=is_bumped)
         shows_all = request.member_epoch == JOINS or request.subscribed_topic_names is not None
         is_different = step.before.assigned != step.member.assigned

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from uuid import UUID
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from ..common.modern_group import NO_TARGET, Target
 from ..common.result import Now, Pieces, Result, append_error
@@ -50,12 +50,12 @@ class ShareOffsets:
         self._topics = topics
         self._making = making
 
-    def partitions(self, group_id: str) -> Iterator[SharePartition]:
+    def partitions(self, group_id: str) -> Iterator[SharePartitionKey]:
         """Return the share partitions of a group that have a state; none if there is no such group."""
         group = self._state.share_group(group_id)
         topics = NO_STATE.initialized if group is None else group.shared.initialized
         return (
-            SharePartition(group_id, topic_id, partition)
+            SharePartitionKey(group_id, topic_id, partition)
             for topic_id, topic in topics.items()
             for partition in sorted(topic.partitions)
         )

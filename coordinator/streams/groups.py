@@ -2,7 +2,7 @@
 
 A heartbeat is taken as one of a consumer group (`consumer.groups`): the member says something new of
 itself, the epoch of the group rises where that asks for other shares, a target is computed for it
-(`targets`), and the member makes its next step towards its target (`reconciliation`).
+(`target_assignments`), and the member makes its next step towards its target (`reconciliation`).
 The first member brings the topology of the application. From it and from the topics that there are it
 follows which internal topics must be made (`topics`); who asks for the coordinator does that.
 """
@@ -45,11 +45,11 @@ from .group import (
 )
 from .reconciliation import reconcile
 from .records import current_record, epoch_record, member_record, member_tombstones
-from .targets import (
+from .target_assignments import (
     INITIAL_DELAY,
     SHUTDOWN_APPLICATION,
-    StreamsSharing,
     StreamsStep,
+    StreamsTargetAssignments,
     is_too_young,
 )
 from .topics import ConfiguredTopology, InternalTopic
@@ -97,7 +97,7 @@ class StreamsGroups:
         self._timers = timers
         self._settings = settings
         self._topics = topics
-        self._sharing = StreamsSharing(state, timers, topics)
+        self._target_assignments = StreamsTargetAssignments(state, timers, topics)
         self.sessions: MemberSessions[StreamsMember] = MemberSessions(SESSION, timers, settings)
 
     # -- heartbeats
@@ -129,11 +129,11 @@ class StreamsGroups:
         if step.member != step.before or step.is_new_member:
             step.records.append(member_record(group.id, step.member))
             step.shares_anew = True
-        self._sharing.take_topology(step, request.topology)
-        configured = self._sharing.configure(step)
+        self._target_assignments.take_topology(step, request.topology)
+        configured = self._target_assignments.configure(step)
         _check_tasks(configured, request)
-        self._sharing.advance(step, settings)
-        epoch, target = self._sharing.share(step, now, settings)
+        self._target_assignments.advance(step, settings)
+        epoch, target = self._target_assignments.update_target(step, now, settings)
         owned = _owned(request)
         self._reconcile(step, epoch, target, owned)
         if request.shutdown_application and group.shutdown_member_id is None:
@@ -322,7 +322,7 @@ class StreamsGroups:
         if kind == INITIAL_DELAY:
             waits = group.epoch > group.assignment_epoch
             if waits and not is_too_young(group, now, self._settings(group_id)):
-                result.work = self._sharing.share_beside(group_id, now)
+                result.work = self._target_assignments.compute_in_background(group_id, now)
             return result
         member = group.members.get(member_id)
         if member is None:

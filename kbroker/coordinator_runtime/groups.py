@@ -33,8 +33,8 @@ from .causes import cause_of, reason_of, rebalance_ended_by
 from .loading import Load
 from .partition_writer import PartitionWriter
 from .shard import Shard
-from .share_maker import ShareMaker
 from .share_persister import SharePersister
+from .share_state_initializer import ShareStateInitializer
 from .sweeping import SweepingShards
 from .topics import ClusterTopics
 
@@ -55,7 +55,9 @@ class GroupService(SweepingShards[GroupCoordinator]):
         persister: SharePersister,
     ) -> None:
         super().__init__(context, partitions, OFFSETS_TOPIC)
-        self.share_maker = ShareMaker(self, persister, context.troubles.is_news)
+        self.share_state_initializer = ShareStateInitializer(
+            self, persister, context.troubles.is_news
+        )
         """Has share coordinators asked for the states of share groups."""
         self.history: History[str, Event] = History()
         """What changed in each group and why."""
@@ -141,14 +143,14 @@ class GroupService(SweepingShards[GroupCoordinator]):
         result = super().store(shard, result)
         if self.serves(shard):  # or else it is being loaded, and they are taken afterwards
             for states in shard.coordinator.share_states.take():
-                self.share_maker.make(shard, states)
+                self.share_state_initializer.schedule(shard, states)
         return result
 
     async def work(self) -> None:
         """As of all coordinators, and have states made for share groups."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().work)
-            nursery.start_soon(self.share_maker.run)
+            nursery.start_soon(self.share_state_initializer.run)
 
     def _expiry_interval_ms(self) -> int:
         return self._context.config.offsets_retention_check_interval_ms

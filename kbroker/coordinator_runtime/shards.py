@@ -28,7 +28,7 @@ from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.coordinator import Answer, MemoryLimit, Now, Parked, Pieces, Result, hash_partition
 from kbroker.coordinator.common.record import CoordinatorRecord
-from kbroker.coordinator.common.shapes import refused
+from kbroker.coordinator.common.version_adapters import refused
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import EncodeError

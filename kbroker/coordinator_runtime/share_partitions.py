@@ -1,8 +1,9 @@
-"""The share partitions that a node leads: what their groups have of them, stored and timed (KIP-932).
+"""Share partitions that this node leads (KIP-932).
 
-One is made by the first fetch of its group and asks the share coordinator for its state; from then on
-this node is the one that writes it. It goes with the leadership, when the share coordinator has seen a
-later leader, and when no member of the group has a session here any more.
+The first fetch of a share group creates the share partition and reads its state from the share
+coordinator. From then on, this node writes the state. The share partition is dropped if the node
+loses leadership, if the share coordinator has seen a later leader, or if the last session of the
+group on this node ends.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateResponse,
 )
 from kbroker.protocol.records import FoundRecord
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.batch_reads import charge_nobody
 from kbroker.runtime.slices import Slices
 
@@ -106,9 +107,14 @@ class _Write(NamedTuple):
     done: Pending[Outcome]
 
 
-class LedShare:
-    """One share partition of this node. `delivery` is None while its state is asked for, `failure`
-    why there is none; `waits` are the fetches that wait for its records."""
+class SharePartition:
+    """A share partition that this node leads: one topic partition for one share group.
+
+    Attributes:
+        delivery: Delivery state, None until the share coordinator has returned it.
+        failure: Error of the share coordinator, if the state could not be loaded.
+        waits: Pending fetches, longest wait first.
+    """
 
     __slots__ = (
         "armed_ms",
@@ -117,19 +123,19 @@ class LedShare:
         "failure",
         "is_left",
         "is_writing",
+        "key",
         "leader_epoch",
         "replica",
         "settings",
-        "share",
         "state_epoch",
         "waits",
         "writes",
     )
 
     def __init__(
-        self, share: SharePartition, replica: Replica, settings: Callable[[], ShareSettings]
+        self, key: SharePartitionKey, replica: Replica, settings: Callable[[], ShareSettings]
     ) -> None:
-        self.share = share
+        self.key = key
         self.replica = replica
         self.settings = settings
         self.leader_epoch = replica.leader_epoch
@@ -220,8 +226,8 @@ class LeaderReplicas(Protocol):
         ...
 
 
-class SharePartitions:
-    """All share partitions of one node."""
+class SharePartitionManager:
+    """The share partitions of this node: creation, state writes, and lock timeouts."""
 
     def __init__(
         self, context: NodeContext, partitions: LeaderReplicas, persister: SharePersister
@@ -229,22 +235,22 @@ class SharePartitions:
         self._context = context
         self._partitions = partitions
         self._persister = persister
-        self._led: dict[SharePartition, LedShare] = {}
-        self._of_partition: dict[tuple[UUID, int], dict[LedShare, None]] = {}
+        self._share_partitions: dict[SharePartitionKey, SharePartition] = {}
+        self._of_partition: dict[tuple[UUID, int], dict[SharePartition, None]] = {}
         self._settings: dict[str, ShareSettings] = {}
-        self._to_load: list[LedShare] = []
-        self._to_write: dict[LedShare, None] = {}
+        self._to_load: list[SharePartition] = []
+        self._to_write: dict[SharePartition, None] = {}
         self._more_work = trio.Event()
-        self._timers: list[tuple[int, int, LedShare]] = []
+        self._timers: list[tuple[int, int, SharePartition]] = []
         self._numbers = count()
         self._rearm = trio.Event()
         self._retired = False
 
-    def __iter__(self) -> Iterator[LedShare]:
-        return iter(tuple(self._led.values()))
+    def __iter__(self) -> Iterator[SharePartition]:
+        return iter(tuple(self._share_partitions.values()))
 
     def __len__(self) -> int:
-        return len(self._led)
+        return len(self._share_partitions)
 
     # -- look-ups
 
@@ -256,7 +262,7 @@ class SharePartitions:
         cluster = self._context.cluster
         own = cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
         config = GroupConfig.stored(own, self._context.config)
-        if len(self._settings) >= len(self._led) + SPARE_SETTINGS:
+        if len(self._settings) >= len(self._share_partitions) + SPARE_SETTINGS:
             self._settings.clear()
         found = self._settings[group_id] = ShareSettings(
             DeliverySettings(
@@ -274,56 +280,59 @@ class SharePartitions:
         """Something was set, of a group or of the node."""
         self._settings.clear()
 
-    def led(self, topic: Topic, index: int, group_id: str) -> LedShare:
-        """What a group has of a partition; its state is asked for if it is not known.
+    def get_or_create(self, topic: Topic, index: int, group_id: str) -> SharePartition:
+        """Return the share partition of a group; create and load it if it is unknown.
 
-        Raises KafkaError when this node does not lead the partition.
+        Raises:
+            KafkaError: This node does not lead the partition.
         """
         replica = self._partitions.replica(topic, index)
         if self._retired:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        share = SharePartition(group_id, topic.id, index)
-        known = self._led.get(share)
+        share = SharePartitionKey(group_id, topic.id, index)
+        known = self._share_partitions.get(share)
         if known is not None:
             known.is_left = False
             return known
-        led = LedShare(share, replica, partial(self.settings, group_id))
-        self._led[share] = led
-        replica.add_listener(led)
-        self._of_partition.setdefault((topic.id, index), {})[led] = None
-        self._to_load.append(led)
+        share_partition = SharePartition(share, replica, partial(self.settings, group_id))
+        self._share_partitions[share] = share_partition
+        replica.add_listener(share_partition)
+        self._of_partition.setdefault((topic.id, index), {})[share_partition] = None
+        self._to_load.append(share_partition)
         self._more_work.set()
-        return led
+        return share_partition
 
-    def known(self, share: SharePartition) -> LedShare | None:
-        """What a group has of a partition, if that is known here."""
-        return self._led.get(share)
+    def known(self, share: SharePartitionKey) -> SharePartition | None:
+        """Return the share partition with this key, or None if it is unknown here."""
+        return self._share_partitions.get(share)
 
-    def drop(self, led: LedShare) -> None:
-        """Know nothing of it any more; who waits for it is told."""
-        if led.closed:
+    def drop(self, share_partition: SharePartition) -> None:
+        """Forget a share partition, and wake its pending fetches."""
+        if share_partition.closed:
             return
-        led.closed = True
-        led.replica.remove_listener(led)
-        del self._led[led.share]
-        key = led.share.topic_id, led.share.partition
+        share_partition.closed = True
+        share_partition.replica.remove_listener(share_partition)
+        del self._share_partitions[share_partition.key]
+        key = share_partition.key.topic_id, share_partition.key.partition
         others = self._of_partition[key]
-        del others[led]
+        del others[share_partition]
         if not others:
             del self._of_partition[key]
-        writes, led.writes = led.writes, []
+        writes, share_partition.writes = share_partition.writes, []
         for write in writes:
             write.done.resolve(Outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        self._to_write.pop(led, None)
-        led.wake()
+        self._to_write.pop(share_partition, None)
+        share_partition.wake()
 
     def leave(self, group_id: str) -> None:
         """No member of a group has a session here: forget what the group has, once it is stored."""
-        for led in [each for each in self._led.values() if each.share.group_id == group_id]:
-            if led.is_busy:
-                led.is_left = True
+        for share_partition in [
+            each for each in self._share_partitions.values() if each.key.group_id == group_id
+        ]:
+            if share_partition.is_busy:
+                share_partition.is_left = True
             else:
-                self.drop(led)
+                self.drop(share_partition)
 
     # -- leadership
 
@@ -338,54 +347,54 @@ class SharePartitions:
 
     def settle(self) -> None:
         """Lead what the replicas of this node lead, and nothing else."""
-        self._look_at(tuple(self._led.values()))
+        self._look_at(tuple(self._share_partitions.values()))
 
-    def _look_at(self, several: Collection[LedShare]) -> None:
-        for led in several:
-            replica = led.replica
+    def _look_at(self, several: Collection[SharePartition]) -> None:
+        for share_partition in several:
+            replica = share_partition.replica
             leads = replica.is_leader and not replica.closed
-            if not leads or replica.leader_epoch != led.leader_epoch:
-                self.drop(led)
+            if not leads or replica.leader_epoch != share_partition.leader_epoch:
+                self.drop(share_partition)
 
     def retire(self) -> None:
         """Lead nothing any more, and never again."""
         self._retired = True
-        for led in tuple(self._led.values()):
-            self.drop(led)
+        for share_partition in tuple(self._share_partitions.values()):
+            self.drop(share_partition)
 
     # -- what members say
 
     def acknowledge(
-        self, led: LedShare, member_id: str, rows: Iterable[Acknowledgement]
+        self, share_partition: SharePartition, member_id: str, rows: Iterable[Acknowledgement]
     ) -> Pending[Outcome] | Outcome:
         """Let acknowledgements of a member count; the outcome is there when they are stored.
 
         Raises KafkaError as `ShareDelivery.acknowledge` does.
         """
-        if led.delivery is None:
+        if share_partition.delivery is None:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD_STATE,
                 "Batch record not found. The request batch offsets are not found in the cache.",
             )
-        change = led.delivery.acknowledge(member_id, rows, self._now_ms())
-        self.arm(led)
-        return self._store(led, change.states, change) if change.states else Outcome()
+        change = share_partition.delivery.acknowledge(member_id, rows, self._now_ms())
+        self.arm(share_partition)
+        return self._store(share_partition, change.states, change) if change.states else Outcome()
 
-    def release(self, led: LedShare, member_id: str) -> None:
+    def release(self, share_partition: SharePartition, member_id: str) -> None:
         """A member goes: others can have the records that it holds."""
-        if led.delivery is None:
+        if share_partition.delivery is None:
             return
-        change = led.delivery.release(member_id)
+        change = share_partition.delivery.release(member_id)
         if change.states:
-            self._store(led, change.states, change)
+            self._store(share_partition, change.states, change)
 
     def _store(
-        self, led: LedShare, states: Sequence[StateBatch], change: Change | None
+        self, share_partition: SharePartition, states: Sequence[StateBatch], change: Change | None
     ) -> Pending[Outcome]:
         done: Pending[Outcome] = Pending()
-        led.writes.append(_Write(states, change, done))
-        if not led.is_writing:
-            self._to_write[led] = None
+        share_partition.writes.append(_Write(states, change, done))
+        if not share_partition.is_writing:
+            self._to_write[share_partition] = None
             self._more_work.set()
         return done
 
@@ -406,39 +415,52 @@ class SharePartitions:
         return [partial(self._load, some) for some in self._by_coordinator(loads)]
 
     def _writes(self) -> list[Callable[[], Awaitable[None]]]:
-        leds, self._to_write = self._to_write, {}
-        for led in leds:
-            led.is_writing = True
-        return [partial(self._write, some) for some in self._by_coordinator(leds)]
+        share_partitions, self._to_write = self._to_write, {}
+        for share_partition in share_partitions:
+            share_partition.is_writing = True
+        return [partial(self._write, some) for some in self._by_coordinator(share_partitions)]
 
-    def _by_coordinator(self, leds: Iterable[LedShare]) -> list[list[LedShare]]:
+    def _by_coordinator(
+        self, share_partitions: Iterable[SharePartition]
+    ) -> list[list[SharePartition]]:
         """Those that are asked for together: none waits for the coordinator of another one."""
-        found: dict[tuple[str, int], list[LedShare]] = {}
-        for led in leds:
-            place = led.share.group_id, self._persister.coordinator_id(led.share)
-            found.setdefault(place, []).append(led)
+        found: dict[tuple[str, int], list[SharePartition]] = {}
+        for share_partition in share_partitions:
+            place = (
+                share_partition.key.group_id,
+                self._persister.coordinator_id(share_partition.key),
+            )
+            found.setdefault(place, []).append(share_partition)
         return list(found.values())
 
-    async def _load(self, leds: Sequence[LedShare]) -> None:
+    async def _load(self, share_partitions: Sequence[SharePartition]) -> None:
         asked = ReadShareGroupStateRequest.Partition
         rows = await self._persister.read(
-            {led.share: asked(leader_epoch=led.leader_epoch) for led in leds if not led.closed}
+            {
+                share_partition.key: asked(leader_epoch=share_partition.leader_epoch)
+                for share_partition in share_partitions
+                if not share_partition.closed
+            }
         )
         async with trio.open_nursery() as nursery:
-            for led in leds:
-                if not led.closed:
-                    nursery.start_soon(self._loaded, led, rows[led.share])
+            for share_partition in share_partitions:
+                if not share_partition.closed:
+                    nursery.start_soon(self._loaded, share_partition, rows[share_partition.key])
 
-    async def _loaded(self, led: LedShare, row: ReadShareGroupStateResponse.Partition) -> None:
-        settings = led.settings  # not through `led`, or the two would hold each other
+    async def _loaded(
+        self, share_partition: SharePartition, row: ReadShareGroupStateResponse.Partition
+    ) -> None:
+        settings = (
+            share_partition.settings
+        )  # not through `share_partition`, or the two would hold each other
         try:
             _check(row)
             start = row.start_offset
             if start == NO_OFFSET:
-                start = await self._begin(led)
-                if led.closed:
+                start = await self._begin(share_partition)
+                if share_partition.closed:
                     return
-            led.delivery = ShareDelivery(
+            share_partition.delivery = ShareDelivery(
                 start,
                 [
                     StateBatch(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count)
@@ -446,15 +468,17 @@ class SharePartitions:
                 ],
                 lambda: settings().delivery,
             )
-            led.state_epoch = row.state_epoch
+            share_partition.state_epoch = row.state_epoch
         except KafkaError as error:
-            led.failure = error.with_traceback(None)  # its frames know what it is kept by
-            self.drop(led)
-        led.offer()
+            share_partition.failure = error.with_traceback(
+                None
+            )  # its frames know what it is kept by
+            self.drop(share_partition)
+        share_partition.offer()
 
-    async def _begin(self, led: LedShare) -> int:
+    async def _begin(self, share_partition: SharePartition) -> int:
         """Where a group begins that has no start offset. Raises KafkaError OFFSET_NOT_AVAILABLE."""
-        replica, begins = led.replica, led.settings().begins
+        replica, begins = share_partition.replica, share_partition.settings().begins
         log = replica.log
         if begins == "earliest":
             return log.log_start_offset
@@ -466,13 +490,15 @@ class SharePartitions:
         assert matched is not None, "settings are checked"
         back_ms = sum(float(text) * MS_OF[name] for name, text in matched.groupdict("0").items())
         since_ms = self._context.clock.log_ms() - int(min(back_ms, BACK_MS_MAX))
-        found = await self._record_since(led, since_ms)
+        found = await self._record_since(share_partition, since_ms)
         if found is None:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return found.offset
 
-    async def _record_since(self, led: LedShare, since_ms: int) -> FoundRecord | None:
-        replica = led.replica
+    async def _record_since(
+        self, share_partition: SharePartition, since_ms: int
+    ) -> FoundRecord | None:
+        replica = share_partition.replica
 
         def check() -> None:
             if replica.closed:
@@ -480,32 +506,39 @@ class SharePartitions:
 
         context, log = self._context, replica.log
         lookup = TimeLookup(
-            context.disk_reads, context.batch_reads, led.share, charge_nobody, check
+            context.disk_reads, context.batch_reads, share_partition.key, charge_nobody, check
         )
         search = lookup.record_since(log, since_ms, log.high_watermark)
         with self._partitions.storage_errors_reported(replica):
             return await Slices().finish(search)
 
-    async def _write(self, leds: Sequence[LedShare]) -> None:
-        taken: dict[LedShare, list[_Write]] = {}
+    async def _write(self, share_partitions: Sequence[SharePartition]) -> None:
+        taken: dict[SharePartition, list[_Write]] = {}
         rows = {}
-        for led in leds:
-            assert led.delivery is not None
-            taken[led], led.writes = led.writes, []
-            rows[led.share] = _row(led, led.delivery, taken[led])
+        for share_partition in share_partitions:
+            assert share_partition.delivery is not None
+            taken[share_partition], share_partition.writes = share_partition.writes, []
+            rows[share_partition.key] = _row(
+                share_partition, share_partition.delivery, taken[share_partition]
+            )
         answers = await self._persister.write(rows)
-        for led in leds:
-            self._written(led, led.delivery, taken[led], answers[led.share])
+        for share_partition in share_partitions:
+            self._written(
+                share_partition,
+                share_partition.delivery,
+                taken[share_partition],
+                answers[share_partition.key],
+            )
 
     def _written(
         self,
-        led: LedShare,
+        share_partition: SharePartition,
         delivery: ShareDelivery | None,
         writes: Sequence[_Write],
         row: WriteShareGroupStateResponse.Partition,
     ) -> None:
         assert delivery is not None
-        led.is_writing = False
+        share_partition.is_writing = False
         outcome = Outcome()
         was_full = not delivery.can_acquire()
         try:
@@ -520,14 +553,14 @@ class SharePartitions:
             else:
                 delivery.stored(write.change)
             write.done.resolve(outcome)
-        if outcome.code in FENCING or (led.is_left and not led.writes):
-            self.drop(led)
-        elif led.writes:
-            self._to_write[led] = None
+        if outcome.code in FENCING or (share_partition.is_left and not share_partition.writes):
+            self.drop(share_partition)
+        elif share_partition.writes:
+            self._to_write[share_partition] = None
             self._more_work.set()
-        self.arm(led)
+        self.arm(share_partition)
         if delivery.has_free() or (was_full and delivery.can_acquire()):
-            led.offer()  # others can have what was released, or what comes behind
+            share_partition.offer()  # others can have what was released, or what comes behind
         self._context.changes.happened()
 
     # -- time
@@ -535,13 +568,17 @@ class SharePartitions:
     def _now_ms(self) -> int:
         return self._context.clock.coordinator_ms()
 
-    def arm(self, led: LedShare) -> None:
+    def arm(self, share_partition: SharePartition) -> None:
         """Locks may run out earlier than was known."""
-        wake_at = led.delivery.wake_at if led.delivery is not None else None
-        if wake_at is not None and wake_at < led.armed_ms and not led.closed:
-            led.armed_ms = wake_at
-            heappush(self._timers, (wake_at, next(self._numbers), led))
-            if self._timers[0][2] is led:
+        wake_at = share_partition.delivery.wake_at if share_partition.delivery is not None else None
+        if (
+            wake_at is not None
+            and wake_at < share_partition.armed_ms
+            and not share_partition.closed
+        ):
+            share_partition.armed_ms = wake_at
+            heappush(self._timers, (wake_at, next(self._numbers), share_partition))
+            if self._timers[0][2] is share_partition:
                 self._rearm.set()
 
     async def run_timers(self) -> None:
@@ -557,15 +594,15 @@ class SharePartitions:
         """Take back what members have kept too long by now."""
         now_ms = self._now_ms()
         while self._timers and self._timers[0][0] <= now_ms:
-            _, _, led = heappop(self._timers)
-            led.armed_ms = math.inf
-            if led.closed or led.delivery is None:
+            _, _, share_partition = heappop(self._timers)
+            share_partition.armed_ms = math.inf
+            if share_partition.closed or share_partition.delivery is None:
                 continue
-            states = led.delivery.expire(now_ms)
-            self.arm(led)
+            states = share_partition.delivery.expire(now_ms)
+            self.arm(share_partition)
             if states:
-                self._store(led, states, None)
-                led.offer()
+                self._store(share_partition, states, None)
+                share_partition.offer()
 
     def clock_moved(self) -> None:
         """The clock jumped: act on what is due now, and wait for what is next."""
@@ -574,14 +611,14 @@ class SharePartitions:
 
 
 def _row(
-    led: LedShare, delivery: ShareDelivery, writes: Sequence[_Write]
+    share_partition: SharePartition, delivery: ShareDelivery, writes: Sequence[_Write]
 ) -> WriteShareGroupStateRequest.Partition:
     """Several changes in one: of two that say something of one record the later one holds, which is
     the one that says more."""
     states = StateBatches(each for write in writes for each in write.states)
     return WriteShareGroupStateRequest.Partition(
-        state_epoch=led.state_epoch,
-        leader_epoch=led.leader_epoch,
+        state_epoch=share_partition.state_epoch,
+        leader_epoch=share_partition.leader_epoch,
         start_offset=delivery.start_offset,
         delivery_complete_count=delivery.complete_count,
         state_batches=[

@@ -27,7 +27,7 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateRequest,
     WriteShareGroupStateResponse,
 )
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.backoff import Backoff
 
 from .shards import outcome_of
@@ -94,37 +94,37 @@ class SharePersister:
         self._peers = peers
         self._node_id = node_id
 
-    def coordinator_id(self, share: SharePartition) -> int:
+    def coordinator_id(self, share: SharePartitionKey) -> int:
         """The node that has the state of a share partition; NO_LEADER when there is none now."""
         return self._states.coordinator_id(share.name)
 
     async def initialize(
-        self, rows: Mapping[SharePartition, InitializeShareGroupStateRequest.Partition]
-    ) -> dict[SharePartition, InitializeShareGroupStateResponse.Partition]:
+        self, rows: Mapping[SharePartitionKey, InitializeShareGroupStateRequest.Partition]
+    ) -> dict[SharePartitionKey, InitializeShareGroupStateResponse.Partition]:
         """Give share partitions a state, or begin new lives of them."""
         return await self._ask(INITIALIZE, rows)
 
     async def read(
-        self, rows: Mapping[SharePartition, ReadShareGroupStateRequest.Partition]
-    ) -> dict[SharePartition, ReadShareGroupStateResponse.Partition]:
+        self, rows: Mapping[SharePartitionKey, ReadShareGroupStateRequest.Partition]
+    ) -> dict[SharePartitionKey, ReadShareGroupStateResponse.Partition]:
         """The states of share partitions, for who leads them from now on."""
         return await self._ask(READ, rows)
 
     async def write(
-        self, rows: Mapping[SharePartition, WriteShareGroupStateRequest.Partition]
-    ) -> dict[SharePartition, WriteShareGroupStateResponse.Partition]:
+        self, rows: Mapping[SharePartitionKey, WriteShareGroupStateRequest.Partition]
+    ) -> dict[SharePartitionKey, WriteShareGroupStateResponse.Partition]:
         """Store what changed in share partitions."""
         return await self._ask(WRITE, rows)
 
     async def delete(
-        self, rows: Mapping[SharePartition, DeleteShareGroupStateRequest.Partition]
-    ) -> dict[SharePartition, DeleteShareGroupStateResponse.Partition]:
+        self, rows: Mapping[SharePartitionKey, DeleteShareGroupStateRequest.Partition]
+    ) -> dict[SharePartitionKey, DeleteShareGroupStateResponse.Partition]:
         """Take the states of share partitions away."""
         return await self._ask(DELETE, rows)
 
     async def summary(
-        self, rows: Mapping[SharePartition, ReadShareGroupStateSummaryRequest.Partition]
-    ) -> dict[SharePartition, ReadShareGroupStateSummaryResponse.Partition]:
+        self, rows: Mapping[SharePartitionKey, ReadShareGroupStateSummaryRequest.Partition]
+    ) -> dict[SharePartitionKey, ReadShareGroupStateSummaryResponse.Partition]:
         """Where share partitions begin."""
         return await self._ask(SUMMARY, rows)
 
@@ -133,9 +133,9 @@ class SharePersister:
         await self._peers.aclose()
 
     async def _ask(
-        self, api: _Api, rows: Mapping[SharePartition, Row]
-    ) -> dict[SharePartition, Any]:
-        answers: dict[SharePartition, Any] = {}
+        self, api: _Api, rows: Mapping[SharePartitionKey, Row]
+    ) -> dict[SharePartitionKey, Any]:
+        answers: dict[SharePartitionKey, Any] = {}
         left = iter(rows.items())
         async with trio.open_nursery() as nursery:
             while some := dict(islice(left, ROWS_MAX)):
@@ -143,7 +143,7 @@ class SharePersister:
         return answers
 
     async def _ask_some(
-        self, api: _Api, left: dict[SharePartition, Row], answers: dict[SharePartition, Any]
+        self, api: _Api, left: dict[SharePartitionKey, Row], answers: dict[SharePartitionKey, Any]
     ) -> None:
         """Ask about as many as are done in one turn, until all of them have an answer."""
         for share, row in left.items():
@@ -159,7 +159,10 @@ class SharePersister:
         answers.update((share, _refused(api, share, refused)) for share in left)
 
     async def _try(
-        self, api: _Api, rows: Mapping[SharePartition, Row], answers: dict[SharePartition, Any]
+        self,
+        api: _Api,
+        rows: Mapping[SharePartitionKey, Row],
+        answers: dict[SharePartitionKey, Any],
     ) -> None:
         """Ask once; what is to be asked again has no answer then."""
         try:
@@ -177,10 +180,10 @@ class SharePersister:
                     nursery.start_soon(self._ask_node, api, node_id, group_id, asked, answers)
 
     def _places(
-        self, shares: Iterable[SharePartition]
-    ) -> dict[tuple[int, str], list[SharePartition]]:
+        self, shares: Iterable[SharePartitionKey]
+    ) -> dict[tuple[int, str], list[SharePartitionKey]]:
         """By node and group, as far as there is a node."""
-        places: defaultdict[tuple[int, str], list[SharePartition]] = defaultdict(list)
+        places: defaultdict[tuple[int, str], list[SharePartitionKey]] = defaultdict(list)
         for share in shares:
             node_id = self.coordinator_id(share)
             if node_id != NO_LEADER:
@@ -188,10 +191,13 @@ class SharePersister:
         return places
 
     async def _ask_here(
-        self, api: _Api, rows: Mapping[SharePartition, Row], answers: dict[SharePartition, Any]
+        self,
+        api: _Api,
+        rows: Mapping[SharePartitionKey, Row],
+        answers: dict[SharePartitionKey, Any],
     ) -> None:
         states = self._states
-        outcomes: dict[SharePartition, Any] = {}
+        outcomes: dict[SharePartitionKey, Any] = {}
         for share, row in rows.items():
             with suppress(KafkaError):  # it is not here any more, or not yet
                 outcomes[share] = states.perform(api.operation, share, row)
@@ -204,23 +210,23 @@ class SharePersister:
         api: _Api,
         node_id: int,
         group_id: str,
-        rows: Mapping[SharePartition, Row],
-        answers: dict[SharePartition, Any],
+        rows: Mapping[SharePartitionKey, Row],
+        answers: dict[SharePartitionKey, Any],
     ) -> None:
         with suppress(OSError):
             answer = await self._peers.ask(node_id, _request(api, group_id, rows))
             for topic_id, row in _rows(answer):
-                share = SharePartition(group_id, topic_id, row.partition)
+                share = SharePartitionKey(group_id, topic_id, row.partition)
                 if share in rows:
                     _keep(answers, share, row)
 
 
-def _keep(answers: dict[SharePartition, Any], share: SharePartition, row: Row) -> None:
+def _keep(answers: dict[SharePartitionKey, Any], share: SharePartitionKey, row: Row) -> None:
     if row.error_code not in AGAIN:
         answers[share] = row
 
 
-def _request(api: _Api, group_id: str, rows: Mapping[SharePartition, Row]) -> Any:
+def _request(api: _Api, group_id: str, rows: Mapping[SharePartitionKey, Row]) -> Any:
     topics: defaultdict[UUID, list[Row]] = defaultdict(list)
     for share, row in rows.items():
         topics[share.topic_id].append(row)
@@ -239,7 +245,7 @@ def _rows(answer: Any) -> Iterator[tuple[UUID, Row]]:
             yield topic.topic_id, row
 
 
-def _refused(api: _Api, share: SharePartition, error: KafkaError) -> Row:
+def _refused(api: _Api, share: SharePartitionKey, error: KafkaError) -> Row:
     return api.response.Partition(
         partition=share.partition, error_code=error.code, error_message=error.message
     )

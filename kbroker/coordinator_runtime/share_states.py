@@ -11,7 +11,7 @@ from kbroker.cluster import SHARE_STATE_TOPIC, TopicsChanged
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import Result, ShareStateCoordinator
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
 
@@ -73,7 +73,7 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
         raise AssertionError(f"share states have no events: {event}")
 
     def perform(
-        self, operation: Operation, share: SharePartition, asked: Any
+        self, operation: Operation, share: SharePartitionKey, asked: Any
     ) -> list[Any] | ShardPending | None:
         """Do something with the state of a share partition; returns a list of its row, or what becomes
         it. None when the row was lost.

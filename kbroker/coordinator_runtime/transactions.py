@@ -38,7 +38,7 @@ from kbroker.protocol.records import Marker, end_transaction_marker, read_header
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 from kbroker.runtime.slices import Turn
 
-from .admission import Writer, ask_coordinator
+from .add_partitions_to_txn import Writer, add_partitions
 from .markers import DueMarker, MarkerSender, TransactionEnd
 from .partition_writer import LeaderReplica, PartitionWriter
 from .shard import Shard
@@ -167,7 +167,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         if coordinator_id == NO_LEADER:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if coordinator_id != self._context.node_id:
-            return await ask_coordinator(
+            return await add_partitions(
                 self._peers, coordinator_id, writer, partitions, verify_only=not adds
             )
         if adds:

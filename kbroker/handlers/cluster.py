@@ -27,8 +27,8 @@ from kbroker.protocol.messages.cluster import (
 from kbroker.security.acls import AclOperation
 
 from .context import Context
+from .deduplicate import distinct_partitions
 from .metadata import NOT_ASKED, cluster_operations
-from .named import named_once
 from .registry import handles
 
 BROKERS, CONTROLLERS = 1, 2
@@ -113,7 +113,7 @@ async def _to_elect(ctx: Context, request: ElectLeadersRequest) -> Mapping[str, 
     if asked is None:
         topics = ctx.node.cluster.topics.values()
         return {topic.name: range(len(topic.partitions)) for topic in topics}
-    return await named_once(ctx.turn, ((row.topic, row.partitions) for row in asked))
+    return await distinct_partitions(ctx.turn, ((row.topic, row.partitions) for row in asked))
 
 
 async def _refuse_elections(
@@ -261,7 +261,9 @@ async def list_partition_reassignments(
     if rows is None:
         asked = {topic.name: range(len(topic.partitions)) for topic in cluster.topics.values()}
     else:
-        asked = await named_once(ctx.turn, ((row.name, row.partition_indexes) for row in rows))
+        asked = await distinct_partitions(
+            ctx.turn, ((row.name, row.partition_indexes) for row in rows)
+        )
     response = ListPartitionReassignmentsResponse()
     for name, indexes in asked.items():
         partitions = [

@@ -17,7 +17,7 @@ from kbroker.runtime.slices import Later
 from kbroker.security.acls import AclOperation
 
 from .context import Context
-from .newer_groups import describe_all, may_know_all, require_feature, require_known_topics
+from .modern_groups import describe_all, may_know_all, require_feature, require_known_topics
 from .registry import handles
 
 HeartbeatAnswer = ConsumerGroupHeartbeatResponse | ShardPending | None

@@ -7,7 +7,7 @@ from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.runtime.slices import Later
 
 from .context import Context
-from .fetch_work import Answer, FetchWork
+from .fetch_operation import Answer, FetchOperation
 from .registry import handles
 
 
@@ -30,4 +30,4 @@ def fetch(ctx: Context, request: FetchRequest) -> Answer | Later[Answer]:
     Kafka sent a part of it, which clients report as an error. A follower that has less than its
     reader answers OFFSET_NOT_AVAILABLE, not OFFSET_OUT_OF_RANGE, which makes readers start over.
     """
-    return ctx.turn.run(FetchWork(ctx, request).begin())
+    return ctx.turn.run(FetchOperation(ctx, request).begin())

@@ -27,12 +27,12 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.slices import Later, Turn
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import GROUP, Context
-from .named import distinct
+from .deduplicate import distinct
 from .registry import handles
 
 R = TypeVar("R")
@@ -114,7 +114,7 @@ async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorRespons
 def _share_name(key: str) -> str:
     """The name of a share partition. Raises KafkaError INVALID_REQUEST."""
     try:
-        return SharePartition.named(key).name
+        return SharePartitionKey.named(key).name
     except ValueError as error:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"{key!r} is no group:topic-id:partition"
@@ -302,7 +302,7 @@ async def _delete_share_states(groups: GroupService, shard: GroupShard, group_id
     begun = await outcome_of(outcome)
     if begun is None or begun.error_code:
         return ErrorCode.NOT_COORDINATOR if begun is None else begun.error_code
-    for error in (await groups.share_maker.delete(group_id, begun.partitions)).values():
+    for error in (await groups.share_state_initializer.delete(group_id, begun.partitions)).values():
         return error.code
     return ErrorCode.NONE if groups.serves(shard) else ErrorCode.NOT_COORDINATOR
 

@@ -16,7 +16,7 @@ from kbroker.security.acls import AclOperation
 from kbroker.storage.manager import LogManager
 
 from .context import Context
-from .named import named_once
+from .deduplicate import distinct_partitions
 from .registry import handles
 
 Row = DescribeLogDirsResponse.Partition
@@ -57,7 +57,9 @@ async def _asked(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[str, 
     if request.topics is None:
         topics = ctx.node.cluster.topics.values()
         return {topic.name: range(len(topic.partitions)) for topic in topics}
-    return await named_once(ctx.turn, ((row.topic, row.partitions) for row in request.topics))
+    return await distinct_partitions(
+        ctx.turn, ((row.topic, row.partitions) for row in request.topics)
+    )
 
 
 def _places(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:

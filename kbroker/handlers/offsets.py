@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.coordinator.common.shapes import (
+from kbroker.coordinator.common.version_adapters import (
     commit_refused,
     fetch_refused,
     fetch_response,
@@ -14,7 +14,7 @@ from kbroker.coordinator.common.shapes import (
     transaction_error,
     transaction_refused,
 )
-from kbroker.coordinator_runtime.admission import Writer
+from kbroker.coordinator_runtime.add_partitions_to_txn import Writer
 from kbroker.coordinator_runtime.partition_writer import LeaderReplica
 from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.protocol.api_keys import ApiKey
@@ -36,7 +36,7 @@ from .context import Context
 from .permitted import is_permitted, name_of, split
 from .registry import handles
 from .steps import about, is_long, join, last_rows, steps_of
-from .transactional_batches import RETRY_ELSEWHERE, Standing
+from .transactional_batches import RETRY_ELSEWHERE, PartitionSnapshot
 
 INVALID_SIZE = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 FIRST_VERSION_THAT_KNOWS_ABORTABLE, FIRST_VERSION_THAT_JOINS = 4, 5
@@ -216,12 +216,12 @@ async def _ask_and_commit(
     """Append when the transaction has the partition, or has taken it in, and did not end since."""
     partition = (replica.topic.name, replica.index)
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
-    asked = Standing.of(replica, writer.producer_id)
+    asked = PartitionSnapshot.of(replica, writer.producer_id)
     codes = await ctx.node.transactions.admit(
         writer, [partition], adds=ctx.version >= FIRST_VERSION_THAT_JOINS
     )
     code = codes[partition]
-    if not code and asked != Standing.of(replica, writer.producer_id):
+    if not code and asked != PartitionSnapshot.of(replica, writer.producer_id):
         code = ErrorCode.NOT_COORDINATOR  # it may have ended: to be asked again
     return _commit_in_transaction(ctx, request, _as_told(code, ctx.version))
 

@@ -8,7 +8,13 @@ from kbroker.protocol.records import claims_transaction
 from kbroker.runtime.slices import Later
 
 from .context import Context
-from .produce_work import ROWS_AT_ONCE, ROWS_OF_ONE, Answer, ProduceWork, names_transaction
+from .produce_operation import (
+    ROWS_AT_ONCE,
+    ROWS_OF_ONE,
+    Answer,
+    ProduceOperation,
+    names_transaction,
+)
 from .registry import handles
 
 
@@ -32,16 +38,16 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later[Answer]:
     """
     if ctx.toll is not None:
         ctx.toll.produce()
-    work = ProduceWork(ctx, request)
+    operation = ProduceOperation(ctx, request)
     if ctx.rows > ROWS_AT_ONCE:
-        return work.do_in_turns()
+        return operation.do_in_turns()
     one = request.topic_data[0].partition_data if ctx.rows == ROWS_OF_ONE else []
     if claims_transaction(one[0].records) if one else names_transaction(request):
-        work.check_transaction()
+        operation.check_transaction()
     if request.transactional_id is not None:
-        missing = work.missing_in_transaction()
+        missing = operation.missing_in_transaction()
         if missing:
-            return work.ask_and_append(missing)
+            return operation.ask_and_append(missing)
     if one:
-        return work.append_one()
-    return work.append_all()
+        return operation.append_one()
+    return operation.append_all()

@@ -11,7 +11,7 @@ from kbroker.coordinator_runtime.share_partitions import Outcome
 from kbroker.node.share_sessions import TargetKey
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.security.acls import AclOperation
 
 from .context import Context
@@ -100,12 +100,12 @@ def _acknowledge(
     ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]
 ) -> Outcome | Pending[Outcome]:
     shares = ctx.node.share.partitions
-    led = shares.known(SharePartition(request.group_id, *key))
-    if led is None:
+    share_partition = shares.known(SharePartitionKey(request.group_id, *key))
+    if share_partition is None:
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
         )
     said = [
         Acknowledgement(row.first_offset, row.last_offset, row.acknowledge_types) for row in rows
     ]
-    return shares.acknowledge(led, request.member_id, said)
+    return shares.acknowledge(share_partition, request.member_id, said)

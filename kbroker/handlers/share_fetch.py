@@ -10,8 +10,15 @@ from uuid import UUID
 import trio
 
 from kbroker.cluster import Topic
-from kbroker.coordinator import Acquired, LogBatch, ShareDelivery, Taker, acquire, without_aborted
-from kbroker.coordinator_runtime.share_partitions import LedShare, Outcome
+from kbroker.coordinator import (
+    Acquired,
+    Acquirer,
+    LogBatch,
+    ShareDelivery,
+    acquire,
+    without_aborted,
+)
+from kbroker.coordinator_runtime.share_partitions import Outcome, SharePartition
 from kbroker.node.share_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -90,7 +97,7 @@ class _Found(NamedTuple):
     """A partition that a member may get records of."""
 
     target: ShareTarget
-    led: LedShare
+    share_partition: SharePartition
 
 
 class _Read(NamedTuple):
@@ -214,8 +221,10 @@ class _ShareFetch:
             try:
                 topic = self._topic(target)
                 if wants_records:
-                    led = self.node.share.partitions.led(topic, target.key[1], self.group_id)
-                    found.append(_Found(target, led))
+                    share_partition = self.node.share.partitions.get_or_create(
+                        topic, target.key[1], self.group_id
+                    )
+                    found.append(_Found(target, share_partition))
             except KafkaError as error:
                 refused.append(_Part(target, _refusal(target, error)))
         try:
@@ -273,14 +282,16 @@ class _ShareFetch:
                 await wait.wait()
             finally:
                 for each in found:
-                    each.led.waits.pop(wait, None)
+                    each.share_partition.waits.pop(wait, None)
 
     def _is_enough(self, found: Sequence[_Found], reads: Sequence[_Read], size: int) -> bool:
         if trio.current_time() >= self.deadline or self.node.stopping:
             return True
-        if any(each.led.closed and each.led.failure is None for each in found):
+        if any(
+            each.share_partition.closed and each.share_partition.failure is None for each in found
+        ):
             return True  # it is led elsewhere
-        if all(each.led.closed for each in found):
+        if all(each.share_partition.closed for each in found):
             return True  # there is nothing to wait for
         return any(read.error for read in reads) or (bool(reads) and size >= self.min_bytes)
 
@@ -290,8 +301,8 @@ class _ShareFetch:
         turn = self.ctx.turn
         turn.begin()  # what was waited for is not counted
         async for each in turn.each(found):
-            each.led.waits[wait] = None
-            if _is_ready(each.led):
+            each.share_partition.waits[wait] = None
+            if _is_ready(each.share_partition):
                 ready.append(each)
         reads: list[_Read] = []
         anything = False
@@ -308,16 +319,16 @@ class _ShareFetch:
     def _read(
         self, found: _Found, max_bytes: int, at_least_one: bool, reading: Reading
     ) -> _Read | None:
-        led = found.led
-        delivery = led.delivery
-        if delivery is None or not _is_ready(led):
+        share_partition = found.share_partition
+        delivery = share_partition.delivery
+        if delivery is None or not _is_ready(share_partition):
             return None
-        log = led.replica.log
+        log = share_partition.replica.log
         delivery.log_starts_at(log.log_start_offset)
         offset = delivery.next_offset()
-        limit = led.readable_end
+        limit = share_partition.readable_end
         try:
-            with self.node.partitions.storage_errors_reported(led.replica):
+            with self.node.partitions.storage_errors_reported(share_partition.replica):
                 read = reading(_read_whole, log, offset, max_bytes, limit, at_least_one)
         except KafkaError as error:
             is_beyond = error.code == ErrorCode.OFFSET_OUT_OF_RANGE  # the log was cut
@@ -332,15 +343,15 @@ class _ShareFetch:
         parts = []
         left = self.request.max_records
         async for read in self.ctx.turn.each(reads):
-            target, led = read.found
-            row = Row(partition_index=led.share.partition)
+            target, share_partition = read.found
+            row = Row(partition_index=share_partition.key.partition)
             if read.error is not None:
                 row.error_code = read.error.code
-            elif led.closed:
+            elif share_partition.closed:
                 continue
             elif left > 0 and self.node.share.sessions.is_current(self.session):
                 try:
-                    with self.node.partitions.storage_errors_reported(led.replica):
+                    with self.node.partitions.storage_errors_reported(share_partition.replica):
                         left -= self._give_some(read, row, left)
                 except StorageError as error:
                     row = Row(partition_index=row.partition_index, error_code=error.code)
@@ -351,21 +362,23 @@ class _ShareFetch:
 
     def _give_some(self, read: _Read, row: Row, left: int) -> int:
         """Returns how many records the member gets."""
-        led, delivery = read.found.led, read.delivery
+        share_partition, delivery = read.found.share_partition, read.delivery
         if delivery.next_offset() != read.offset:  # another member was quicker
             again = self._read(read.found, max(read.slice.size, 1), True, waiting)
             if again is None or again.error is not None:
                 return 0
             read = again
         exactly = self.request.share_acquire_mode == RECORD_LIMIT
-        taker = Taker(self.member_id, left, self.request.batch_size, exactly)
+        acquirer = Acquirer(self.member_id, left, self.request.batch_size, exactly)
         headers = self._headers(read, left)
         batches = [LogBatch(header.base_offset, header.last_offset) for _, header in headers]
         now_ms = self.node.clock.coordinator_ms()
-        acquired = acquire(delivery, taker, read.offset, batches, now_ms)
+        acquired = acquire(delivery, acquirer, read.offset, batches, now_ms)
         if acquired and self.settings.commits_only:
-            acquired = without_aborted(delivery, acquired, list(_aborted(led, read, headers)))
-        self.node.share.partitions.arm(led)
+            acquired = without_aborted(
+                delivery, acquired, list(_aborted(share_partition, read, headers))
+            )
+        self.node.share.partitions.arm(share_partition)
         if not acquired:
             return 0
         row.records = _part(read.slice, headers, acquired)
@@ -446,22 +459,29 @@ def _read_whole(log: Log, offset: int, max_bytes: int, limit: int, at_least_one:
     return found
 
 
-def _is_ready(led: LedShare) -> bool:
+def _is_ready(share_partition: SharePartition) -> bool:
     """Whether a member could have records of it, if there are any."""
-    return not led.closed and led.delivery is not None and led.delivery.can_acquire()
+    return (
+        not share_partition.closed
+        and share_partition.delivery is not None
+        and share_partition.delivery.can_acquire()
+    )
 
 
 def _pass_on(found: Iterable[_Found]) -> None:
     """Others may have what is left."""
     for each in found:
-        each.led.pass_on()
+        each.share_partition.pass_on()
 
 
 def _lost(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:
     """The partitions that are not here any more, or whose state could not be had."""
     for each in found:
-        if each.led.closed:
-            yield each, each.led.failure or KafkaError(each.led.replica.failure())
+        if each.share_partition.closed:
+            yield (
+                each,
+                each.share_partition.failure or KafkaError(each.share_partition.replica.failure()),
+            )
 
 
 def _refusal(target: ShareTarget, error: KafkaError) -> Row:
@@ -469,12 +489,13 @@ def _refusal(target: ShareTarget, error: KafkaError) -> Row:
 
 
 def _aborted(
-    led: LedShare, read: _Read, headers: Sequence[tuple[int, BatchHeader]]
+    share_partition: SharePartition, read: _Read, headers: Sequence[tuple[int, BatchHeader]]
 ) -> Iterator[LogBatch]:
     """The batches of transactions that were aborted."""
     end = headers[-1][1].next_offset
     starts = sorted(
-        aborted_transactions(led.replica.log, read.slice.first_offset, end), key=lambda it: it[1]
+        aborted_transactions(share_partition.replica.log, read.slice.first_offset, end),
+        key=lambda it: it[1],
     )
     aborted: set[int] = set()
     waiting = iter(starts)

@@ -27,11 +27,11 @@ from kbroker.protocol.messages.share_state import (
     ReadShareGroupStateSummaryResponse,
 )
 from kbroker.protocol.primitives import INT64_MAX
-from kbroker.protocol.share_state_log import UNKNOWN_COUNT, SharePartition
+from kbroker.protocol.share_state_log import UNKNOWN_COUNT, SharePartitionKey
 from kbroker.security.acls import AclOperation, Resource
 
 from .context import TOPIC, Context
-from .named import distinct, named_once
+from .deduplicate import distinct, distinct_partitions
 from .registry import handles
 from .share_groups import require_share_groups
 
@@ -41,7 +41,7 @@ UNKNOWN_TOPIC = "This server does not host this topic-partition."
 Group = DescribeShareGroupOffsetsResponse.Group
 Topic = DescribeShareGroupOffsetsResponse.Topic
 Partition = DescribeShareGroupOffsetsResponse.Partition
-Summaries = dict[SharePartition, ReadShareGroupStateSummaryResponse.Partition]
+Summaries = dict[SharePartitionKey, ReadShareGroupStateSummaryResponse.Partition]
 
 
 @handles(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, versions="0-1", only_looks=True)
@@ -105,8 +105,10 @@ async def _describe_all(ctx: Context, group_id: str) -> list[Topic]:
 async def _describe_named(
     ctx: Context, group_id: str, topics: list[DescribeShareGroupOffsetsRequest.Topic]
 ) -> list[Topic]:
-    named = await named_once(ctx.turn, ((topic.topic_name, topic.partitions) for topic in topics))
-    shares: list[SharePartition] = []
+    named = await distinct_partitions(
+        ctx.turn, ((topic.topic_name, topic.partitions) for topic in topics)
+    )
+    shares: list[SharePartitionKey] = []
     others: list[Topic] = []
     denied: list[Topic] = []
     async for name, indexes in ctx.turn.each(named.items()):
@@ -119,7 +121,7 @@ async def _describe_named(
         if known is None:
             others.append(_refused(name, indexes, None))
         else:
-            shares += [SharePartition(group_id, known.id, index) for index in indexes]
+            shares += [SharePartitionKey(group_id, known.id, index) for index in indexes]
     return [*await _rows(ctx, shares), *others, *denied]
 
 
@@ -131,7 +133,7 @@ def _refused(name: str, indexes: Any, error: KafkaError | None) -> Topic:
     return Topic(topic_name=name, partitions=rows)
 
 
-async def _rows(ctx: Context, shares: list[SharePartition]) -> list[Topic]:
+async def _rows(ctx: Context, shares: list[SharePartitionKey]) -> list[Topic]:
     """The rows of share partitions, as their share coordinators and the leaders of the logs know."""
     if not shares:
         return []
@@ -174,7 +176,7 @@ def _has_lag(summary: ReadShareGroupStateSummaryResponse.Partition) -> bool:
 
 
 def _row(
-    share: SharePartition,
+    share: SharePartitionKey,
     summary: ReadShareGroupStateSummaryResponse.Partition,
     name: str,
     ends: Ends,
@@ -225,7 +227,7 @@ async def alter_share_group_offsets(
     if begun.error_code:
         return cls(error_code=begun.error_code, error_message=begun.error_message)
     states = ToMake(group_id, begun.epoch, begun.partitions)
-    failed = await groups.share_maker.initialize(shard, states, asked.start_of)
+    failed = await groups.share_state_initializer.initialize(shard, states, asked.start_of)
     # Until it is committed that they are there, the next coordinator would have them made anew.
     if not groups.serves(shard) or not await outcome_of(groups.release(shard, True)):
         return cls(error_code=ErrorCode.NOT_COORDINATOR)
@@ -250,7 +252,7 @@ class _Altered:
         self.rows: dict[tuple[UUID, int], tuple[AlterShareGroupOffsetsResponse.Partition, int]] = {}
         self.topics: dict[UUID, SharedTopic] = {}
 
-    def start_of(self, share: SharePartition) -> int:
+    def start_of(self, share: SharePartitionKey) -> int:
         """Where a share partition is to begin."""
         return self.rows[share.topic_id, share.partition][1]
 
@@ -368,7 +370,7 @@ async def _delete(
     if not partitions:
         return {}
     groups = ctx.node.groups
-    failures = await groups.share_maker.delete(group_id, partitions)
+    failures = await groups.share_state_initializer.delete(group_id, partitions)
     failed = {share.topic_id: error for share, error in failures.items()}
     if not groups.serves(shard):
         return ErrorCode.NOT_COORDINATOR

@@ -21,7 +21,7 @@ from kbroker.protocol.messages.share_state import (
     WriteShareGroupStateRequest,
     WriteShareGroupStateResponse,
 )
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.security.acls import AclOperation
 
 from .context import Context
@@ -110,7 +110,7 @@ async def _answer(ctx: Context, request: Any, response: A, operation: Operation)
         parts[topic_id] = [
             _row(
                 ctx,
-                SharePartition(request.group_id, topic_id, index),
+                SharePartitionKey(request.group_id, topic_id, index),
                 row,
                 cls.Partition(partition=index),
                 operation,
@@ -127,7 +127,7 @@ async def _answer(ctx: Context, request: Any, response: A, operation: Operation)
 
 def _row(
     ctx: Context,
-    share: SharePartition,
+    share: SharePartitionKey,
     asked: Any,
     lost: Any,
     operation: Operation,

@@ -23,7 +23,7 @@ from kbroker.runtime.slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import TOPIC, Context
-from .newer_groups import describe_all, may_know_all, require_feature, require_known_topics
+from .modern_groups import describe_all, may_know_all, require_feature, require_known_topics
 from .registry import handles
 
 HeartbeatAnswer = StreamsGroupHeartbeatResponse | ShardPending | None

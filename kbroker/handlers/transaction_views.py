@@ -23,7 +23,7 @@ from kbroker.security.acls import AclOperation, Resource
 from kbroker.storage.producer_state import Producer
 
 from .context import TRANSACTIONAL_ID, Context
-from .named import distinct, named_once
+from .deduplicate import distinct, distinct_partitions
 from .registry import handles
 
 STATES = {state.label for state in TransactionState}
@@ -147,7 +147,7 @@ async def describe_producers(
     Differs from Kafka: one row for a partition that is named several times.
     """
     asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
-    topics = await named_once(ctx.turn, asked)
+    topics = await distinct_partitions(ctx.turn, asked)
     return DescribeProducersResponse(
         topics=[
             DescribeProducersResponse.Topic(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from kbroker.coordinator.common.shapes import transaction_error
-from kbroker.coordinator_runtime.admission import Writer
+from kbroker.coordinator.common.version_adapters import transaction_error
+from kbroker.coordinator_runtime.add_partitions_to_txn import Writer
 from kbroker.coordinator_runtime.partition_writer import LeaderReplica
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -31,18 +31,18 @@ RETRY_ELSEWHERE = frozenset(
 """What clients do not expect in an answer to Produce, and would not retry."""
 
 
-class Standing(NamedTuple):
-    """Where a partition stood when the coordinator was asked about a transaction in it.
+class PartitionSnapshot(NamedTuple):
+    """State of a partition when the transaction coordinator was asked about a transaction in it.
 
-    When it stands elsewhere, the transaction may have been ended there since.
+    If the state has changed since, the transaction may have ended in the partition.
     """
 
     term: int
     markers: int
 
     @classmethod
-    def of(cls, replica: LeaderReplica, producer_id: int) -> Standing:
-        """Where it stands now."""
+    def of(cls, replica: LeaderReplica, producer_id: int) -> PartitionSnapshot:
+        """Return the current state of a partition."""
         return cls(replica.term, replica.log.producers.markers_of(producer_id))
 
 
@@ -60,7 +60,7 @@ class ProduceTransaction:
         self._node = ctx.node
         self._version = ctx.version
         self._transactional_id = transactional_id
-        self._asked: dict[tuple[str, int], Standing] = {}
+        self._asked: dict[tuple[str, int], PartitionSnapshot] = {}
         self._codes: dict[tuple[str, int], ErrorCode] = {}
 
     @property
@@ -78,7 +78,7 @@ class ProduceTransaction:
         refused by `check`."""
         for (producer_id, epoch), replicas in missing.items():
             for replica in replicas:
-                self._asked[_place(replica)] = Standing.of(replica, producer_id)
+                self._asked[_place(replica)] = PartitionSnapshot.of(replica, producer_id)
             writer = Writer(self._transactional_id, producer_id, epoch)
             self._codes |= await self._node.transactions.admit(
                 writer, [_place(replica) for replica in replicas], adds=self._is_implicit
@@ -97,7 +97,7 @@ class ProduceTransaction:
             return
         place = _place(replica)
         code = self._codes.get(place, ErrorCode.NONE)
-        if not code and self._asked.get(place) != Standing.of(replica, producer[0]):
+        if not code and self._asked.get(place) != PartitionSnapshot.of(replica, producer[0]):
             # It ended while a batch was recompressed, or while the coordinator was asked.
             code = ErrorCode.NOT_COORDINATOR
         if code:

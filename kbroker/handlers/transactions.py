@@ -29,7 +29,7 @@ from kbroker.runtime.slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 
 from .context import TOPIC, Context
-from .named import named_once
+from .deduplicate import distinct_partitions
 from .registry import handles
 
 LAST_OF_CLIENTS = 3
@@ -151,7 +151,7 @@ class _Addition:
         """Do what is asked; its outcome may not be durable yet."""
         turn, asked = self._ctx.turn, self.asked
         named = ((topic.name, topic.partitions) for topic in asked.topics)
-        self._topics = await named_once(turn, named)
+        self._topics = await distinct_partitions(turn, named)
         try:
             if self._ctx.version <= LAST_OF_CLIENTS:
                 self._ctx.require_transaction(AclOperation.WRITE, asked.transactional_id)
@@ -366,7 +366,9 @@ async def _markers_once(
     return [
         (
             each,
-            await named_once(ctx.turn, ((topic.name, topic.partition_indexes) for topic in topics)),
+            await distinct_partitions(
+                ctx.turn, ((topic.name, topic.partition_indexes) for topic in topics)
+            ),
         )
         for each, topics in markers.values()
     ]

@@ -63,10 +63,10 @@ def explain_group(node: Node, group_id: str) -> Explanation:
     past = list(group_lines(node.groups.history.of(group_id)))
     try:
         coordinator = node.groups.shard(group_id).coordinator
-        standing = coordinator.standing(group_id, node.groups.now())
+        status = coordinator.describe_status(group_id, node.groups.now())
     except KafkaError as error:
         return Explanation(f"group {group_id} has no coordinator here: {error}", past)
-    return Explanation(standing or f"there is no group {group_id}", past)
+    return Explanation(status or f"there is no group {group_id}", past)
 
 
 def group_lines(events: Iterable[Event]) -> Iterator[Line]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kbroker.coordinator.share.standing import share_partition_standing
-from kbroker.coordinator_runtime.share_partitions import LedShare
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.coordinator.share.partition_status import describe_share_partition_status
+from kbroker.coordinator_runtime.share_partitions import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from .explain import Explanation, explain_partition
 
@@ -21,26 +21,26 @@ def explain_share(node: Node, group_id: str, topic: str, index: int) -> Explanat
     if partition is None or known is None or partition.leader != node.id:
         return explain_partition(node, topic, index)
     name = f"group {group_id} in {topic}-{index}"
-    led = node.share.partitions.known(SharePartition(group_id, known.id, index))
+    share_partition = node.share.partitions.known(SharePartitionKey(group_id, known.id, index))
     past = explain_partition(node, topic, index).past
-    if led is None:
+    if share_partition is None:
         said = (
             f"{name}: no member has asked for records, or the last one that did is gone; "
             f"`kbroker explain group {group_id}` says who has been given the partition"
         )
         return Explanation(said, past)
-    return Explanation(f"{name} {_standing(node, led)}", past)
+    return Explanation(f"{name} {_describe_status(node, share_partition)}", past)
 
 
-def _standing(node: Node, led: LedShare) -> str:
-    waits = len(led.waits)
+def _describe_status(node: Node, share_partition: SharePartition) -> str:
+    waits = len(share_partition.waits)
     asked = f"{waits} fetches wait" if waits else "no fetch waits"
-    if led.delivery is None:
+    if share_partition.delivery is None:
         return f"waits for its share coordinator to tell its state; {asked}"
-    said = share_partition_standing(
-        led.delivery,
-        led.readable_end,
-        led.replica.log.high_watermark,
+    said = describe_share_partition_status(
+        share_partition.delivery,
+        share_partition.readable_end,
+        share_partition.replica.log.high_watermark,
         node.clock.coordinator_ms(),
     )
     return f"{said}; {asked}"

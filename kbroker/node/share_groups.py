@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import Peers
-from kbroker.coordinator_runtime.share_partitions import SharePartitions
+from kbroker.coordinator_runtime.share_partitions import SharePartitionManager
 from kbroker.coordinator_runtime.share_persister import SharePersister
 from kbroker.coordinator_runtime.share_states import ShareStateService
 from kbroker.partitions.partitions import Partitions
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from .share_sessions import ShareSession, ShareSessions
 
@@ -31,7 +31,7 @@ class ShareGroups:
     def __init__(self, context: NodeContext, partitions: Partitions, peers: Peers) -> None:
         self.states = ShareStateService(context, partitions)
         self.persister = SharePersister(self.states, peers, context.node_id)
-        self.partitions = SharePartitions(context, partitions, self.persister)
+        self.partitions = SharePartitionManager(context, partitions, self.persister)
         self.sessions = ShareSessions(
             context.config.share_sessions_max, self.release, self.partitions.leave
         )
@@ -39,6 +39,8 @@ class ShareGroups:
     def release(self, session: ShareSession) -> None:
         """Release the records that a member holds, because its session ended."""
         for topic_id, index in session.targets:
-            led = self.partitions.known(SharePartition(session.group_id, topic_id, index))
-            if led is not None:
-                self.partitions.release(led, session.member_id)
+            share_partition = self.partitions.known(
+                SharePartitionKey(session.group_id, topic_id, index)
+            )
+            if share_partition is not None:
+                self.partitions.release(share_partition, session.member_id)

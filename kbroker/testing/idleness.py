@@ -9,7 +9,7 @@ from kbroker.coordinator import GroupCoordinator, TransactionState
 from kbroker.coordinator.share.coordinator import ShareState
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.storage.log import Log
 
 from .given import AT_REST
@@ -55,7 +55,7 @@ def _pending_work_of_groups(broker: Broker, node: Node, group: str | None) -> st
 def _pending_work_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
     group = coordinator.view(name)
     if coordinator.has_share_group(name):
-        return coordinator.share_unrest(name) or _pending_share_work(broker, coordinator, name)
+        return coordinator.pending_share_work(name) or _pending_share_work(broker, coordinator, name)
     if group.state not in AT_REST:
         return f"is {group.state}"
     committed = coordinator.committed(name)
@@ -89,7 +89,7 @@ def _pending_share_work(broker: Broker, coordinator: GroupCoordinator, name: str
     return None
 
 
-def _share_state(broker: Broker, share: SharePartition) -> ShareState | None:
+def _share_state(broker: Broker, share: SharePartitionKey) -> ShareState | None:
     for node in broker.running_nodes:
         with contextlib.suppress(KafkaError):
             return node.share.states.shard(share.name).coordinator.states.get(share)

@@ -30,7 +30,7 @@ from kbroker.coordinator import (
 )
 from kbroker.coordinator.common.assignor import TopicShape
 from kbroker.coordinator.common.memory import GroupMemory, MemoryLimit, ShardMemory
-from kbroker.coordinator.common.shapes import fetch_response, groups_to_fetch
+from kbroker.coordinator.common.version_adapters import fetch_response, groups_to_fetch
 from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_groups import (

@@ -15,7 +15,7 @@ from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages import request_class
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from ..handlers import test_share_groups as share_groups
 from ..handlers.test_consumer_groups import beat, describe, given, owning, set_config
@@ -128,7 +128,7 @@ async def test_share_states_move_with_their_coordinator(
     topic = await create_topic(wire, "t", 4)
     await broker.running().share.states.create_topic()
     await all_in_sync(broker)
-    states = [SharePartition("queue", topic.id, index) for index in range(4)]
+    states = [SharePartitionKey("queue", topic.id, index) for index in range(4)]
     for number, share in enumerate(states):
         await ask_for_state(broker, ApiKey.INITIALIZE_SHARE_GROUP_STATE, share, start_offset=number)
     for local in broker.nodes:
@@ -142,7 +142,9 @@ async def test_share_states_move_with_their_coordinator(
         await all_in_sync(broker)
 
 
-async def ask_for_state(broker: Broker, key: ApiKey, share: SharePartition, **fields: Any) -> Any:
+async def ask_for_state(
+    broker: Broker, key: ApiKey, share: SharePartitionKey, **fields: Any
+) -> Any:
     """The row of a share partition, asked for as brokers do while coordinators move."""
     cls: Any = request_class(key)
     topic = cls.Topic(

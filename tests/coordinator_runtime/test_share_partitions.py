@@ -97,7 +97,7 @@ async def test_a_fetch_that_waits_hears_that_leadership_goes(broker: Broker) -> 
         member = ShareMember(wire, topic)
         await member.begin()
         await member.send_fetch(())
-        await until(lambda: any(led.waits for led in local.node.share.partitions))
+        await until(lambda: any(each.waits for each in local.node.share.partitions))
         back = request(ApiKey.ELECT_LEADERS, election_type=0, topic_partitions=None)
         back.timeout_ms = 10_000
         assert not (await admin.ask(ApiKey.ELECT_LEADERS, 2, back)).error_code

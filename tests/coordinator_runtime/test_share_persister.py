@@ -17,7 +17,7 @@ from kbroker.protocol.messages.share_state import (
     ReadShareGroupStateSummaryRequest,
     WriteShareGroupStateRequest,
 )
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from ..brokers import started
 from ..replication.routed import all_in_sync
@@ -37,10 +37,10 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-async def shared(broker: Broker) -> list[SharePartition]:
+async def shared(broker: Broker) -> list[SharePartitionKey]:
     async with connected(broker.local_node(1).endpoint) as wire:
         topic = await create_topic(wire, "t", PARTITIONS)
-    return [SharePartition("queue", topic.id, index) for index in range(PARTITIONS)]
+    return [SharePartitionKey("queue", topic.id, index) for index in range(PARTITIONS)]
 
 
 async def test_each_node_reaches_all_coordinators(broker: Broker) -> None:
@@ -96,7 +96,7 @@ async def test_it_goes_on_while_coordinators_move(broker: Broker) -> None:
 
 
 async def test_errors_are_those_of_their_partitions(broker: Broker) -> None:
-    shares = [*await shared(broker), SharePartition("queue", uuid4(), 0)]
+    shares = [*await shared(broker), SharePartitionKey("queue", uuid4(), 0)]
     initialize = InitializeShareGroupStateRequest.Partition
     asks = broker.local_node(2).node.share.persister
     made = await asks.initialize({each: initialize(start_offset=0) for each in shares})

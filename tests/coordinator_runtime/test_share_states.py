@@ -20,7 +20,7 @@ from kbroker.protocol.messages.share_state import (
     InitializeShareGroupStateRequest,
     ReadShareGroupStateSummaryRequest,
 )
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.clock import SystemClock
@@ -53,8 +53,8 @@ class World(NamedTuple):
         await service.load()
         return self._replace(service=service)
 
-    def share(self, index: int = 0) -> SharePartition:
-        return SharePartition("g", self.topic.id, index)
+    def share(self, index: int = 0) -> SharePartitionKey:
+        return SharePartitionKey("g", self.topic.id, index)
 
     def initialize(self, index: int = 0, start: int = 7, epoch: int = 1) -> Asked:
         asked = InitializeShareGroupStateRequest.Partition(

@@ -78,7 +78,7 @@ from kbroker.protocol.messages.transactions import (
 )
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from ..message_sets import messages, wrapper
 from ..wire import Topic, Wire, batch, create_topic, fetch_request, produce, request, sequenced
@@ -353,7 +353,7 @@ def _find_coordinator(world: World, rng: random.Random) -> Any:
 
 
 def _share_name(topic: Topic) -> str:
-    return SharePartition(GROUPS[0], topic.id, 0).name
+    return SharePartitionKey(GROUPS[0], topic.id, 0).name
 
 
 def _join_group(world: World, rng: random.Random) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.handlers.fetch_work import FetchWork
+from kbroker.handlers.fetch_operation import FetchOperation
 from kbroker.node.fetch_sessions import Target
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -368,13 +368,13 @@ async def test_idle_partitions_are_not_read(wire: Wire, monkeypatch: pytest.Monk
     topic = await create_topic(wire, "t", 20)
     session = await open_session(wire, topic, partitions=range(20))
     read: list[int] = []
-    was_read = FetchWork._read_replica
+    was_read = FetchOperation._read_replica
 
-    def counted(self: FetchWork, target: Target, *rest: Any) -> Any:
+    def counted(self: FetchOperation, target: Target, *rest: Any) -> Any:
         read.append(target.key[1])
         return was_read(self, target, *rest)
 
-    monkeypatch.setattr(FetchWork, "_read_replica", counted)
+    monkeypatch.setattr(FetchOperation, "_read_replica", counted)
     assert (await wire.ask(ApiKey.FETCH, 12, again(session, 1))).responses == []
     assert read == []
     await produce(wire, topic, batch([b"x"]), partition=7)
@@ -394,13 +394,13 @@ async def test_a_parked_fetch_reads_again_where_something_happened(
     """Without a session too."""
     topic = await create_topic(wire, "t", 20)
     read: list[int] = []
-    was_read = FetchWork._read_replica
+    was_read = FetchOperation._read_replica
 
-    def counted(self: FetchWork, target: Target, *rest: Any) -> Any:
+    def counted(self: FetchOperation, target: Target, *rest: Any) -> Any:
         read.append(target.key[1])
         return was_read(self, target, *rest)
 
-    monkeypatch.setattr(FetchWork, "_read_replica", counted)
+    monkeypatch.setattr(FetchOperation, "_read_replica", counted)
     await wire.send(ApiKey.FETCH, 12, fetch_request(topic, partitions=range(20), max_wait_ms=NEVER))
     async with connected(broker.endpoint) as other:
         await until(lambda: len(read) == 20)

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.coordinator_runtime.admission import Writer
+from kbroker.coordinator_runtime.add_partitions_to_txn import Writer
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest

@@ -22,7 +22,7 @@ from kbroker.protocol.messages.share_state import (
 )
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.protocol.records import Record, encode_batch
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.testing.clock import MovableClock
 
 from ..brokers import LOOPBACK, started
@@ -135,11 +135,11 @@ async def test_a_fetch_waits_for_records() -> None:
         member = ShareMember(wire, topic)
         await member.begin()
         await member.send_fetch()
-        (led,) = broker.node.share.partitions
-        await until(lambda: led.waits)
+        (share_partition,) = broker.node.share.partitions
+        await until(lambda: share_partition.waits)
         await produce(other, topic, batch())
         assert len(row_of(await wire.receive()).acquired_records) == 1
-        assert not led.waits
+        assert not share_partition.waits
 
 
 async def test_a_fetch_waits_for_what_others_release() -> None:
@@ -153,8 +153,8 @@ async def test_a_fetch_waits_for_what_others_release() -> None:
         await first.take()
         await second.begin()
         await second.send_fetch()
-        (led,) = broker.node.share.partitions
-        await until(lambda: led.waits)
+        (share_partition,) = broker.node.share.partitions
+        await until(lambda: share_partition.waits)
         await first.say((2, 3, RELEASE))
         (range_,) = row_of(await other.receive()).acquired_records
         assert (range_.first_offset, range_.last_offset) == (2, 3)
@@ -175,8 +175,8 @@ async def many_that_wait(
             members.append(ShareMember(other, topic, f"member-{number}"))
             await members[-1].begin()
             await members[-1].send_fetch((), **fields)
-        (led,) = broker.node.share.partitions
-        await until(lambda: len(led.waits) == WAITING)
+        (share_partition,) = broker.node.share.partitions
+        await until(lambda: len(share_partition.waits) == WAITING)
         yield members
 
 
@@ -237,13 +237,13 @@ async def test_who_waits_for_more_than_there_is_does_not_keep_it_from_others() -
         await wants_much.begin()
         await wants_little.begin()
         await wants_much.send_fetch((), min_bytes=100_000)
-        (led,) = broker.node.share.partitions
-        await until(lambda: len(led.waits) == 1)
+        (share_partition,) = broker.node.share.partitions
+        await until(lambda: len(share_partition.waits) == 1)
         await wants_little.send_fetch(())
-        await until(lambda: len(led.waits) == 2)
+        await until(lambda: len(share_partition.waits) == 2)
         await produce(wire, topic, batch())
         assert len(row_of(await modest.receive()).acquired_records) == 1
-        assert len(led.waits) == 1
+        assert len(share_partition.waits) == 1
 
 
 async def test_who_is_woken_and_gone_leaves_the_records_to_the_next() -> None:
@@ -370,9 +370,9 @@ async def test_records_of_transactions_that_are_committed() -> None:
         await end(wire, "second", second, commit=True)
         assert await member.take(()) == [(4, 9, 1)]
         assert not (await member.say((4, 9, ACCEPT))).error_code
-        (led,) = broker.node.share.partitions
-        assert led.delivery is not None
-        assert led.delivery.start_offset == 10
+        (share_partition,) = broker.node.share.partitions
+        assert share_partition.delivery is not None
+        assert share_partition.delivery.start_offset == 10
 
 
 @pytest.mark.parametrize(
@@ -394,10 +394,14 @@ async def test_where_a_group_begins(begins: str, offset: int) -> None:
             await produce(wire, topic, batch([Record(None, b"x", at_ms)]))
         member = ShareMember(wire, topic)
         await member.begin()
-        await until(lambda: all(led.delivery for led in broker.node.share.partitions))
-        (led,) = broker.node.share.partitions
-        assert led.delivery is not None
-        assert led.delivery.start_offset == offset
+        await until(
+            lambda: all(
+                share_partition.delivery for share_partition in broker.node.share.partitions
+            )
+        )
+        (share_partition,) = broker.node.share.partitions
+        assert share_partition.delivery is not None
+        assert share_partition.delivery.start_offset == offset
 
 
 async def test_no_record_is_as_new_as_that() -> None:
@@ -592,7 +596,7 @@ async def test_acknowledgements_go_with_a_fetch() -> None:
         assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(10, 19)]
         await is_stored(broker.node)
         await member.say((10, 19, ACCEPT))
-        assert broker.node.share.partitions.known(SharePartition(GROUP, topic.id, 0))
+        assert broker.node.share.partitions.known(SharePartitionKey(GROUP, topic.id, 0))
 
 
 # -- states
@@ -625,7 +629,7 @@ async def test_a_later_leader_fences_this_one() -> None:
         topic = await filled(broker, wire)
         member = ShareMember(wire, topic)
         await member.take()
-        share = SharePartition(GROUP, topic.id, 0)
+        share = SharePartitionKey(GROUP, topic.id, 0)
         await broker.node.share.persister.read(
             {share: ReadShareGroupStateRequest.Partition(leader_epoch=100)}
         )
@@ -666,8 +670,8 @@ async def test_a_topic_that_goes() -> None:
         member = ShareMember(other, topic)
         await member.take()
         await member.send_fetch(())
-        (led,) = broker.node.share.partitions
-        await until(lambda: led.waits)
+        (share_partition,) = broker.node.share.partitions
+        await until(lambda: share_partition.waits)
         await delete_topic(wire, "t")
         row = row_of(await other.receive())
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -682,8 +686,8 @@ async def test_fetches_that_wait_are_answered_when_the_node_stops() -> None:
         member = ShareMember(wire, topic)
         await member.begin()
         await member.send_fetch(())
-        (led,) = broker.node.share.partitions
-        await until(lambda: led.waits)
+        (share_partition,) = broker.node.share.partitions
+        await until(lambda: share_partition.waits)
         await broker.node.release_waits()
         assert not (await wire.receive()).error_code
 

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.handlers.share_offsets import _row
 from kbroker.protocol.messages.share_state import ReadShareGroupStateSummaryResponse
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 MOST = (1 << 63) - 1
 
@@ -20,5 +20,5 @@ def test_a_lag_has_room_in_its_answer(start: int, done: int, lag: int) -> None:
     summary = ReadShareGroupStateSummaryResponse.Partition(
         partition=0, start_offset=start, delivery_complete_count=done
     )
-    row = _row(SharePartition("g", uuid4(), 0), summary, "t", {("t", 0): 10})
+    row = _row(SharePartitionKey("g", uuid4(), 0), summary, "t", {("t", 0): 10})
     assert row.lag == lag

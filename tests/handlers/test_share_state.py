@@ -16,7 +16,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import request_class
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from ..brokers import started
 from ..commands import invoke
@@ -55,7 +55,7 @@ async def begin(broker: Broker, wire: Wire, partitions: int = 2) -> uuid.UUID:
     """A topic, and the one of the states."""
     await create_topic(wire, "orders", partitions)
     topic_id = broker.node.cluster.topics["orders"].id
-    assert (await find(wire, SharePartition("queue", topic_id, 0).name)).error_code == NONE
+    assert (await find(wire, SharePartitionKey("queue", topic_id, 0).name)).error_code == NONE
     return topic_id
 
 
@@ -97,7 +97,7 @@ async def test_names_that_are_none(key: str) -> None:
 
 async def test_older_versions_know_no_share_partitions() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        name = SharePartition("queue", uuid.uuid4(), 0).name
+        name = SharePartitionKey("queue", uuid.uuid4(), 0).name
         assert (await find(wire, name, version=5)).error_code == INVALID
 
 
@@ -164,7 +164,7 @@ async def test_a_log_of_the_past_is_rewritten(monkeypatch: pytest.MonkeyPatch) -
         log = shard.replica.log
         assert log.log_end_offset - log.log_start_offset == 2
         before = ranges((await ask(wire, READ, topic_id, 0))[0])
-        broker.node.share.states.reload(SharePartition("queue", topic_id, 0).name)
+        broker.node.share.states.reload(SharePartitionKey("queue", topic_id, 0).name)
         assert ranges((await ask(wire, READ, topic_id, 0))[0]) == before
         assert len(before) == 20
         await broker.node.share.states.expire()

@@ -59,7 +59,7 @@ from kbroker.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime import slices
 
 from ..brokers import Start, hand_to, started
@@ -582,7 +582,7 @@ async def a_marker_is_written(wire: Wire) -> Pair:
 async def shared_topic(wire: Wire) -> Topic:
     """A topic whose share partitions have a coordinator."""
     topic = await create_topic(wire, "t")
-    name = SharePartition("g", topic.id, 0).name
+    name = SharePartitionKey("g", topic.id, 0).name
     found = request(ApiKey.FIND_COORDINATOR, key_type=SHARE_KEY, coordinator_keys=[name])
     answer = await wire.ask(ApiKey.FIND_COORDINATOR, 6, found)
     assert not answer.coordinators[0].error_code, answer

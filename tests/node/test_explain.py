@@ -81,8 +81,8 @@ async def test_a_group_from_its_first_member_to_its_end(broker: Broker, wire: Wi
 
 
 async def test_a_group_before_any_group(broker: Broker) -> None:
-    standing = explain_group(broker.node, "g").now
-    assert standing == "group g has no coordinator here: NOT_COORDINATOR"
+    status = explain_group(broker.node, "g").now
+    assert status == "group g has no coordinator here: NOT_COORDINATOR"
 
 
 async def test_a_partition_is_made_served_and_deleted(broker: Broker, wire: Wire) -> None:

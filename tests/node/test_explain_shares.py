@@ -8,9 +8,9 @@ from kbroker.broker import Broker
 from kbroker.cluster import ResourceType
 from kbroker.coordinator import Acknowledgement, DeliverySettings, ShareDelivery
 from kbroker.coordinator.share.in_flight import ACQUIRED, Run
-from kbroker.coordinator.share.standing import share_partition_standing
+from kbroker.coordinator.share.partition_status import describe_share_partition_status
 from kbroker.node.explain_shares import explain_share
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from ..brokers import started
 from ..handlers.test_consumer_groups import set_config
@@ -75,11 +75,11 @@ async def test_a_state_that_is_asked_for_and_fetches_that_wait() -> None:
         await member.send_fetch(())
         known = broker.node.cluster.topic("t")
         assert known is not None
-        led = broker.node.share.partitions.known(SharePartition(GROUP, known.id, 0))
-        assert led is not None
-        await until(lambda: led.waits)
+        share_partition = broker.node.share.partitions.known(SharePartitionKey(GROUP, known.id, 0))
+        assert share_partition is not None
+        await until(lambda: share_partition.waits)
         assert said(broker).endswith("; 1 fetches wait")
-        led.delivery = None
+        share_partition.delivery = None
         assert "waits for its share coordinator to tell its state; 1 fetches wait" in said(broker)
 
 
@@ -100,7 +100,7 @@ def with_member(name: str) -> ShareDelivery:
 def test_open_transactions_and_changes_that_are_not_stored() -> None:
     shared = with_member("a")
     shared.acknowledge("a", [Acknowledgement(0, 0, [ACCEPT])], 0)
-    text = share_partition_standing(shared, 3, 9, 1_000)
+    text = describe_share_partition_status(shared, 3, 9, 1_000)
     assert "2 records with member a, the first locks end in 4.0 s" in text
     assert "1 wait until the share coordinator has stored what was said of them" in text
     assert text.endswith("what follows from offset 3 on is of transactions that are open")
@@ -108,4 +108,4 @@ def test_open_transactions_and_changes_that_are_not_stored() -> None:
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "a\nb"])
 def test_a_member_names_itself_as_it_likes(name: str) -> None:
-    assert name not in share_partition_standing(with_member(name), 3, 3, 0)
+    assert name not in describe_share_partition_status(with_member(name), 3, 3, 0)

@@ -11,7 +11,7 @@ import trio
 from confluent_kafka import Consumer, TopicPartition
 
 from kbroker.broker import Broker
-from kbroker.handlers.fetch_work import FetchWork
+from kbroker.handlers.fetch_operation import FetchOperation
 from kbroker.storage.segment import Slice
 from tests.brokers import started
 from tests.wire import Topic, batch, connected, fetch, produce, until, values_of
@@ -87,13 +87,13 @@ async def test_a_client_goes_where_it_is_sent(
 ) -> None:
     await filled(broker)
     read_at: list[int] = []
-    found = FetchWork._found
+    found = FetchOperation._found
 
-    def noted(work: FetchWork, *args: Any) -> Slice:
+    def noted(work: FetchOperation, *args: Any) -> Slice:
         if work.follower is None:
             read_at.append(work.node.id)
         return found(work, *args)
 
-    monkeypatch.setattr(FetchWork, "_found", noted)
+    monkeypatch.setattr(FetchOperation, "_found", noted)
     assert await trio.to_thread.run_sync(partial(read_one, broker.bootstrap_servers)) == b"a"
     assert set(read_at) == {FOLLOWER}

@@ -16,7 +16,7 @@ from kbroker.coordinator import TransactionCoordinator
 from kbroker.coordinator.common.pending import PendingOffsets
 from kbroker.coordinator.offsets import Offsets
 from kbroker.coordinator_runtime.transactions import TransactionService
-from kbroker.handlers import fetch_work
+from kbroker.handlers import fetch_operation
 from kbroker.handlers.transactional_batches import ProduceTransaction
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.storage.log import Log
@@ -32,7 +32,7 @@ def stable_offset_passes_open() -> None:
 
 def aborted_list_empty() -> None:
     """Fetch names no aborted transactions."""
-    _put(fetch_work, "aborted_transactions", lambda log, offset, end_offset: [])
+    _put(fetch_operation, "aborted_transactions", lambda log, offset, end_offset: [])
 
 
 def end_answered_before_markers() -> None:

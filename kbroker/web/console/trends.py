@@ -201,12 +201,12 @@ class Trends:
         shared: dict[int, list[str]] = {}
         for node in nodes:
             for shard in node.groups.shards():
-                for group_id, members in shard.coordinator.census():
+                for group_id, members in shard.coordinator.member_counts():
                     if node.groups.serves(shard):
                         committed = shard.coordinator.committed(group_id)
                         self._add(group_id, members, self._lags(committed))
                     await slices.pause()
-                for group_id, members in shard.coordinator.share_census():
+                for group_id, members in shard.coordinator.share_member_counts():
                     self._shared[group_id] = members
                     shared.setdefault(node.id, []).append(group_id)
                     await slices.pause()

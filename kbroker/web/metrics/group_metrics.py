@@ -34,7 +34,7 @@ class GroupMetrics:
     async def look(self, slices: Slices) -> None:
         """Look at all groups, with rests."""
         for shard in self._node.groups.shards():
-            for group_id, members in shard.coordinator.census():
+            for group_id, members in shard.coordinator.member_counts():
                 if self._node.groups.serves(shard):
                     self._look_at(shard, group_id, members)
                 await slices.pause()

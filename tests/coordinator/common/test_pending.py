@@ -356,13 +356,13 @@ def test_how_the_group_stands() -> None:
     h = Harness()
     h.commit_in_transaction({ORDERS: 2}, 8)
     h.commit_in_transaction({AUDIT: 2}, 7)
-    assert h.coordinator.standing("g", h.now) == (
+    assert h.coordinator.describe_status("g", h.now) == (
         "group g is Empty after generation 0; "
         "offsets wait for the end of the transaction of producer 7, producer 8"
     )
     h.end(7, commit=True)
     h.end(8, commit=False)
-    assert h.coordinator.standing("g", h.now) == "group g is Empty after generation 0"
+    assert h.coordinator.describe_status("g", h.now) == "group g is Empty after generation 0"
 
 
 # -- what takes offsets away

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from kbroker.coordinator.common.assignor import Group, Subscriber, Targets, Topics, TopicShape
-from kbroker.coordinator.common.targets import all_of
+from kbroker.coordinator.common.target_assignments import all_of
 from kbroker.coordinator.consumer.assignors import (
     ASSIGNORS,
     Assignor,

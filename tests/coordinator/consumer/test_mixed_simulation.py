@@ -15,7 +15,7 @@ from kbroker.coordinator.consumer import replay as consumer_replay
 from kbroker.coordinator.consumer.conversion import Conversion
 from kbroker.coordinator.consumer.group import ConsumerGroup, ConsumerMember
 from kbroker.coordinator.consumer.groups import ConsumerSessions
-from kbroker.coordinator.consumer.targets import Sharing, Step
+from kbroker.coordinator.consumer.target_assignments import Step, TargetAssignments
 from kbroker.protocol.errors import ErrorCode
 
 from .mixed_simulation import MixedSimulation
@@ -77,11 +77,11 @@ def _nobody_waits_for_revocation(patch: pytest.MonkeyPatch) -> None:
 def _epochs_stand_still(patch: pytest.MonkeyPatch) -> None:
     """Nothing is shared anew when a member goes."""
 
-    def take_out(self: Sharing, group: ConsumerGroup, members: Any) -> Any:
+    def take_out(self: TargetAssignments, group: ConsumerGroup, members: Any) -> Any:
         return [record for record in real(self, group, members) if record.value is None]
 
-    real = Sharing.take_out
-    patch.setattr(Sharing, "take_out", take_out)
+    real = TargetAssignments.take_out
+    patch.setattr(TargetAssignments, "take_out", take_out)
 
 
 def _generations_begin_anew(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.coordinator.common.assignor import Subscriber
 from kbroker.coordinator.common.modern_group import NO_TARGET, Target
-from kbroker.coordinator.common.targets import all_of
+from kbroker.coordinator.common.target_assignments import all_of
 from kbroker.coordinator.share.assignor import assign_simply
 
 A, B = UUID(int=1), UUID(int=2)

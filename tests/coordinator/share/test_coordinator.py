@@ -20,7 +20,7 @@ from kbroker.protocol.messages.share_state import (
 from kbroker.protocol.share_state_log import (
     SNAPSHOT_KIND,
     UPDATE_KIND,
-    SharePartition,
+    SharePartitionKey,
     ShareSnapshotValue,
 )
 from kbroker.protocol.versioned import decode_versioned, version_of
@@ -41,7 +41,7 @@ class Log:
         self.topics = FakeTopics()
         self.records: list[StoredRecord] = []
         self.coordinator = self._new()
-        self.share = SharePartition("queue", self.topics.topics["orders"][0], 1)
+        self.share = SharePartitionKey("queue", self.topics.topics["orders"][0], 1)
 
     def _new(self) -> ShareStateCoordinator:
         return ShareStateCoordinator(self.topics, lambda: UPDATES_MAX)

@@ -10,12 +10,12 @@ import pytest
 from kbroker.coordinator import (
     Acknowledgement,
     Acquired,
+    Acquirer,
     DeliverySettings,
     LogBatch,
     RecordState,
     ShareDelivery,
     StateBatch,
-    Taker,
     acquire,
     without_aborted,
 )
@@ -46,10 +46,10 @@ class Leader:
         batch_size: int = 500,
         is_exact: bool = False,
     ) -> list[tuple[int, int, int]]:
-        taker = Taker(member, records_max, batch_size, is_exact)
+        acquirer = Acquirer(member, records_max, batch_size, is_exact)
         offset = self.delivery.next_offset()
         read = [LogBatch(*each) for each in log if each[1] >= offset]
-        got = acquire(self.delivery, taker, offset, read, self.now)
+        got = acquire(self.delivery, acquirer, offset, read, self.now)
         return [(each.first, each.last, each.deliveries) for each in got]
 
     def say(self, *rows: tuple[int, int, int | list[int]], member: str = "a") -> None:

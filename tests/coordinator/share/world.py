@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from kbroker.coordinator import (
     Acknowledgement,
     Acquired,
+    Acquirer,
     Change,
     DeliverySettings,
     LogBatch,
     ShareDelivery,
     StateBatch,
     StateBatches,
-    Taker,
     acquire,
     without_aborted,
 )
@@ -115,18 +115,18 @@ class ShareWorld:
         if not read or not delivery.can_acquire():
             return 0
         member = member or self.random.choice(MEMBERS)
-        taker = Taker(
+        acquirer = Acquirer(
             member,
             self.random.choice((1, 2, 5, 50)),
             self.random.choice((1, 4, 50)),
             self.random.random() < 0.4,
         )
-        got = acquire(delivery, taker, offset, read, self.now)
+        got = acquire(delivery, acquirer, offset, read, self.now)
         aborted = [batch for batch in read if batch in self.aborted]
         got = without_aborted(delivery, got, aborted)
         self._note_taken(member, got)
-        if taker.is_exact:
-            assert sum(each.last - each.first + 1 for each in got) <= taker.records_max
+        if acquirer.is_exact:
+            assert sum(each.last - each.first + 1 for each in got) <= acquirer.records_max
         return len(got)
 
     def _note_taken(self, member: str, got: list[Acquired]) -> None:

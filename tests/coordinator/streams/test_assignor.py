@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from kbroker.coordinator.common.targets import all_of
+from kbroker.coordinator.common.target_assignments import all_of
 from kbroker.coordinator.streams.assignor import TaskMember, TaskTargets, assign_tasks
 from kbroker.coordinator.streams.group import NO_TARGET, TaskLists, frozen
 from kbroker.coordinator.streams.topics import ConfiguredSubtopology, InternalTopic

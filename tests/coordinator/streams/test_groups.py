@@ -33,8 +33,8 @@ def test_a_member_joins_lives_and_leaves(h: Harness) -> None:
 def test_it_is_counted_with_those_that_commit_offsets(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.streams_beat("b", 0)
-    assert [members for _, members in h.coordinator.census()] == [2]
-    assert not list(h.coordinator.share_census())
+    assert [members for _, members in h.coordinator.member_counts()] == [2]
+    assert not list(h.coordinator.share_member_counts())
 
 
 def test_internal_topics_are_asked_for_and_then_used(h: Harness) -> None:
@@ -164,7 +164,7 @@ def test_what_could_not_be_stored_is_tried_again(h: Harness) -> None:
 def test_how_a_group_stands(h: Harness) -> None:
     h.streams_beat("a", 0, topology=topology(subtopology("0", "nowhere")))
     h.streams_beat("a", 2)
-    standing = h.coordinator.standing("g", h.now)
-    assert standing is not None
-    assert "NotReady" in standing
-    assert "Source topics nowhere are missing" in standing
+    status = h.coordinator.describe_status("g", h.now)
+    assert status is not None
+    assert "NotReady" in status
+    assert "Source topics nowhere are missing" in status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.handlers.named import distinct
+from kbroker.handlers.deduplicate import distinct
 
 
 def test_names_are_taken_one_by_one_each_where_it_came_first() -> None:

@@ -1,4 +1,4 @@
-"""What share groups of a node have share coordinators do, piece by piece (KIP-932)."""
+"""Creation and deletion of share-partition states at the share coordinators (KIP-932)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,
     InitializeShareGroupStateRequest,
 )
-from kbroker.protocol.share_state_log import SharePartition
+from kbroker.protocol.share_state_log import SharePartitionKey
 
 from .shard import Shard
 from .shards import Shards, outcome_of
@@ -26,23 +26,27 @@ from .share_persister import SharePersister
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 20
-"""Groups for which share coordinators are asked at the same time."""
+"""Maximum number of groups whose states are initialized at the same time."""
 PARTITIONS_AT_ONCE = 1_000
-"""Of one group."""
+"""Maximum number of partitions of one group per request."""
 NO_OFFSET = -1
-"""Where a share partition begins is for its leader to find out."""
+"""Start offset that the leader of the share partition has to determine."""
 
 GroupShard: TypeAlias = Shard[GroupCoordinator]
 GroupShards: TypeAlias = Shards[GroupCoordinator]
-Failures: TypeAlias = dict[SharePartition, KafkaError]
+Failures: TypeAlias = dict[SharePartitionKey, KafkaError]
 
 
-class ShareMaker:
-    """Asks share coordinators for what share groups of this node are to have, once that is committed.
+class ShareStateInitializer:
+    """Background task that initializes the states of share partitions.
 
-    What fails is asked for again when a member sends its next heartbeat.
+    A request is sent once the records of the group are committed. If a request fails, the next
+    heartbeat of a member repeats it.
 
-    Parameters: `is_news` says whether a trouble is to be logged, as the same one comes again and again.
+    Args:
+        groups: Shards of the group coordinators.
+        persister: Client of the share coordinators.
+        is_news: Return True if an error is to be logged, False if it was logged before.
     """
 
     def __init__(
@@ -55,32 +59,35 @@ class ShareMaker:
         self._more = trio.Event()
         self._limit = trio.CapacityLimiter(AT_ONCE)
 
-    def make(self, shard: GroupShard, states: ToMake) -> None:
-        """Have states made for a group."""
+    def schedule(self, shard: GroupShard, states: ToMake) -> None:
+        """Schedule the initialization of the states of a group."""
         self._due.append((shard, states))
         self._more.set()
 
     async def run(self) -> None:
-        """Do it, until cancelled."""
+        """Send scheduled requests until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 await self._more.wait()
                 self._more = trio.Event()
                 due, self._due = self._due, []
                 for shard, states in due:
-                    nursery.start_soon(self._make, shard, states)
+                    nursery.start_soon(self._initialize_committed, shard, states)
 
-    async def _make(self, shard: GroupShard, states: ToMake) -> None:
+    async def _initialize_committed(self, shard: GroupShard, states: ToMake) -> None:
         async with self._limit:
             if self._groups.serves(shard) and await outcome_of(self._groups.release(shard, True)):
                 await self.initialize(shard, states, lambda share: NO_OFFSET)
 
     async def initialize(
-        self, shard: GroupShard, states: ToMake, start_of: Callable[[SharePartition], int]
+        self, shard: GroupShard, states: ToMake, start_of: Callable[[SharePartitionKey], int]
     ) -> Failures:
-        """Have states made for a group, and write down which are there; returns what went wrong.
+        """Initialize states of a group, record which of them exist, and return the failures.
 
-        Parameters: `start_of` says where a share partition begins.
+        Args:
+            shard: Shard of the group.
+            states: States to initialize.
+            start_of: Return the start offset of a share partition.
         """
         failed: Failures = {}
         for shares in _pieces(states.group_id, states.partitions):
@@ -106,7 +113,7 @@ class ShareMaker:
         return failed
 
     async def delete(self, group_id: str, partitions: Target) -> Failures:
-        """Have the states of share partitions deleted; returns what went wrong."""
+        """Delete the states of share partitions, and return the failures."""
         failed: Failures = {}
         for shares in _pieces(group_id, partitions):
             rows = {
@@ -117,9 +124,9 @@ class ShareMaker:
         return failed
 
 
-def _pieces(group_id: str, partitions: Target) -> Iterator[list[SharePartition]]:
+def _pieces(group_id: str, partitions: Target) -> Iterator[list[SharePartitionKey]]:
     shares = (
-        SharePartition(group_id, topic_id, index)
+        SharePartitionKey(group_id, topic_id, index)
         for topic_id, indexes in partitions.items()
         for index in sorted(indexes)
     )
@@ -128,7 +135,7 @@ def _pieces(group_id: str, partitions: Target) -> Iterator[list[SharePartition]]
 
 
 def _told_apart(
-    answers: Mapping[SharePartition, Any], failed: Failures
+    answers: Mapping[SharePartitionKey, Any], failed: Failures
 ) -> tuple[dict[UUID, set[int]], dict[UUID, set[int]]]:
     """What was done and what was not, by topic; the latter is added to what failed."""
     done: dict[UUID, set[int]] = {}

@@ -1,10 +1,10 @@
-"""Older shapes of messages, lifted and put back."""
+"""Tests of the adapters between request versions."""
 
 from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.common.shapes import (
+from kbroker.coordinator.common.version_adapters import (
     commit_refused,
     fetch_refused,
     fetch_response,

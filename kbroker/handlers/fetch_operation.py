@@ -176,7 +176,7 @@ def _available_of(rows: list[_Row]) -> int:
     return sum(row.available for row in rows)
 
 
-class FetchWork:
+class FetchOperation:
     """One Fetch request: what to read, reading it, and waiting for more."""
 
     __slots__ = (

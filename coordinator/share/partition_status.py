@@ -1,4 +1,4 @@
-"""Why a share group gets records of a partition, or none, in words (KIP-932)."""
+"""Descriptions of share partitions: acquired records and the reasons for missing records (KIP-932)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from .delivery import ShareDelivery
 from .in_flight import ACQUIRED, ARCHIVED, Run
 
 
-def share_partition_standing(
+def describe_share_partition_status(
     delivery: ShareDelivery, readable_end: int, high_watermark: int, now_ms: int
 ) -> str:
-    """What a share group has of a partition, and what its members can get or wait for.
+    """Describe the records in flight of a share partition, and the records that members can acquire.
 
-    Parameters:
-      readable_end: The offset before which its members get records.
-      high_watermark: The one before which records are committed.
-      now_ms: Coordinator time.
+    Args:
+        delivery: Delivery state of the share partition.
+        readable_end: End offset of the records that members can acquire.
+        high_watermark: High watermark of the partition.
+        now_ms: Coordinator time in ms.
     """
     runs = [run for batch in delivery.batches for run in batch.runs]
     said = [f"is done with what is before offset {delivery.start_offset}"]

@@ -1,4 +1,4 @@
-"""How a group stands, and what it waits for, in words."""
+"""Descriptions of group states and of the events that groups wait for."""
 
 from __future__ import annotations
 
@@ -15,66 +15,67 @@ from .share.group import ShareGroup
 from .streams.group import StreamsGroup, StreamsGroupState
 
 
-def standing(
+def describe_classic_group_status(
     group: Group, timers: Timers[tuple[str, str, str]], producers: Sequence[int], now: Now
 ) -> str:
-    """A sentence about a group as it is at `now`.
+    """Describe the state of a classic group in one sentence.
 
-    Parameters: `timers` are those of its rebalances, `producers` the ids of those in whose open
-    transactions it has offsets.
+    Args:
+        group: The group.
+        timers: Rebalance timers of the shard.
+        producers: IDs of the producers whose open transactions contain offsets of the group.
+        now: Current time.
     """
-    return _with_offsets(_stands(group, timers, now), producers)
+    return _with_offsets(_state(group, timers, now), producers)
 
 
-def consumer_group_standing(group: ConsumerGroup, producers: Sequence[int]) -> str:
-    """As `standing`, of a consumer group of KIP-848."""
-    stands = f"group {group.id} is {group.state} in epoch {group.epoch}"
+def describe_consumer_group_status(group: ConsumerGroup, producers: Sequence[int]) -> str:
+    """Describe the state of a consumer group (KIP-848) in one sentence."""
+    text = f"group {group.id} is {group.state} in epoch {group.epoch}"
     if group.members:
-        stands += f": it has {some_of(_members(group.members))}"
+        text += f": it has {some_of(_members(group.members))}"
     if group.state is ConsumerGroupState.ASSIGNING:
-        stands += f"; its target is of epoch {group.assignment_epoch}"
+        text += f"; its target is of epoch {group.assignment_epoch}"
     elif group.unreconciled:
-        stands += (
-            f"; waits for {some_of(_members(sorted(group.unreconciled)))} to have their shares"
-        )
+        text += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to have their shares"
     slow = [each.id for each in group.members.values() if each.revoking]
     if slow:
-        stands += f"; {some_of(_members(slow))} must give partitions back"
-    return _with_offsets(stands, producers)
+        text += f"; {some_of(_members(slow))} must give partitions back"
+    return _with_offsets(text, producers)
 
 
-def streams_group_standing(group: StreamsGroup, producers: Sequence[int]) -> str:
-    """As `standing`, of a streams group of KIP-1071."""
-    stands = f"group {group.id} is {group.state} in epoch {group.epoch}"
+def describe_streams_group_status(group: StreamsGroup, producers: Sequence[int]) -> str:
+    """Describe the state of a streams group (KIP-1071) in one sentence."""
+    text = f"group {group.id} is {group.state} in epoch {group.epoch}"
     if group.members:
-        stands += f": it has {some_of(_members(group.members))}"
+        text += f": it has {some_of(_members(group.members))}"
     problem = None if group.configured is None else group.configured.problem
     if group.state is StreamsGroupState.NOT_READY and problem is not None:
-        stands += f"; {problem.detail}"
+        text += f"; {problem.detail}"
     elif group.state is StreamsGroupState.ASSIGNING:
-        stands += f"; its target is of epoch {group.assignment_epoch}"
+        text += f"; its target is of epoch {group.assignment_epoch}"
     elif group.unreconciled:
-        stands += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to have their tasks"
+        text += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to have their tasks"
     slow = [each.id for each in group.members.values() if not each.revoking.is_empty]
     if slow:
-        stands += f"; {some_of(_members(slow))} must give tasks back"
-    return _with_offsets(stands, producers)
+        text += f"; {some_of(_members(slow))} must give tasks back"
+    return _with_offsets(text, producers)
 
 
-def share_group_standing(group: ShareGroup) -> str:
-    """As `standing`, of a share group of KIP-932."""
-    stands = f"group {group.id} is {group.state} in epoch {group.epoch}"
+def describe_share_group_status(group: ShareGroup) -> str:
+    """Describe the state of a share group (KIP-932) in one sentence."""
+    text = f"group {group.id} is {group.state} in epoch {group.epoch}"
     if group.members:
-        stands += f": it has {some_of(_members(group.members))}"
+        text += f": it has {some_of(_members(group.members))}"
     if group.epoch > group.assignment_epoch:
-        stands += f"; its target is of epoch {group.assignment_epoch}"
+        text += f"; its target is of epoch {group.assignment_epoch}"
     late = [
         each.id
         for each in group.members.values()
         if not each.is_reconciled_to(group.assignment_epoch)
     ]
     if late:
-        stands += f"; {some_of(_members(late))} will hear of it with the next heartbeat"
+        text += f"; {some_of(_members(late))} will hear of it with the next heartbeat"
     for what, topics in (
         ("waits for the share coordinators of", group.shared.initializing),
         ("has a state of", group.shared.initialized),
@@ -83,12 +84,12 @@ def share_group_standing(group: ShareGroup) -> str:
             names = [
                 f"{len(topic.partitions)} partitions of {topic.name}" for topic in topics.values()
             ]
-            stands += f"; {what} {some_of(names)}"
-    return printable(stands)
+            text += f"; {what} {some_of(names)}"
+    return printable(text)
 
 
-def share_group_unrest(group: ShareGroup) -> str | None:
-    """What is still to happen in a share group; None when nothing is."""
+def pending_share_group_work(group: ShareGroup) -> str | None:
+    """Return a description of the pending work of a share group, or None if it is idle."""
     if group.shared.initializing:
         return "waits for share coordinators"
     if group.members and group.epoch > group.assignment_epoch:
@@ -110,7 +111,7 @@ def _with_offsets(sentence: str, producers: Sequence[int]) -> str:
     return printable(sentence)
 
 
-def _stands(group: Group, timers: Timers[tuple[str, str, str]], now: Now) -> str:
+def _state(group: Group, timers: Timers[tuple[str, str, str]], now: Now) -> str:
     if group.state is EMPTY:
         return f"group {group.id} is Empty after generation {group.generation}"
     if group.state is PREPARING:

@@ -8,7 +8,11 @@ from random import Random
 import pytest
 
 from kbroker.cluster import Topic
-from kbroker.handlers.produce_work import EFFORT_AT_ONCE, LIGHT_COMPRESSED_BYTES_MAX, ProduceWork
+from kbroker.handlers.produce_operation import (
+    EFFORT_AT_ONCE,
+    LIGHT_COMPRESSED_BYTES_MAX,
+    ProduceOperation,
+)
 from kbroker.partitions.partitions import Partitions
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
@@ -61,16 +65,16 @@ async def test_refused_batches_count_as_work_of_an_event_loop_iteration(
 ) -> None:
     """Once enough records are checked, the rest is checked in turns with other clients."""
     count, records = 30, EFFORT_AT_ONCE * 3 // 4
-    prepare, in_turns = ProduceWork._prepare_and_append, 0
+    prepare, in_turns = ProduceOperation._prepare_and_append, 0
 
     async def counted(
-        work: ProduceWork, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
+        work: ProduceOperation, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
     ) -> ProduceResponse.Partition:
         nonlocal in_turns
         in_turns += 1
         return await prepare(work, topic, partition)
 
-    monkeypatch.setattr(ProduceWork, "_prepare_and_append", counted)
+    monkeypatch.setattr(ProduceOperation, "_prepare_and_append", counted)
     good = batch([b"x"] * records)
     cut = with_payload(read_header(good), good[HEADER_SIZE:-1])[0]
     async with started() as broker, connected(broker.endpoint) as wire:

@@ -1,4 +1,4 @@
-"""The targets of the members of share groups (KIP-932)."""
+"""Target assignments of share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..common.modern_group import NO_TARGET, Target
 from ..common.record import CoordinatorRecord
 from ..common.result import Now, Pieces
 from ..common.settings import ShareGroupSettings
-from ..common.targets import (
+from ..common.target_assignments import (
     AT_ONCE,
     MEMBERS_AT_ONCE,
     TargetRecords,
@@ -60,14 +60,16 @@ class ShareStep:
         return [*others, self.member]
 
 
-class ShareTargets:
-    """Computes the targets of the share groups of one shard."""
+class ShareTargetAssignments:
+    """Target assignments of the share groups of one shard."""
 
     def __init__(self, state: ShardState, topics: KnownTopics) -> None:
         self._state = state
         self._topics = topics
 
-    def share(self, step: ShareStep, now: Now, settings: ShareGroupSettings) -> tuple[int, Target]:
+    def update_target(
+        self, step: ShareStep, now: Now, settings: ShareGroupSettings
+    ) -> tuple[int, Target]:
         """The target of the member and its epoch: a new one, if it is time for one."""
         group = step.group
         known = group.target_of(step.member.id)
@@ -79,7 +81,7 @@ class ShareTargets:
         topics = self._assignable(group, step.topics)
         size = sum(map(len, topics.values())) + sum(len(each.topics) for each in members)
         if size > AT_ONCE:
-            step.work = self._share_beside(group.id, now)
+            step.work = self._compute_in_background(group.id, now)
             return group.assignment_epoch, known
         targets = all_of(self._targets(group, members, topics))
         for member_id, target in targets.items():
@@ -117,7 +119,7 @@ class ShareTargets:
                 yield
         return (yield from assign_simply(subscribers, topics))
 
-    def _share_beside(self, group_id: str, now: Now) -> Pieces:
+    def _compute_in_background(self, group_id: str, now: Now) -> Pieces:
         """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
         group = self._state.share_group(group_id)
         if group is None or group.is_assigning:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.handlers.produce_work import LIGHT_BYTES_MAX
+from kbroker.handlers.produce_operation import LIGHT_BYTES_MAX
 from kbroker.protocol import log_validator
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec, Compressor

@@ -1,8 +1,8 @@
-"""Messages whose shape changed between versions: newest shape in, newest shape out.
+"""Adapters between request and response versions whose structure differs.
 
-Operations and handlers know only the newest shape. A commit in a transaction is one more shape of a
-commit. What an older version sends is lifted into it
-here, and what it is told is put back into its own shape here.
+Operations and handlers use only the newest structure. This module converts older requests to the
+newest structure, and responses back to the structure of the request's version. TxnOffsetCommit is
+converted to OffsetCommit in the same way.
 """
 
 from __future__ import annotations

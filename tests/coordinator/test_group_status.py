@@ -7,58 +7,58 @@ from kbroker.coordinator import GroupSettings
 from .harness import Harness
 
 
-def standing(h: Harness, group: str = "g") -> str | None:
-    return h.coordinator.standing(group, h.now)
+def describe_status(h: Harness, group: str = "g") -> str | None:
+    return h.coordinator.describe_status(group, h.now)
 
 
 def test_a_group_that_does_not_exist() -> None:
-    assert standing(Harness()) is None
+    assert describe_status(Harness()) is None
 
 
 def test_a_group_through_a_rebalance() -> None:
     h = Harness()
     leader, follower = h.stable(2)
-    assert standing(h) == (
+    assert describe_status(h) == (
         f"group g is Stable: generation 2 has member {leader}, member {follower}"
     )
     h.join(leader, protocols=(("range", b"new"),))
     h.sleep(1_500)
     waits = f"group g is PreparingRebalance: rebalance 3 waits for member {follower} to join again"
-    assert str(standing(h)).startswith(waits + ", at most ")
+    assert str(describe_status(h)).startswith(waits + ", at most ")
     h.join(follower)
     waits = "group g is CompletingRebalance: generation 3 waits for the assignment of its leader"
-    assert str(standing(h)).startswith(f"{waits}, member {leader}, at most ")
+    assert str(describe_status(h)).startswith(f"{waits}, member {leader}, at most ")
     h.sync(leader, 3)
-    assert str(standing(h)).endswith(f"; waits for {follower} to fetch the assignment")
+    assert str(describe_status(h)).endswith(f"; waits for {follower} to fetch the assignment")
     h.leave((leader, None), (follower, None))
-    assert standing(h) == "group g is Empty after generation 4"
+    assert describe_status(h) == "group g is Empty after generation 4"
 
 
 def test_the_time_that_is_left() -> None:
     h = Harness()
     (member,) = h.stable(1)
     h.join(rebalance_ms=60_000, version=3)
-    before = float(str(standing(h)).rpartition("at most ")[2].split()[0])
+    before = float(str(describe_status(h)).rpartition("at most ")[2].split()[0])
     h.sleep(2_000)
-    after = float(str(standing(h)).rpartition("at most ")[2].split()[0])
+    after = float(str(describe_status(h)).rpartition("at most ")[2].split()[0])
     assert before - after == 2.0
-    assert f"member {member} to join again" in str(standing(h))
+    assert f"member {member} to join again" in str(describe_status(h))
 
 
 def test_the_initial_delay_and_ids_that_were_given_out() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
     h.join(version=3)
     assert "waits for more members (group.initial.rebalance.delay.ms), at most 3.0 s" in str(
-        standing(h)
+        describe_status(h)
     )
     h = Harness()
     (member,) = h.stable(1)
     given_out = h.join(version=5).response.member_id
     h.join(member, protocols=(("range", b"new"),))
-    assert f"waits for member {given_out} to join" in str(standing(h))
+    assert f"waits for member {given_out} to join" in str(describe_status(h))
 
 
 def test_names_are_fit_for_a_terminal() -> None:
     h = Harness()
     h.join(version=0, client="evil\nname")
-    assert str(standing(h)).isprintable()
+    assert str(describe_status(h)).isprintable()

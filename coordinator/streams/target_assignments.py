@@ -20,7 +20,7 @@ from kbroker.protocol.messages.streams_groups import (
 from ..common.record import CoordinatorRecord
 from ..common.result import Now, Pieces, Result
 from ..common.settings import StreamsGroupSettings
-from ..common.targets import AT_ONCE, MEMBERS_AT_ONCE, RECORDS_AT_ONCE, all_of
+from ..common.target_assignments import AT_ONCE, MEMBERS_AT_ONCE, RECORDS_AT_ONCE, all_of
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
@@ -115,8 +115,8 @@ class StreamsStep:
         return StreamsGroupState.STABLE
 
 
-class StreamsSharing:
-    """Topologies, epochs and targets of the streams groups of one shard."""
+class StreamsTargetAssignments:
+    """Topologies, epochs and target assignments of the streams groups of one shard."""
 
     def __init__(
         self, state: ShardState, timers: Timers[tuple[str, str, str]], topics: KnownTopics
@@ -187,7 +187,7 @@ class StreamsSharing:
 
     # -- the target
 
-    def share(
+    def update_target(
         self, step: StreamsStep, now: Now, settings: StreamsGroupSettings
     ) -> tuple[int, TaskLists]:
         """The target of the member and its epoch: a new one, if it is time for one."""
@@ -214,7 +214,7 @@ class StreamsSharing:
         assert step.configured is not None
         members = step.members()
         if _size(step.configured, len(members)) > AT_ONCE:
-            step.work = self.share_beside(group.id, now)
+            step.work = self.compute_in_background(group.id, now)
             return group.assignment_epoch, known
         standbys = settings.standby_replicas
         targets = all_of(_targets(group, members, step.configured, standbys))
@@ -223,7 +223,7 @@ class StreamsSharing:
         step.assignment_epoch = step.epoch
         return step.epoch, targets[step.member.id]
 
-    def share_beside(self, group_id: str, now: Now) -> Pieces:
+    def compute_in_background(self, group_id: str, now: Now) -> Pieces:
         """Compute the target of a group in pieces, for its epoch as it is at the beginning."""
         group = self._state.streams_group(group_id)
         if group is None or group.is_assigning or not group.members or group.configured is None:

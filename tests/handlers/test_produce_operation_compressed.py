@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.handlers.produce_work import EFFORT_AT_ONCE, LIGHT_COMPRESSED_BYTES_MAX
+from kbroker.handlers.produce_operation import EFFORT_AT_ONCE, LIGHT_COMPRESSED_BYTES_MAX
 from kbroker.protocol import log_validator, records
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import CHUNK_BYTES, Codec, decompressed_chunks

@@ -19,7 +19,7 @@ from ..common.modern_group import FIRST_EPOCH, NO_TARGET, Target
 from ..common.record import CoordinatorRecord
 from ..common.result import Now, Pieces, Result
 from ..common.settings import ConsumerGroupSettings
-from ..common.targets import (
+from ..common.target_assignments import (
     AT_ONCE,
     MEMBERS_AT_ONCE,
     TargetRecords,
@@ -138,8 +138,8 @@ class Step:
             self.records.append(topics_tombstone(self.group.id))
 
 
-class Sharing:
-    """Epochs, patterns and targets of the consumer groups of one shard."""
+class TargetAssignments:
+    """Epochs, resolved patterns and target assignments of the consumer groups of one shard."""
 
     def __init__(self, state: ShardState, topics: KnownTopics) -> None:
         self._state = state
@@ -365,7 +365,9 @@ class Sharing:
 
     # -- the target
 
-    def share(self, step: Step, now: Now, settings: ConsumerGroupSettings) -> tuple[int, Target]:
+    def update_target(
+        self, step: Step, now: Now, settings: ConsumerGroupSettings
+    ) -> tuple[int, Target]:
         """The target of the member and its epoch: a new one, if it is time for one."""
         group = step.group
         known = group.target_of(step.replaced or step.member)
@@ -383,7 +385,7 @@ class Sharing:
         size = len(members) + sum(shape.partitions for shape in shapes.values())
         if size > AT_ONCE:
             if step.work is None:
-                step.work = self._share_beside(group.id, assignor, now)
+                step.work = self._compute_in_background(group.id, assignor, now)
             return self._begin_without(step, known)
         targets = all_of(self._targets(group, members, step.resolved, shapes, assignor))
         for member_id, target in targets.items():
@@ -430,7 +432,7 @@ class Sharing:
                 yield
         return (yield from ASSIGNORS[assignor](subscribers, shapes))
 
-    def _share_beside(self, group_id: str, assignor: str, now: Now) -> Pieces:
+    def _compute_in_background(self, group_id: str, assignor: str, now: Now) -> Pieces:
         """Compute the target of a large group in pieces, for its epoch as it is at the beginning."""
         group = self._state.consumer_group(group_id)
         if group is None or group.is_assigning:

@@ -65,7 +65,7 @@ Result = TypeVar("Result")
 Answer: TypeAlias = ProduceResponse | Encoded | Pending[ProduceResponse] | None
 
 
-class ProduceWork:
+class ProduceOperation:
     """One Produce request: its appends, and the wait until all of them are committed."""
 
     __slots__ = (

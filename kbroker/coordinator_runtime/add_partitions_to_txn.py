@@ -1,4 +1,4 @@
-"""Whether the coordinator of a transaction, on another node, has partitions in it (KIP-890)."""
+"""AddPartitionsToTxn requests to transaction coordinators on other nodes (KIP-890)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbroker.protocol.messages.transactions import (
 )
 
 ANSWER_SECONDS = 5
-"""How long the coordinator may take; requests of the producer's connection wait behind."""
+"""Timeout of a request to the coordinator. Later requests of the producer's connection wait for it."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 
@@ -29,7 +29,7 @@ class Writer(NamedTuple):
     epoch: int
 
 
-async def ask_coordinator(
+async def add_partitions(
     peers: Peers,
     coordinator_id: int,
     writer: Writer,
@@ -37,10 +37,15 @@ async def ask_coordinator(
     *,
     verify_only: bool,
 ) -> dict[TopicPartition, ErrorCode]:
-    """What the node with the coordinator says of each partition.
+    """Ask the transaction coordinator to verify or add partitions, and return its error codes.
 
-    Parameters: `verify_only` as in the first protocol, where producers add partitions themselves.
-    Without it partitions are added, durably.
+    Args:
+        peers: Connections to the other nodes.
+        coordinator_id: Node of the transaction coordinator.
+        writer: Transactional producer.
+        partitions: Partitions to verify or add.
+        verify_only: Only verify that the producer has added the partitions (transaction version 1).
+            Otherwise the coordinator adds the partitions durably (transaction version 2).
     """
     request = _request(writer, partitions, verify_only=verify_only)
     codes: dict[TopicPartition, ErrorCode] = {}

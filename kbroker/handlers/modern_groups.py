@@ -1,4 +1,4 @@
-"""What the handlers of consumer, share and streams groups have in common (KIP-848, 932, 1071)."""
+"""Code shared by the handlers of consumer, share and streams groups (KIP-848, 932, 1071)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.acls import AclOperation, Resource
 
 from .context import GROUP, TOPIC, Context
+from .deduplicate import distinct
 from .groups import Part, together
-from .named import distinct
 
 Row = TypeVar("Row")
 """The part of an answer that describes one group: each API has its own, with the same error fields."""

@@ -10,7 +10,7 @@ from .common.result import (
     ClientInfo,
     Event,
     Now,
-    Parked,
+    PendingResponse,
     Pieces,
     Result,
     TransactionEvent,
@@ -27,17 +27,17 @@ from .common.topics import TopicNames
 from .consumer.target_assignments import TopicRights
 from .group_coordinator import GroupCoordinator
 from .share.acquiring import Acquired, Acquirer, LogBatch, acquire, without_aborted
-from .share.coordinator import ShareStateCoordinator
+from .share.coordinator import ShareCoordinator
 from .share.delivery import Acknowledgement, DeliverySettings, ShareDelivery
 from .share.in_flight import Change, RecordState
-from .share.initialization import ToMake
-from .share.state_batches import StateBatch, StateBatches
+from .share.initialization import StatesToInitialize
+from .share.state_batches import PersisterStateBatch, PersisterStateBatches
 from .transactions.coordinator import (
     TransactionCoordinator,
     TransactionSettings,
     names_whole_producer,
 )
-from .transactions.transaction import Transaction, TransactionState
+from .transactions.transaction import TransactionMetadata, TransactionState
 
 __all__ = [
     "Acknowledgement",
@@ -57,23 +57,23 @@ __all__ = [
     "MemoryLimit",
     "MigrationPolicy",
     "Now",
-    "Parked",
+    "PendingResponse",
+    "PersisterStateBatch",
+    "PersisterStateBatches",
     "Pieces",
     "RecordState",
     "Result",
+    "ShareCoordinator",
     "ShareDelivery",
     "ShareGroupSettings",
-    "ShareStateCoordinator",
-    "StateBatch",
-    "StateBatches",
+    "StatesToInitialize",
     "StreamsGroupSettings",
-    "ToMake",
     "TopicNames",
     "TopicRights",
     "TopicShape",
-    "Transaction",
     "TransactionCoordinator",
     "TransactionEvent",
+    "TransactionMetadata",
     "TransactionSettings",
     "TransactionState",
     "acquire",

@@ -37,13 +37,13 @@ from kbroker.protocol.messages.streams_groups import (
 )
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
-from .classic.group import Group
+from .classic.group import ClassicGroup
 from .classic.group_state import STABLE
 from .classic.groups import ClassicGroups
 from .classic.rebalance import Rebalances, note
 from .common.memory import GroupMemory, MemoryLimit, ShardMemory
 from .common.record import OFFSETS_SERDE, CoordinatorRecord
-from .common.result import Answer, ClientInfo, Now, Parked, Pieces, Result, append_error
+from .common.result import Answer, ClientInfo, Now, PendingResponse, Pieces, Result, append_error
 from .common.settings import (
     ConsumerGroupSettings,
     GroupSettings,
@@ -65,13 +65,13 @@ from .group_status import (
     pending_share_group_work,
 )
 from .listing import delete_group, describe_group, list_groups
-from .offsets import Offsets
+from .offsets import OffsetMetadataManager
 from .replay import end_transaction, replay
 from .share.describing import describe_share_group
 from .share.group import ShareGroup
 from .share.groups import KINDS as SHARE_KINDS
 from .share.groups import ShareGroups
-from .share.initialization import StatesToMake
+from .share.initialization import ShareStateInitializations
 from .share.offsets import ShareOffsets
 from .state import AnyGroup, ShardState
 from .streams.describing import describe_streams_group
@@ -122,7 +122,7 @@ class GroupCoordinator:
         self._state = ShardState(ShardMemory(limits))
         self._rebalances = Rebalances(self._state, settings)
         self._classic = ClassicGroups(self._state, self._rebalances, settings, new_uuid)
-        self.offsets = Offsets(self._state, self._rebalances, settings, topics)
+        self.offsets = OffsetMetadataManager(self._state, self._rebalances, settings, topics)
         """Requests for committed offsets."""
         self._topics = KnownTopics(topics)
         default = ConsumerGroupSettings()
@@ -140,7 +140,7 @@ class GroupCoordinator:
             self._topics,
         )
         default_of_shares = ShareGroupSettings()
-        self.share_states = StatesToMake(self._state, self._topics)
+        self.share_states = ShareStateInitializations(self._state, self._topics)
         """States that share coordinators are to create."""
         self._share = ShareGroups(
             self._state,
@@ -301,7 +301,7 @@ class GroupCoordinator:
         )
         return result
 
-    def abandon(self, slot: Parked[R], now: Now) -> Result[None]:
+    def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]:
         """The client that waits in `slot` has gone; call it once, before the slot is answered."""
         return self._classic.abandon(slot, now)
 
@@ -508,7 +508,7 @@ class GroupCoordinator:
     def on_unloaded(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Answer]:
         """The shard goes: an error for all who are parked. Release at once; do not use it again."""
         result: Result[None] = Result()
-        for group in self._state.groups_of(Group):
+        for group in self._state.groups_of(ClassicGroup):
             for member in group.members.values():
                 self._rebalances.fail_slots(group, member, code, member.id, result)
         self._state.memory.close()

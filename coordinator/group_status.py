@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .classic.group import Group
+from .classic.group import ClassicGroup
 from .classic.group_state import EMPTY, PREPARING, STABLE
 from .classic.rebalance import JOIN, SYNC
 from .common.events import printable, some_of
@@ -16,7 +16,7 @@ from .streams.group import StreamsGroup, StreamsGroupState
 
 
 def describe_classic_group_status(
-    group: Group, timers: Timers[tuple[str, str, str]], producers: Sequence[int], now: Now
+    group: ClassicGroup, timers: Timers[tuple[str, str, str]], producers: Sequence[int], now: Now
 ) -> str:
     """Describe the state of a classic group in one sentence.
 
@@ -111,7 +111,7 @@ def _with_offsets(sentence: str, producers: Sequence[int]) -> str:
     return printable(sentence)
 
 
-def _state(group: Group, timers: Timers[tuple[str, str, str]], now: Now) -> str:
+def _state(group: ClassicGroup, timers: Timers[tuple[str, str, str]], now: Now) -> str:
     if group.state is EMPTY:
         return f"group {group.id} is Empty after generation {group.generation}"
     if group.state is PREPARING:
@@ -127,7 +127,7 @@ def _state(group: Group, timers: Timers[tuple[str, str, str]], now: Now) -> str:
     return f"group {group.id} is {group.state}: {waits}"
 
 
-def _missing(group: Group) -> str:
+def _missing(group: ClassicGroup) -> str:
     if group.is_initial:
         return "more members (group.initial.rebalance.delay.ms)"
     absent = [member.id for member in group.members.values() if member.join_slot is None]

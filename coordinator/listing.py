@@ -12,7 +12,7 @@ from kbroker.protocol.messages.groups import (
     ListGroupsResponse,
 )
 
-from .classic.group import Group
+from .classic.group import ClassicGroup
 from .classic.group_state import DEAD, EMPTY, STABLE
 from .classic.rebalance import note_deleted
 from .common.records import offset_tombstone
@@ -42,14 +42,14 @@ def list_groups(
             continue
         yield ListGroupsResponse.Group(
             group_id=group.id,
-            protocol_type=(group.protocol_type or "") if isinstance(group, Group) else kind,
+            protocol_type=(group.protocol_type or "") if isinstance(group, ClassicGroup) else kind,
             group_state=group.state.value,
             group_type=kind,
         )
 
 
 def _type_of(group: AnyGroup) -> str:
-    if isinstance(group, Group):
+    if isinstance(group, ClassicGroup):
         return CLASSIC
     if isinstance(group, ConsumerGroup):
         return CONSUMER
@@ -83,7 +83,7 @@ def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGr
     )
 
 
-def _member_rows(group: Group) -> list[DescribeGroupsResponse.Member]:
+def _member_rows(group: ClassicGroup) -> list[DescribeGroupsResponse.Member]:
     # While a rebalance goes on there is no protocol that the metadata would belong to.
     protocol = group.protocol_name if group.state is STABLE else None
     return [

@@ -21,7 +21,7 @@ from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOf
 from kbroker.protocol.schema import ZERO_UUID
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
-from .classic.group import CONSUMER_PROTOCOL_TYPE, Group
+from .classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from .classic.group_state import COMMIT_ANSWER, EMPTY, PREPARING, STABLE
 from .classic.rebalance import Rebalances, note_deleted
 from .common.memory import group_bytes, offset_bytes
@@ -67,7 +67,7 @@ class _Wanted(NamedTuple):
     row: OffsetCommitResponse.Partition
 
 
-class Offsets:
+class OffsetMetadataManager:
     """Committed offsets of one shard.
 
     A committed offset carries the id of its topic (as Kafka 4.2 on stores it): one that was
@@ -175,7 +175,7 @@ class Offsets:
         return answer
 
     def _check_committer(
-        self, group: Group | None, request: OffsetCommitRequest, now: Now, version: int
+        self, group: ClassicGroup | None, request: OffsetCommitRequest, now: Now, version: int
     ) -> ErrorCode:
         """Whether the sender may commit now; if it is a member, that keeps its session."""
         generation = request.generation_id_or_member_epoch
@@ -198,7 +198,7 @@ class Offsets:
 
     @staticmethod
     def _check_transactional_committer(
-        group: Group | None, request: OffsetCommitRequest
+        group: ClassicGroup | None, request: OffsetCommitRequest
     ) -> ErrorCode:
         """Whether the sender may commit in a transaction now.
 
@@ -377,7 +377,7 @@ class Offsets:
         group = self._state.committing_group(request.group_id)
         if group is None:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
-        if isinstance(group, Group) and not _is_simple_or_of_consumers(group):
+        if isinstance(group, ClassicGroup) and not _is_simple_or_of_consumers(group):
             return Result(OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
         result = Result(OffsetDeleteResponse())
         response = OffsetDeleteResponse()
@@ -501,7 +501,7 @@ class Offsets:
 
     def _has_expired(self, group: AnyGroup, topic: str, value: OffsetCommitValue, now: Now) -> bool:
         """Retention counts from the commit; in a group that had members, from its end (KIP-211)."""
-        if not isinstance(group, Group):
+        if not isinstance(group, ClassicGroup):
             since_ms = value.commit_timestamp
             if group.subscribes(topic):
                 return False
@@ -521,13 +521,13 @@ class Offsets:
         return now.log_ms - since_ms >= self._settings.offsets_retention_ms
 
 
-def _is_simple_or_of_consumers(group: Group) -> bool:
+def _is_simple_or_of_consumers(group: ClassicGroup) -> bool:
     return group.state is EMPTY or group.protocol_type == CONSUMER_PROTOCOL_TYPE
 
 
 def _is_unused(group: AnyGroup) -> bool:
     """Whether a group has no members, and expects none."""
-    if not isinstance(group, Group):
+    if not isinstance(group, ClassicGroup):
         return not group.members
     return group.state is EMPTY and not group.pending
 

@@ -7,20 +7,20 @@ from typing import TypeAlias, TypeVar
 
 from kbroker.protocol.group_metadata import OffsetCommitValue
 
-from .classic.group import Group
+from .classic.group import ClassicGroup
 from .common.deleted_topics import DeletedTopics
 from .common.memory import ShardMemory
-from .common.pending import PendingOffsets, Place
+from .common.pending import PendingTransactionalOffsets, Place
 from .consumer.group import ConsumerGroup
 from .share.group import ShareGroup
 from .streams.group import StreamsGroup
 
 GroupOffsets: TypeAlias = dict[Place, OffsetCommitValue]
 """Committed offsets of one group by (topic, partition)."""
-CommittingGroup: TypeAlias = Group | ConsumerGroup | StreamsGroup
+CommittingGroup: TypeAlias = ClassicGroup | ConsumerGroup | StreamsGroup
 AnyGroup: TypeAlias = CommittingGroup | ShareGroup
 
-G = TypeVar("G", Group, ConsumerGroup, ShareGroup, StreamsGroup)
+G = TypeVar("G", ClassicGroup, ConsumerGroup, ShareGroup, StreamsGroup)
 
 OFFSETS_AT_ONCE = 100
 """Of one group, that are looked at or deleted in one piece: about a millisecond of work."""
@@ -29,7 +29,7 @@ OFFSETS_AT_ONCE = 100
 class ShardState:
     """Groups, committed offsets and those of open transactions. All are written by `replay`.
 
-    The volatile part of a group (see `Group`) is changed in place by the operations. If there are
+    The volatile part of a group (see `ClassicGroup`) is changed in place by the operations. If there are
     offsets for a group, also pending ones, the group exists. A group without members that was only
     ever used for offsets is a classic group without a protocol type, and is called simple.
     """
@@ -48,15 +48,15 @@ class ShardState:
         self.groups: dict[str, AnyGroup] = {}
         """Groups of all types by name."""
         self.offsets: dict[str, GroupOffsets] = {}
-        self.pending_offsets = PendingOffsets(memory)
+        self.pending_offsets = PendingTransactionalOffsets(memory)
         self.ending: dict[int, Iterator[int]] = {}
         """What is left to do for the end of a transaction, by producer id."""
         self.deleted_topics = DeletedTopics()
 
-    def classic_group(self, group_id: str) -> Group | None:
+    def classic_group(self, group_id: str) -> ClassicGroup | None:
         """Return a classic group; None if there is none of that name."""
         group = self.groups.get(group_id)
-        return group if isinstance(group, Group) else None
+        return group if isinstance(group, ClassicGroup) else None
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """Return a consumer group (KIP-848); None if there is none of that name."""
@@ -103,7 +103,7 @@ class ShardState:
     def begin_simple_group(self, group_id: str) -> None:
         """A group that is not known yet has offsets."""
         if group_id not in self.groups:
-            group = self.begin(Group(group_id, self.memory))
+            group = self.begin(ClassicGroup(group_id, self.memory))
             group.stored = True
 
     def places(self, group_id: str) -> Collection[Place]:

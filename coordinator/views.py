@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from kbroker.protocol.group_metadata import read_assignment
 
-from .classic.group import Group, Member
+from .classic.group import ClassicGroup, ClassicGroupMember
 from .classic.group_state import DEAD
 from .common.pending import Place
 from .common.topics import KnownTopics
-from .consumer.group import ConsumerMember
-from .share.group import ShareMember
+from .consumer.group import ConsumerGroupMember
+from .share.group import ShareGroupMember
 from .state import ShardState
-from .streams.group import StreamsGroup, StreamsMember
+from .streams.group import StreamsGroup, StreamsGroupMember
 from .streams.topology import sources_of
 
 
@@ -39,7 +39,7 @@ def view_of(state: ShardState, topics: KnownTopics, group_id: str) -> GroupView:
     if group is None:
         return GroupView(DEAD.value, [])
     members: list[MemberView]
-    if isinstance(group, Group):
+    if isinstance(group, ClassicGroup):
         members = [_view(each, _of_classic(each)) for each in group.members.values()]
     elif isinstance(group, StreamsGroup):
         members = [_view(each, _of_streams(group, each, topics)) for each in group.members.values()]
@@ -49,21 +49,24 @@ def view_of(state: ShardState, topics: KnownTopics, group_id: str) -> GroupView:
 
 
 def _view(
-    member: Member | ConsumerMember | StreamsMember | ShareMember, partitions: Iterator[Place]
+    member: ClassicGroupMember | ConsumerGroupMember | StreamsGroupMember | ShareGroupMember,
+    partitions: Iterator[Place],
 ) -> MemberView:
-    instance_id = None if isinstance(member, ShareMember) else member.instance_id
+    instance_id = None if isinstance(member, ShareGroupMember) else member.instance_id
     names = frozenset(filter(None, (instance_id, member.client_id)))
     return MemberView(member.id, names, list(partitions))
 
 
-def _of_classic(member: Member) -> Iterator[Place]:
+def _of_classic(member: ClassicGroupMember) -> Iterator[Place]:
     assignment = read_assignment(member.assignment) if member.assignment else None
     for topic in assignment.assigned_partitions if assignment else ():
         for partition in topic.partitions:
             yield topic.topic, partition
 
 
-def _of_consumer(member: ConsumerMember | ShareMember, topics: KnownTopics) -> Iterator[Place]:
+def _of_consumer(
+    member: ConsumerGroupMember | ShareGroupMember, topics: KnownTopics
+) -> Iterator[Place]:
     for topic_id, partitions in member.assigned.items():
         name = topics.name_of(topic_id)
         if name is not None:
@@ -71,7 +74,9 @@ def _of_consumer(member: ConsumerMember | ShareMember, topics: KnownTopics) -> I
                 yield name, partition
 
 
-def _of_streams(group: StreamsGroup, member: StreamsMember, topics: KnownTopics) -> Iterator[Place]:
+def _of_streams(
+    group: StreamsGroup, member: StreamsGroupMember, topics: KnownTopics
+) -> Iterator[Place]:
     """What the tasks of a member read; a topic may have fewer partitions than there are tasks."""
     subtopologies = {} if group.topology is None else group.topology.subtopologies
     for subtopology, tasks in member.assigned.active.items():

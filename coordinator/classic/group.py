@@ -12,8 +12,8 @@ from kbroker.protocol.group_metadata import read_subscription
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 from ..common.memory import EXPECTED_BYTES, MEMBER_BYTES, PROTOCOL_BYTES, ShardMemory
-from ..common.result import Parked
-from .group_state import FOLLOWS, GroupState
+from ..common.result import PendingResponse
+from .group_state import FOLLOWS, ClassicGroupState
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """What a member offers, best first: (name, metadata)."""
@@ -23,7 +23,7 @@ FIRST_VERSION_WITH_KNOWN_ID = 4
 """Of JoinGroup: who joins has to come again with the id that it is given (KIP-394)."""
 
 
-class Member:
+class ClassicGroupMember:
     """One member of a classic group.
 
     A member waits in at most one slot: for its join or for its sync. `is_new` holds until its first
@@ -61,8 +61,8 @@ class Member:
         self.assignment = b""
         self.is_new = False
         self.is_anonymous = False
-        self.join_slot: Parked[JoinGroupResponse] | None = None
-        self.sync_slot: Parked[SyncGroupResponse] | None = None
+        self.join_slot: PendingResponse[JoinGroupResponse] | None = None
+        self.sync_slot: PendingResponse[SyncGroupResponse] | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -76,7 +76,7 @@ class Member:
         return b""
 
 
-class Group:
+class ClassicGroup:
     """One classic group.
 
     Members keep the order in which they came. `stored` says that the log knows the group. The
@@ -111,14 +111,14 @@ class Group:
     def __init__(self, group_id: str, memory: ShardMemory) -> None:
         self.id = group_id
         self._memory = memory
-        self.state = GroupState.EMPTY
+        self.state = ClassicGroupState.EMPTY
         self.state_since_ms = -1
         """Log time of the stored state, -1 if unknown."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         self.static_ids: dict[str, str] = {}
         """Instance id to member id (KIP-345)."""
         self.pending: set[str] = set()
@@ -141,7 +141,7 @@ class Group:
 
     # -- members
 
-    def add(self, member: Member, protocol_type: str, protocols: Protocols) -> None:
+    def add(self, member: ClassicGroupMember, protocol_type: str, protocols: Protocols) -> None:
         """Take in a member; the first one leads and decides the protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
@@ -153,7 +153,7 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: ClassicGroupMember) -> None:
         """Take out a member. Its slots must have been answered."""
         del self.members[member.id]
         self.offer(member, ())
@@ -164,7 +164,7 @@ class Group:
         if self.leader_id == member.id:
             self.leader_id = next(iter(self.members), None)
 
-    def rename(self, member: Member, new_id: str) -> None:
+    def rename(self, member: ClassicGroupMember, new_id: str) -> None:
         """Give a static member its new id (KIP-345); it keeps its place."""
         old_id, member.id = member.id, new_id
         self._memory.drop(self.id, old_id)
@@ -178,7 +178,7 @@ class Group:
         if self.leader_id == old_id:
             self.leader_id = new_id
 
-    def offer(self, member: Member, protocols: Protocols) -> None:
+    def offer(self, member: ClassicGroupMember, protocols: Protocols) -> None:
         """Replace what a member offers."""
         self.metadata_bytes += metadata_size(protocols) - metadata_size(member.protocols)
         support = self.support
@@ -191,7 +191,7 @@ class Group:
             support[name] += 1
         self._hold(member)
 
-    def _hold(self, member: Member) -> None:
+    def _hold(self, member: ClassicGroupMember) -> None:
         strings = (self.id, member.id, member.client_id, member.instance_id or "")
         size = member_bytes(member.protocols, *strings)
         self._memory.hold(self.id, member.id, member.client_host, size)
@@ -208,7 +208,7 @@ class Group:
             self.pending.remove(member_id)
             self._memory.drop(self.id, member_id)
 
-    def static_member(self, instance_id: str | None) -> Member | None:
+    def static_member(self, instance_id: str | None) -> ClassicGroupMember | None:
         member_id = self.static_ids.get(instance_id) if instance_id is not None else None
         return None if member_id is None else self.members[member_id]
 
@@ -224,12 +224,14 @@ class Group:
 
     # -- joins
 
-    def park_join(self, member: Member, slot: Parked[JoinGroupResponse]) -> None:
+    def park_join(
+        self, member: ClassicGroupMember, slot: PendingResponse[JoinGroupResponse]
+    ) -> None:
         if member.join_slot is None:
             self.joined += 1
         member.join_slot = slot
 
-    def take_join(self, member: Member) -> Parked[JoinGroupResponse] | None:
+    def take_join(self, member: ClassicGroupMember) -> PendingResponse[JoinGroupResponse] | None:
         """Free the slot of a parked join."""
         slot, member.join_slot = member.join_slot, None
         if slot is not None:
@@ -239,7 +241,7 @@ class Group:
     @property
     def is_empty(self) -> bool:
         """True if the group is in the state EMPTY: it has no members, and none are joining."""
-        return self.state is GroupState.EMPTY
+        return self.state is ClassicGroupState.EMPTY
 
     @property
     def all_joined(self) -> bool:
@@ -253,7 +255,7 @@ class Group:
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with these protocols could be part of the group."""
-        if self.state is GroupState.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
             return False
@@ -281,7 +283,7 @@ class Group:
 
     # -- state
 
-    def move(self, state: GroupState) -> None:
+    def move(self, state: ClassicGroupState) -> None:
         """Go to another state. Raises ValueError for a move that the table does not have."""
         if state not in FOLLOWS[self.state]:
             raise ValueError(f"group {self.id}: {self.state} cannot become {state}")
@@ -294,7 +296,7 @@ class Group:
     @property
     def is_unused(self) -> bool:
         """Nothing of the group would be missed: it never had a member, and expects none."""
-        return self.state is GroupState.EMPTY and not (self.stored or self.pending)
+        return self.state is ClassicGroupState.EMPTY and not (self.stored or self.pending)
 
     def subscribes(self, topic: str) -> bool:
         """Whether a member reads the topic; yes when members of a consumer group do not say."""

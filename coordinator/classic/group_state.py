@@ -9,8 +9,8 @@ from types import MappingProxyType
 from kbroker.protocol.errors import ErrorCode
 
 
-class GroupState(StrEnum):
-    """Where a classic group stands; the values are the names on the wire."""
+class ClassicGroupState(StrEnum):
+    """States of a classic group; the values are the names in the protocol."""
 
     EMPTY = "Empty"
     """No members. Offsets may be there, and the generation lives on."""
@@ -24,13 +24,13 @@ class GroupState(StrEnum):
     """Only a name: what descriptions say of a group that does not exist."""
 
 
-EMPTY = GroupState.EMPTY
-PREPARING = GroupState.PREPARING_REBALANCE
-COMPLETING = GroupState.COMPLETING_REBALANCE
-STABLE = GroupState.STABLE
-DEAD = GroupState.DEAD
+EMPTY = ClassicGroupState.EMPTY
+PREPARING = ClassicGroupState.PREPARING_REBALANCE
+COMPLETING = ClassicGroupState.COMPLETING_REBALANCE
+STABLE = ClassicGroupState.STABLE
+DEAD = ClassicGroupState.DEAD
 
-FOLLOWS: Mapping[GroupState, frozenset[GroupState]] = MappingProxyType(
+FOLLOWS: Mapping[ClassicGroupState, frozenset[ClassicGroupState]] = MappingProxyType(
     {
         EMPTY: frozenset({PREPARING, DEAD}),
         PREPARING: frozenset({COMPLETING, EMPTY}),
@@ -41,7 +41,7 @@ FOLLOWS: Mapping[GroupState, frozenset[GroupState]] = MappingProxyType(
 )
 """Which states may follow. Stable and Empty are entered by replaying the record that says so."""
 
-HEARTBEAT_ANSWER: Mapping[GroupState, ErrorCode] = MappingProxyType(
+HEARTBEAT_ANSWER: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
     {
         EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
         # The member stays alive: it is only told to join.
@@ -53,7 +53,7 @@ HEARTBEAT_ANSWER: Mapping[GroupState, ErrorCode] = MappingProxyType(
 )
 """What a heartbeat of a member in the right generation gets."""
 
-COMMIT_ANSWER: Mapping[GroupState, ErrorCode] = MappingProxyType(
+COMMIT_ANSWER: Mapping[ClassicGroupState, ErrorCode] = MappingProxyType(
     {
         EMPTY: ErrorCode.NONE,
         # Offsets of the generation that ends are still welcome.

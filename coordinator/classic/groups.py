@@ -20,14 +20,14 @@ from kbroker.protocol.messages.groups import (
 )
 
 from ..common.events import some_of
-from ..common.result import Answer, ClientInfo, Now, Parked, R, Result, append_error
+from ..common.result import Answer, ClientInfo, Now, PendingResponse, R, Result, append_error
 from ..common.settings import GroupSettings
 from ..common.version_adapters import leave_response, leaving_members
 from ..state import ShardState
 from .group import (
     FIRST_VERSION_WITH_KNOWN_ID,
-    Group,
-    Member,
+    ClassicGroup,
+    ClassicGroupMember,
     Protocols,
     expected_bytes,
     member_bytes,
@@ -84,7 +84,7 @@ class ClassicGroups:
         if code:
             return _refused(code, ask.member_id)
         if group is None:
-            group = Group(
+            group = ClassicGroup(
                 ask.group_id, self._state.memory
             )  # in the state only when a member or a pending id enters
         if not self._has_room(group, ask):
@@ -102,7 +102,7 @@ class ClassicGroups:
             return _refused(code, ask.member_id)
         return self._join_again(group, group.members[ask.member_id], ask, now)
 
-    def _refuse_join(self, group: Group | None, ask: _Ask) -> ErrorCode:
+    def _refuse_join(self, group: ClassicGroup | None, ask: _Ask) -> ErrorCode:
         if not ask.group_id:
             return ErrorCode.INVALID_GROUP_ID
         if not self._has_fitting_session(ask):
@@ -122,7 +122,7 @@ class ClassicGroups:
         shortest_ms = self._settings.session_timeout_min_ms
         return shortest_ms <= ask.session_timeout_ms <= self._settings.session_timeout_max_ms
 
-    def _has_room(self, group: Group, ask: _Ask) -> bool:
+    def _has_room(self, group: ClassicGroup, ask: _Ask) -> bool:
         """Return True if `group.max.size` and `group.metadata.max.bytes` let this member in.
 
         While members join again, those who came first have the places: after the limit was lowered
@@ -141,7 +141,7 @@ class ClassicGroups:
             return group.joined < limit or (member is not None and member.join_slot is not None)
         return member is not None or len(group.members) < limit
 
-    def _has_memory(self, group: Group, ask: _Ask) -> bool:
+    def _has_memory(self, group: ClassicGroup, ask: _Ask) -> bool:
         """Return True if the node has room for what the member would hold.
 
         A member that joins again and holds no more than before always has room.
@@ -158,7 +158,7 @@ class ClassicGroups:
         growth = size - memory.size_of(group.id, member_id)
         return memory.limits.members.has_room(growth, ask.client.host)
 
-    def _turn_away(self, group: Group, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
+    def _turn_away(self, group: ClassicGroup, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
         result = _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         member = group.members.get(ask.member_id)
         if member is not None:
@@ -171,7 +171,9 @@ class ClassicGroups:
             self._rebalances.pending_left(group, now, result)
         return result
 
-    def _join_as_stranger(self, group: Group, ask: _Ask, now: Now) -> Result[JoinGroupResponse]:
+    def _join_as_stranger(
+        self, group: ClassicGroup, ask: _Ask, now: Now
+    ) -> Result[JoinGroupResponse]:
         """A join without member id: a new member, or a static one that was restarted."""
         static = group.static_member(ask.instance_id)
         name = ask.instance_id or ask.client.client_id
@@ -187,10 +189,12 @@ class ClassicGroups:
         return self._admit(group, new_id, ask, now)
 
     def _admit(
-        self, group: Group, member_id: str, ask: _Ask, now: Now
+        self, group: ClassicGroup, member_id: str, ask: _Ask, now: Now
     ) -> Result[JoinGroupResponse]:
         """A new member, which rebalances the group."""
-        member = Member(member_id, ask.instance_id, ask.client.client_id, ask.client.host)
+        member = ClassicGroupMember(
+            member_id, ask.instance_id, ask.client.client_id, ask.client.host
+        )
         member.is_new = True
         member.is_anonymous = member_id not in group.pending
         _take_timeouts(member, ask)
@@ -202,7 +206,7 @@ class ClassicGroups:
         return self._park_join(group, member, f"member {member_id} joined", ask, now)
 
     def _join_again(
-        self, group: Group, member: Member, ask: _Ask, now: Now
+        self, group: ClassicGroup, member: ClassicGroupMember, ask: _Ask, now: Now
     ) -> Result[JoinGroupResponse]:
         """A member joins: for the coming generation, or to be told the present one once more."""
         same = member.protocols == ask.protocols
@@ -218,9 +222,9 @@ class ClassicGroups:
         return self._park_join(group, member, cause, ask, now)
 
     def _park_join(
-        self, group: Group, member: Member, cause: str, ask: _Ask, now: Now
+        self, group: ClassicGroup, member: ClassicGroupMember, cause: str, ask: _Ask, now: Now
     ) -> Result[JoinGroupResponse]:
-        slot: Parked[JoinGroupResponse] = Parked(group.id, member.id)
+        slot: PendingResponse[JoinGroupResponse] = PendingResponse(group.id, member.id)
         result: Result[JoinGroupResponse] = Result(slot)
         # The same member on two connections: the earlier request must not wait for ever.
         self._rebalances.fail_slots(
@@ -233,7 +237,7 @@ class ClassicGroups:
     # -- static members
 
     def _replace(
-        self, group: Group, member: Member, new_id: str, ask: _Ask, now: Now
+        self, group: ClassicGroup, member: ClassicGroupMember, new_id: str, ask: _Ask, now: Now
     ) -> Result[JoinGroupResponse]:
         """A static member is back under a new id; whoever used the old one is fenced (KIP-345)."""
         fenced: Result[JoinGroupResponse] = Result()
@@ -255,7 +259,13 @@ class ClassicGroups:
         return result
 
     def _swap(
-        self, group: Group, member: Member, new_id: str, offered: Protocols, ask: _Ask, now: Now
+        self,
+        group: ClassicGroup,
+        member: ClassicGroupMember,
+        new_id: str,
+        offered: Protocols,
+        ask: _Ask,
+        now: Now,
     ) -> Result[JoinGroupResponse]:
         """In a stable group the new id takes the place, and nobody else notices.
 
@@ -292,7 +302,7 @@ class ClassicGroups:
         self._rebalances.synced(group, member)
         if group.state is STABLE:
             return Result(_synced(group, member.assignment))
-        slot: Parked[SyncGroupResponse] = Parked(group.id, member.id)
+        slot: PendingResponse[SyncGroupResponse] = PendingResponse(group.id, member.id)
         result: Result[SyncGroupResponse] = Result(slot)
         self._rebalances.fail_slots(
             group, member, ErrorCode.REBALANCE_IN_PROGRESS, member.id, result
@@ -303,7 +313,11 @@ class ClassicGroups:
         return result
 
     def _store_assignment(
-        self, group: Group, request: SyncGroupRequest, now: Now, result: Result[SyncGroupResponse]
+        self,
+        group: ClassicGroup,
+        request: SyncGroupRequest,
+        now: Now,
+        result: Result[SyncGroupResponse],
     ) -> None:
         """The leader has decided: the generation can be stored, and who waits be answered."""
         assignments = {row.member_id: row.assignment for row in request.assignments}
@@ -336,7 +350,7 @@ class ClassicGroups:
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         group = self._state.groups.get(request.group_id)
-        if not isinstance(group, Group):
+        if not isinstance(group, ClassicGroup):
             code = _no_group(request.group_id)
         else:
             code = group.check_member(request.member_id, request.group_instance_id)
@@ -378,7 +392,7 @@ class ClassicGroups:
 
     def _take_out(
         self,
-        group: Group,
+        group: ClassicGroup,
         leaver: LeaveGroupRequest.Member,
         left: list[str],
         result: Result[LeaveGroupResponse],
@@ -399,7 +413,7 @@ class ClassicGroups:
 
     # -- connections
 
-    def abandon(self, slot: Parked[R], now: Now) -> Result[None]:
+    def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]:
         """The client whose request is parked in `slot` has gone.
 
         A member that nobody has been told of goes at once. Any other may come back under its id,
@@ -447,7 +461,7 @@ def _reason(given: str | None) -> str:
     return f" (client reason: {given[:REASON_LENGTH_MAX]})" if given else ""
 
 
-def _take_timeouts(member: Member, ask: _Ask) -> None:
+def _take_timeouts(member: ClassicGroupMember, ask: _Ask) -> None:
     member.session_timeout_ms = ask.session_timeout_ms
     member.rebalance_timeout_ms = ask.rebalance_timeout_ms
 
@@ -457,7 +471,7 @@ def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
 
 
 def _with_new_id(
-    group: Group, member: Member, new_id: str, ask: _Ask, now: Now
+    group: ClassicGroup, member: ClassicGroupMember, new_id: str, ask: _Ask, now: Now
 ) -> GroupMetadataValue:
     """The stable group as it will be when a static member has its new id."""
     assignments = {other.id: other.assignment for other in group.members.values()}
@@ -473,7 +487,11 @@ def _with_new_id(
 
 
 def _swapped(
-    group: Group, member: Member, value: GroupMetadataValue, new_id: str, version: int
+    group: ClassicGroup,
+    member: ClassicGroupMember,
+    value: GroupMetadataValue,
+    new_id: str,
+    version: int,
 ) -> JoinGroupResponse:
     """The answer to a static member that took its place again.
 
@@ -504,7 +522,7 @@ def _no_group(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
 
 
-def _refuse_sync(group: Group | None, request: SyncGroupRequest, version: int) -> ErrorCode:
+def _refuse_sync(group: ClassicGroup | None, request: SyncGroupRequest, version: int) -> ErrorCode:
     wanted = (request.protocol_type, request.protocol_name)
     if version >= 5 and None in wanted:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # KIP-559: mandatory from here on
@@ -521,7 +539,7 @@ def _refuse_sync(group: Group | None, request: SyncGroupRequest, version: int) -
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING else ErrorCode.NONE
 
 
-def _synced(group: Group, assignment: bytes) -> SyncGroupResponse:
+def _synced(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
     return SyncGroupResponse(
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,

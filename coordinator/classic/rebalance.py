@@ -16,8 +16,8 @@ from ..common.result import Answer, Event, Now, R, Result
 from ..common.settings import GroupSettings
 from ..common.timers import Timers
 from ..state import AnyGroup, ShardState
-from .group import Group, Member
-from .group_state import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, GroupState
+from .group import ClassicGroup, ClassicGroupMember
+from .group_state import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGroupState
 from .records import emptied_value, group_record
 from .replay import replay_group
 
@@ -41,7 +41,7 @@ class Rebalances:
 
     # -- sessions
 
-    def keep_alive(self, group: Group, member: Member, now: Now) -> None:
+    def keep_alive(self, group: ClassicGroup, member: ClassicGroupMember, now: Now) -> None:
         """A member was heard of: its session starts again."""
         member.heard_ms = now.coordinator_ms
         self.expect(group.id, member.id, member.session_timeout_ms, now)
@@ -57,7 +57,7 @@ class Rebalances:
 
     def begin(
         self,
-        group: Group,
+        group: ClassicGroup,
         cause: str,
         now: Now,
         result: Result[R],
@@ -80,19 +80,21 @@ class Rebalances:
         else:
             self._end_joins_after(group, group.rebalance_timeout_ms, now)
 
-    def begin_or_complete(self, group: Group, cause: str, now: Now, result: Result[R]) -> None:
+    def begin_or_complete(
+        self, group: ClassicGroup, cause: str, now: Now, result: Result[R]
+    ) -> None:
         """Someone came or went: a new rebalance, or perhaps the last one missing in this one."""
         if group.state is PREPARING:
             self.complete_if_all_joined(group, now, result)
         else:
             self.begin(group, cause, now, result)
 
-    def complete_if_all_joined(self, group: Group, now: Now, result: Result[R]) -> None:
+    def complete_if_all_joined(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         """End the join phase when nobody is missing; the first one waits out its delay."""
         if group.state is PREPARING and not group.is_initial and group.all_joined:
             self._complete(group, now, result)
 
-    def _complete(self, group: Group, now: Now, result: Result[R]) -> None:
+    def _complete(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         """End the join phase with those who have joined."""
         self.timers.cancel((JOIN, group.id, ""))
         group.is_initial = False
@@ -112,7 +114,7 @@ class Rebalances:
             delay_ms = max(group.rebalance_timeout_ms, POSTPONED_MS_MIN)
             self._end_joins_after(group, delay_ms, now)
 
-    def _empty(self, group: Group, now: Now, result: Result[R]) -> None:
+    def _empty(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         value = emptied_value(group, now.log_ms)
         result.records.append(group_record(group.id, value))
         _write_event(group, "the last member is gone", now, result, value.generation, EMPTY)
@@ -127,7 +129,7 @@ class Rebalances:
 
         result.on_failure = stored_or_not
 
-    def _next_generation(self, group: Group, now: Now, result: Result[R]) -> None:
+    def _next_generation(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         group.generation += 1
         group.protocol_name = group.vote()
         group.keep_subscriptions()
@@ -143,13 +145,13 @@ class Rebalances:
         group.unsynced = set(group.members)
         self.timers.schedule((SYNC, group.id, ""), now.coordinator_ms + group.rebalance_timeout_ms)
 
-    def synced(self, group: Group, member: Member) -> None:
+    def synced(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
         """A member has asked for its assignment."""
         group.unsynced.discard(member.id)
         if not group.unsynced:
             self.timers.cancel((SYNC, group.id, ""))
 
-    def fail_syncs(self, group: Group, code: ErrorCode, now: Now, result: Result[R]) -> None:
+    def fail_syncs(self, group: ClassicGroup, code: ErrorCode, now: Now, result: Result[R]) -> None:
         """There will be no assignment for this generation."""
         for member in group.members.values():
             member.assignment = b""
@@ -158,14 +160,19 @@ class Rebalances:
                 member.sync_slot = None
                 self.keep_alive(group, member, now)
 
-    def drop(self, group: Group, member: Member, result: Result[R]) -> None:
+    def drop(self, group: ClassicGroup, member: ClassicGroupMember, result: Result[R]) -> None:
         """Take a member out; what it is parked in is answered as to a stranger."""
         self.forget_session(group.id, member.id)
         self.fail_slots(group, member, ErrorCode.UNKNOWN_MEMBER_ID, "", result)
         group.remove(member)
 
     def fail_slots(
-        self, group: Group, member: Member, code: ErrorCode, member_id: str, result: Result[R]
+        self,
+        group: ClassicGroup,
+        member: ClassicGroupMember,
+        code: ErrorCode,
+        member_id: str,
+        result: Result[R],
     ) -> None:
         """Answer what a member is parked in with an error."""
         join_slot = group.take_join(member)
@@ -178,7 +185,7 @@ class Rebalances:
 
     def member_left(
         self,
-        group: Group,
+        group: ClassicGroup,
         cause: str,
         now: Now,
         result: Result[R],
@@ -191,12 +198,12 @@ class Rebalances:
             note(group, cause, now, result, since_ms)
             self.complete_if_all_joined(group, now, result)
 
-    def drop_pending(self, group: Group, member_id: str) -> None:
+    def drop_pending(self, group: ClassicGroup, member_id: str) -> None:
         """An id that was given out will not come back."""
         group.stop_expecting(member_id)
         self.forget_session(group.id, member_id)
 
-    def pending_left(self, group: Group, now: Now, result: Result[R]) -> None:
+    def pending_left(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         """After ids were dropped: perhaps they were all that was missing."""
         if group.is_unused:
             del self._state.groups[group.id]
@@ -219,7 +226,9 @@ class Rebalances:
                 self._expire_syncs(group, now, result)
         return result
 
-    def _expire_session(self, group: Group, member_id: str, now: Now, result: Result[None]) -> None:
+    def _expire_session(
+        self, group: ClassicGroup, member_id: str, now: Now, result: Result[None]
+    ) -> None:
         if member_id in group.pending:
             self.drop_pending(group, member_id)
             self.pending_left(group, now, result)
@@ -234,7 +243,7 @@ class Rebalances:
         cause = f"member {member_id} missed heartbeats"
         self.member_left(group, cause, now, result, now.log_ms - silent_ms)
 
-    def _expire_joins(self, group: Group, now: Now, result: Result[None]) -> None:
+    def _expire_joins(self, group: ClassicGroup, now: Now, result: Result[None]) -> None:
         if group.state is not PREPARING:
             return
         if group.is_initial and group.newcomer and group.initial_delay_left_ms > 0:
@@ -248,7 +257,7 @@ class Rebalances:
         else:
             self._complete(group, now, result)
 
-    def _expire_syncs(self, group: Group, now: Now, result: Result[None]) -> None:
+    def _expire_syncs(self, group: ClassicGroup, now: Now, result: Result[None]) -> None:
         if group.state not in (COMPLETING, STABLE) or not group.unsynced:
             return
         silent = [group.members[member_id] for member_id in sorted(group.unsynced)]
@@ -256,15 +265,17 @@ class Rebalances:
             self.drop(group, member, result)
         self.begin(group, f"{_names(silent)} did not sync in time", now, result)
 
-    def _end_joins_after(self, group: Group, delay_ms: int, now: Now) -> None:
+    def _end_joins_after(self, group: ClassicGroup, delay_ms: int, now: Now) -> None:
         self.timers.schedule((JOIN, group.id, ""), now.coordinator_ms + delay_ms)
 
-    def _stop_waiting_for_syncs(self, group: Group) -> None:
+    def _stop_waiting_for_syncs(self, group: ClassicGroup) -> None:
         group.unsynced = set()
         self.timers.cancel((SYNC, group.id, ""))
 
 
-def joined(group: Group, member: Member, rows: list[JoinGroupResponse.Member]) -> JoinGroupResponse:
+def joined(
+    group: ClassicGroup, member: ClassicGroupMember, rows: list[JoinGroupResponse.Member]
+) -> JoinGroupResponse:
     """The answer to a join; only the leader is told who the members are."""
     return JoinGroupResponse(
         generation_id=group.generation,
@@ -276,7 +287,7 @@ def joined(group: Group, member: Member, rows: list[JoinGroupResponse.Member]) -
     )
 
 
-def member_rows(group: Group) -> list[JoinGroupResponse.Member]:
+def member_rows(group: ClassicGroup) -> list[JoinGroupResponse.Member]:
     """The members for the leader, with what they said for the chosen protocol."""
     return [
         JoinGroupResponse.Member(
@@ -289,20 +300,20 @@ def member_rows(group: Group) -> list[JoinGroupResponse.Member]:
 
 
 def note(
-    group: Group, cause: str, now: Now, result: Result[R], since_ms: int | None = None
+    group: ClassicGroup, cause: str, now: Now, result: Result[R], since_ms: int | None = None
 ) -> None:
     """Write down a change and its cause."""
     _write_event(group, cause, now, result, group.generation, group.state, since_ms)
 
 
-def note_stored(group: Group, cause: str, now: Now, result: Result[R]) -> None:
+def note_stored(group: ClassicGroup, cause: str, now: Now, result: Result[R]) -> None:
     """Write down that the group becomes stable with the record of this result."""
     _write_event(group, cause, now, result, group.generation, STABLE)
 
 
 def note_deleted(group: AnyGroup, cause: str, now: Now, result: Result[R]) -> None:
     """Write down that the group goes with the records of this result."""
-    generation = group.generation if isinstance(group, Group) else group.epoch
+    generation = group.generation if isinstance(group, ClassicGroup) else group.epoch
     _write_event(group, cause, now, result, generation, DEAD)
 
 
@@ -312,12 +323,12 @@ def _write_event(
     now: Now,
     result: Result[R],
     generation: int,
-    state: GroupState,
+    state: ClassicGroupState,
     since_ms: int | None = None,
 ) -> None:
     event = Event(now.log_ms, group.id, printable(cause), generation, state.value, since_ms)
     result.events.append(event)
 
 
-def _names(members: Iterable[Member]) -> str:
+def _names(members: Iterable[ClassicGroupMember]) -> str:
     return some_of([member.id for member in members])

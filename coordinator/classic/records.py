@@ -8,7 +8,7 @@ from kbroker.protocol.group_metadata import (
 )
 
 from ..common.record import CoordinatorRecord
-from .group import Group, Member
+from .group import ClassicGroup, ClassicGroupMember
 
 
 def group_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
@@ -16,7 +16,9 @@ def group_record(group_id: str, value: GroupMetadataValue) -> CoordinatorRecord:
     return CoordinatorRecord(GroupMetadataKey(group=group_id), value)
 
 
-def group_value(group: Group, assignments: dict[str, bytes], at_ms: int) -> GroupMetadataValue:
+def group_value(
+    group: ClassicGroup, assignments: dict[str, bytes], at_ms: int
+) -> GroupMetadataValue:
     """The group in its present generation, with these assignments by member id.
 
     Members without an assignment get an empty one. `at_ms` is log time.
@@ -34,7 +36,7 @@ def group_value(group: Group, assignments: dict[str, bytes], at_ms: int) -> Grou
     )
 
 
-def emptied_value(group: Group, at_ms: int) -> GroupMetadataValue:
+def emptied_value(group: ClassicGroup, at_ms: int) -> GroupMetadataValue:
     """The group after its last member has left: that is a generation of its own."""
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -47,7 +49,7 @@ def emptied_value(group: Group, at_ms: int) -> GroupMetadataValue:
 
 
 def _member_row(
-    member: Member, protocol: str | None, assignment: bytes
+    member: ClassicGroupMember, protocol: str | None, assignment: bytes
 ) -> GroupMetadataValue.Member:
     return GroupMetadataValue.Member(
         member_id=member.id,

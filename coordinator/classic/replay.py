@@ -7,7 +7,7 @@ from kbroker.protocol.group_metadata import (
 )
 
 from ..state import ShardState
-from .group import Group, Member
+from .group import ClassicGroup, ClassicGroupMember
 from .group_state import EMPTY, STABLE
 
 
@@ -30,7 +30,7 @@ def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | N
     group.leader_id = value.leader
 
 
-def _replay_members(group: Group, value: GroupMetadataValue) -> None:
+def _replay_members(group: ClassicGroup, value: GroupMetadataValue) -> None:
     before = dict(group.members)
     # A static member may come with a new id: it is the same member.
     members = [_known_member(group, row, before) for row in value.members]
@@ -57,19 +57,19 @@ def _replay_members(group: Group, value: GroupMetadataValue) -> None:
 
 
 def _known_member(
-    group: Group, row: GroupMetadataValue.Member, before: dict[str, Member]
-) -> Member:
+    group: ClassicGroup, row: GroupMetadataValue.Member, before: dict[str, ClassicGroupMember]
+) -> ClassicGroupMember:
     """The member of a row, taken out of `before` if it was there; else a new one."""
     member_id: str | None = row.member_id
     if member_id not in before and row.group_instance_id is not None:
         member_id = group.static_ids.get(row.group_instance_id)
     if member_id in before:
         return before.pop(member_id)
-    return Member(row.member_id, row.group_instance_id, row.client_id, row.client_host)
+    return ClassicGroupMember(row.member_id, row.group_instance_id, row.client_id, row.client_host)
 
 
-def _known_group(state: ShardState, group_id: str) -> Group:
+def _known_group(state: ShardState, group_id: str) -> ClassicGroup:
     group = state.classic_group(group_id)
     if group is None:
-        group = state.begin(Group(group_id, state.memory))
+        group = state.begin(ClassicGroup(group_id, state.memory))
     return group

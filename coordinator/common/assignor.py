@@ -23,8 +23,8 @@ class TopicShape(NamedTuple):
     racks: Racks = ()
 
 
-class Subscriber(NamedTuple):
-    """A member as an assignor sees it, and what it was to have before."""
+class MemberSubscription(NamedTuple):
+    """Member data for an assignor: the subscription and the previous target."""
 
     topics: AbstractSet[UUID]
     had: Target
@@ -32,5 +32,5 @@ class Subscriber(NamedTuple):
     rack: str | None = None
 
 
-Group: TypeAlias = Mapping[str, Subscriber]
+GroupSpec: TypeAlias = Mapping[str, MemberSubscription]
 Topics: TypeAlias = Mapping[UUID, TopicShape]

@@ -21,8 +21,8 @@ class Ended(NamedTuple):
     value: OffsetCommitValue
 
 
-class PendingOffsets:
-    """Pending offsets of one shard, by group, partition and producer id.
+class PendingTransactionalOffsets:
+    """Pending transactional offsets of one shard, by group, partition and producer ID.
 
     Those of one partition are kept in the order of the log, for that order decides in the end and
     not the one in which transactions end (KAFKA-5600): an offset is *overtaken* when another one

@@ -87,7 +87,7 @@ class TransactionEvent(NamedTuple):
     by_coordinator: bool
 
 
-class Parked(Generic[R]):
+class PendingResponse(Generic[R]):
     """The place of an answer that comes later.
 
     The caller sets `on_answer` (or looks at `response`, if it was answered before). When the client
@@ -114,7 +114,7 @@ class Parked(Generic[R]):
 class Answer(NamedTuple):
     """A parked request that can be answered now, and the answer: ``slot.answer(response)``."""
 
-    slot: Parked[Any]
+    slot: PendingResponse[Any]
     response: Any
 
     def refused(self, code: ErrorCode) -> Answer:
@@ -147,7 +147,7 @@ class Result(Generic[R]):
 
     __slots__ = ("answers", "events", "on_failure", "producer", "records", "response", "work")
 
-    def __init__(self, response: R | Parked[R] | None = None) -> None:
+    def __init__(self, response: R | PendingResponse[R] | None = None) -> None:
         self.response = response
         self.records: list[CoordinatorRecord] = []
         self.answers: list[Answer] = []

@@ -23,12 +23,12 @@ from types import MappingProxyType
 from typing import TypeAlias
 from uuid import UUID
 
-from ..common.assignor import PARTITIONS_AT_ONCE, Group, Subscriber, Targets, Topics
+from ..common.assignor import PARTITIONS_AT_ONCE, GroupSpec, MemberSubscription, Targets, Topics
 
-Assignor: TypeAlias = Callable[[Group, Topics], Generator[None, None, Targets]]
+Assignor: TypeAlias = Callable[[GroupSpec, Topics], Generator[None, None, Targets]]
 
 
-def assign_ranges(group: Group, topics: Topics) -> Generator[None, None, Targets]:
+def assign_ranges(group: GroupSpec, topics: Topics) -> Generator[None, None, Targets]:
     """The targets of a group by the assignor `range`.
 
     Parameters: `topics` has each topic that somebody subscribes to and that there is.
@@ -60,7 +60,7 @@ def assign_ranges(group: Group, topics: Topics) -> Generator[None, None, Targets
     return targets
 
 
-def assign_uniformly(group: Group, topics: Topics) -> Generator[None, None, Targets]:
+def assign_uniformly(group: GroupSpec, topics: Topics) -> Generator[None, None, Targets]:
     """The targets of a group by the assignor `uniform`; parameters as of `assign_ranges`."""
     subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
     work = _Uniform(group, topics)
@@ -80,7 +80,7 @@ ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
 class _Uniform:
     """One run of the assignor `uniform`."""
 
-    def __init__(self, group: Group, topics: Topics) -> None:
+    def __init__(self, group: GroupSpec, topics: Topics) -> None:
         self._group = group
         self._topics = topics
         self.targets: Targets = {member_id: {} for member_id in group}
@@ -125,7 +125,7 @@ class _Uniform:
                         yield
             yield
 
-    def _had(self, topic_id: UUID, member: Subscriber) -> list[int]:
+    def _had(self, topic_id: UUID, member: MemberSubscription) -> list[int]:
         """What a member had of a topic and is still there, those of its rack first."""
         shape = self._topics[topic_id]
         taken = self._taken.get(topic_id, ())

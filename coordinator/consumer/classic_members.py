@@ -33,7 +33,7 @@ from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..common.version_adapters import leave_response, leaving_members
 from .conversion import Conversion
-from .group import ClassicSide, ConsumerGroup, ConsumerMember
+from .group import ClassicMemberMetadata, ConsumerGroup, ConsumerGroupMember
 from .groups import JOIN, SYNC, ConsumerGroups, Settings, names_of
 from .reconciliation import Owned
 from .target_assignments import Step
@@ -158,7 +158,7 @@ class ClassicMembers:
             elif static is not None:
                 self._groups.replace_member(step, static, member_id, is_classic=True)
                 return
-        step.before = known or ConsumerMember(member_id)
+        step.before = known or ConsumerGroupMember(member_id)
 
     def _owned(self, said: MemberSubscription) -> Owned:
         owned: dict[UUID, set[int]] = {}
@@ -231,7 +231,7 @@ class ClassicMembers:
     ) -> Result[LeaveGroupResponse]:
         """Members leave, or an operator takes them out: those of the newer protocol, too."""
         rows: list[LeaveGroupResponse.Member] = []
-        gone: dict[str, ConsumerMember] = {}
+        gone: dict[str, ConsumerGroupMember] = {}
         for leaver in leaving_members(request, version):
             row = LeaveGroupResponse.Member(
                 member_id=leaver.member_id, group_instance_id=leaver.group_instance_id
@@ -258,24 +258,24 @@ class ClassicMembers:
 
     # -- time
 
-    def _wait(self, kind: str, group_id: str, member: ConsumerMember, now: Now) -> None:
+    def _wait(self, kind: str, group_id: str, member: ConsumerGroupMember, now: Now) -> None:
         timeout_ms = max(member.rebalance_timeout_ms, 0)
         self._timers.schedule((kind, group_id, member.id), now.coordinator_ms + timeout_ms)
 
-    def _expect_join(self, group_id: str, member: ConsumerMember, now: Now) -> None:
+    def _expect_join(self, group_id: str, member: ConsumerGroupMember, now: Now) -> None:
         if self._timers.deadline((JOIN, group_id, member.id)) is None:
             self._wait(JOIN, group_id, member, now)
 
     def _member(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
-    ) -> tuple[ConsumerMember, ClassicSide]:
+    ) -> tuple[ConsumerGroupMember, ClassicMemberMetadata]:
         member = self._groups.find(group, member_id, instance_id)
         if member.classic is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member, member.classic
 
 
-def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
+def _has_to_join(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     """Whether there is something for a member that it does not have yet, and can have."""
     if member.epoch < group.assignment_epoch or member.state is MemberState.UNREVOKED:
         return True
@@ -289,8 +289,11 @@ def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def _updated(
-    member: ConsumerMember, request: JoinGroupRequest, said: MemberSubscription, client: ClientInfo
-) -> ConsumerMember:
+    member: ConsumerGroupMember,
+    request: JoinGroupRequest,
+    said: MemberSubscription,
+    client: ClientInfo,
+) -> ConsumerGroupMember:
     protocols = protocols_of((row.name, bytes(row.metadata)) for row in request.protocols)
     rebalance_ms = request.rebalance_timeout_ms
     return member._replace(
@@ -302,11 +305,11 @@ def _updated(
         assignor=None,
         topics=frozenset(said.topics),
         pattern="",
-        classic=ClassicSide(request.session_timeout_ms, protocols),
+        classic=ClassicMemberMetadata(request.session_timeout_ms, protocols),
     )
 
 
-def _check_generation(member: ConsumerMember, generation: int) -> None:
+def _check_generation(member: ConsumerGroupMember, generation: int) -> None:
     if generation != member.epoch:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 

@@ -19,7 +19,7 @@ from kbroker.protocol.group_metadata import (
     write_assignment,
 )
 
-from ..classic.group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from ..classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup, ClassicGroupMember
 from ..classic.group_state import EMPTY
 from ..classic.rebalance import Rebalances
 from ..classic.records import group_record
@@ -30,7 +30,7 @@ from ..common.result import Event, Now, Pieces, R, Result
 from ..common.settings import ConsumerGroupSettings, GroupSettings
 from ..common.topics import KnownTopics
 from ..state import ShardState
-from .group import ClassicSide, ConsumerGroup, ConsumerGroupState, ConsumerMember
+from .group import ClassicMemberMetadata, ConsumerGroup, ConsumerGroupMember, ConsumerGroupState
 from .records import group_tombstones, whole_group
 
 
@@ -52,7 +52,7 @@ class Conversion:
     # -- from classic
 
     def to_consumer_group(
-        self, classic: Group, settings: ConsumerGroupSettings, now: Now, result: Result[R]
+        self, classic: ClassicGroup, settings: ConsumerGroupSettings, now: Now, result: Result[R]
     ) -> ConsumerGroup:
         """A classic group as a consumer group; the records that make it one are in `result`.
 
@@ -81,7 +81,9 @@ class Conversion:
         result.events.append(Event(now.log_ms, classic.id, cause, group.epoch, state))
         return group
 
-    def _converted(self, classic: Group, member: Member, epoch: int) -> ConsumerMember:
+    def _converted(
+        self, classic: ClassicGroup, member: ClassicGroupMember, epoch: int
+    ) -> ConsumerGroupMember:
         said = read_member_subscription(member.metadata(classic.protocol_name))
         if said is None and member.protocols:
             said = read_member_subscription(member.protocols[0][1])
@@ -100,7 +102,7 @@ class Conversion:
                 "its assignor keeps data of its own, which would be lost; change to one of the "
                 "clients' own assignors first",
             )
-        return ConsumerMember(
+        return ConsumerGroupMember(
             id=member.id,
             instance_id=member.instance_id,
             rack_id=said.rack_id or None,
@@ -108,13 +110,13 @@ class Conversion:
             client_host=member.client_host,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             topics=frozenset(said.topics),
-            classic=ClassicSide(member.session_timeout_ms, member.protocols),
+            classic=ClassicMemberMetadata(member.session_timeout_ms, member.protocols),
             epoch=epoch,
             previous_epoch=epoch,
             assigned=assigned or NOTHING,
         )
 
-    def _let_go(self, classic: Group) -> Pieces:
+    def _let_go(self, classic: ClassicGroup) -> Pieces:
         """Those who wait in the classic group join again; sessions go on in the consumer group."""
         result: Result[None] = Result()
         for member in classic.members.values():
@@ -133,7 +135,7 @@ class Conversion:
     def to_classic_group(
         self,
         group: ConsumerGroup,
-        members: list[ConsumerMember],
+        members: list[ConsumerGroupMember],
         generation: int,
         cause: str | None,
         now: Now,
@@ -165,7 +167,7 @@ class Conversion:
         result.events.append(Event(now.log_ms, group.id, printable(text), generation, "Stable"))
 
     def _row(
-        self, group: ConsumerGroup, member: ConsumerMember, protocol: str
+        self, group: ConsumerGroup, member: ConsumerGroupMember, protocol: str
     ) -> GroupMetadataValue.Member:
         assert member.classic is not None
         said = dict(member.classic.protocols)[protocol]
@@ -193,7 +195,7 @@ class Conversion:
         return write_assignment(rows, said)
 
     def _go_on(
-        self, group_id: str, members: list[ConsumerMember], cause: str | None, now: Now
+        self, group_id: str, members: list[ConsumerGroupMember], cause: str | None, now: Now
     ) -> Pieces:
         """Sessions of the classic group begin, and if need be a rebalance."""
         group = self._state.classic_group(group_id)
@@ -209,7 +211,7 @@ class Conversion:
             yield result
 
 
-def _check_upgrade(classic: Group, settings: ConsumerGroupSettings) -> None:
+def _check_upgrade(classic: ClassicGroup, settings: ConsumerGroupSettings) -> None:
     if not settings.migration.upgrades:
         _refuse(
             classic.id,
@@ -229,7 +231,7 @@ def _refuse(group_id: str, why: str) -> None:
     )
 
 
-def _common_protocol(members: list[ConsumerMember]) -> str:
+def _common_protocol(members: list[ConsumerGroupMember]) -> str:
     """A protocol that all members offer: members which do not are not let in."""
     offers = [
         [name for name, _ in each.classic.protocols] for each in members if each.classic is not None

@@ -10,7 +10,7 @@ from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRespo
 
 from ..common.topics import KnownTopics
 from ..state import ShardState
-from .group import ConsumerGroup, ConsumerMember
+from .group import ConsumerGroup, ConsumerGroupMember
 
 Response = ConsumerGroupDescribeResponse
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
@@ -41,7 +41,7 @@ def describe_consumer_group(
     )
 
 
-def _row(group: ConsumerGroup, member: ConsumerMember, topics: KnownTopics) -> Response.Member:
+def _row(group: ConsumerGroup, member: ConsumerGroupMember, topics: KnownTopics) -> Response.Member:
     has: dict[UUID, set[int]] = {}
     for part in (member.assigned, member.revoking):
         for topic_id, partitions in part.items():

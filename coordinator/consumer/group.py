@@ -38,22 +38,22 @@ class ConsumerGroupState(StrEnum):
     STABLE = "Stable"
 
 
-class Resolved(NamedTuple):
-    """The topics that a regular expression stands for, as of `at_ms` (log time)."""
+class ResolvedRegularExpression(NamedTuple):
+    """Topics that match a regular expression, as of `at_ms` (log time)."""
 
     topics: frozenset[str]
     version: int
     at_ms: int
 
 
-class ClassicSide(NamedTuple):
-    """What else is known of a member that uses the classic protocol (in ms; best protocol first)."""
+class ClassicMemberMetadata(NamedTuple):
+    """Classic-protocol metadata of a member (timeout in ms, preferred protocol first)."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
-class ConsumerMember(NamedTuple):
+class ConsumerGroupMember(NamedTuple):
     """One member. Timeouts are ms; `classic` is set while it uses the classic protocol.
 
     `assigned` is what it may use; what is in `revoking` it has been told to give back.
@@ -69,7 +69,7 @@ class ConsumerMember(NamedTuple):
     topics: frozenset[str] = frozenset()
     pattern: str | None = None
     """A regular expression (RE2); None and "" are none."""
-    classic: ClassicSide | None = None
+    classic: ClassicMemberMetadata | None = None
     epoch: int = 0
     previous_epoch: int = 0
     """Of which a heartbeat is taken as well, when it shows that the answer to it was lost."""
@@ -134,9 +134,9 @@ class ConsumerGroup:
         self.assignment_epoch = 0
         self.assigned_at_ms = 0
         """Log time of the target, 0 if there is none or its time is not known."""
-        self.members: dict[str, ConsumerMember] = {}
+        self.members: dict[str, ConsumerGroupMember] = {}
         self.targets: dict[str, Target] = {}
-        self.resolved: dict[str, Resolved] = {}
+        self.resolved: dict[str, ResolvedRegularExpression] = {}
         self.has_topics_record = False
         self.static_ids: dict[str, str] = {}
         """Instance id to member id."""
@@ -163,7 +163,7 @@ class ConsumerGroup:
         """Regular expressions are being resolved beside clients."""
         self.viewers: dict[str, Hashable] = {}
         """Client on whose behalf each member asks, by member ID, where topics may be hidden from it."""
-        self.described: dict[tuple[str, Hashable], Resolved] = {}
+        self.described: dict[tuple[str, Hashable], ResolvedRegularExpression] = {}
         """Topics of a pattern that a client may describe; `version` is that of the cluster's topics."""
 
     @property
@@ -178,7 +178,7 @@ class ConsumerGroup:
 
     # -- members
 
-    def put(self, member: ConsumerMember) -> None:
+    def put(self, member: ConsumerGroupMember) -> None:
         """A member is new, or is different now."""
         old = self.members.get(member.id)
         if old is not None:
@@ -207,7 +207,7 @@ class ConsumerGroup:
             self.heard_ms.pop(member_id, None)
             self.viewers.pop(member_id, None)
 
-    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+    def static_member(self, instance_id: str | None) -> ConsumerGroupMember | None:
         member_id = None if instance_id is None else self.static_ids.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
@@ -219,7 +219,7 @@ class ConsumerGroup:
             member.id for member in self.members.values() if not member.is_reconciled_to(epoch)
         }
 
-    def target_of(self, member: ConsumerMember) -> Target:
+    def target_of(self, member: ConsumerGroupMember) -> Target:
         """What a member shall have; one that takes the place of a static member has its target."""
         target = self.targets.get(member.id)
         if target is None and member.instance_id is not None:
@@ -238,9 +238,9 @@ class ConsumerGroup:
 
     def topics_after(
         self,
-        old: ConsumerMember | None,
-        new: ConsumerMember | None,
-        resolved: Mapping[str, Resolved],
+        old: ConsumerGroupMember | None,
+        new: ConsumerGroupMember | None,
+        resolved: Mapping[str, ResolvedRegularExpression],
     ) -> set[str]:
         """What is subscribed to by anybody when `new` has taken the place of `old`."""
         counts = changed_counts(self.topics, old.topics if old else (), new.topics if new else ())
@@ -256,7 +256,9 @@ class ConsumerGroup:
                 topics |= found.topics
         return topics
 
-    def assignor_after(self, old: ConsumerMember | None, new: ConsumerMember | None) -> str | None:
+    def assignor_after(
+        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
+    ) -> str | None:
         """The assignor that most members ask for; of two, `uniform` among equals, as in Kafka."""
         counts = changed_counts(
             self.assignors,
@@ -265,7 +267,9 @@ class ConsumerGroup:
         )
         return max(counts, key=lambda name: (counts[name], name), default=None)
 
-    def read_by(self, member: ConsumerMember, resolved: Mapping[str, Resolved]) -> frozenset[str]:
+    def read_by(
+        self, member: ConsumerGroupMember, resolved: Mapping[str, ResolvedRegularExpression]
+    ) -> frozenset[str]:
         """Return the topics that a member subscribes to, by name or by its pattern.
 
         A member whose client is not known yet, after a move of the coordinator, is taken to read
@@ -279,7 +283,7 @@ class ConsumerGroup:
 
     # -- what members have in common
 
-    def _count(self, member: ConsumerMember, by: int) -> None:
+    def _count(self, member: ConsumerGroupMember, by: int) -> None:
         for topic in member.topics:
             add_to(self.topics, topic, by)
         if member.pattern:
@@ -289,22 +293,22 @@ class ConsumerGroup:
         if member.classic is not None:
             self.classic_count += by
 
-    def _note_progress(self, member: ConsumerMember) -> None:
+    def _note_progress(self, member: ConsumerGroupMember) -> None:
         if member.is_reconciled_to(self.assignment_epoch):
             self.unreconciled.discard(member.id)
         else:
             self.unreconciled.add(member.id)
 
-    def _drop_static(self, member: ConsumerMember) -> None:
+    def _drop_static(self, member: ConsumerGroupMember) -> None:
         # A static member that came back has another id, and its name by now.
         if member.instance_id is not None and self.static_ids.get(member.instance_id) == member.id:
             del self.static_ids[member.instance_id]
 
-    def _hold(self, member: ConsumerMember) -> None:
+    def _hold(self, member: ConsumerGroupMember) -> None:
         for topic_id, partition in _partitions(member):
             self.held.setdefault(topic_id, {})[partition] = member.id
 
-    def _release(self, member: ConsumerMember) -> None:
+    def _release(self, member: ConsumerGroupMember) -> None:
         for topic_id, partition in _partitions(member):
             holders = self.held.get(topic_id)
             # In a log that was cut short somebody else may have it already.
@@ -314,7 +318,7 @@ class ConsumerGroup:
                     del self.held[topic_id]
 
 
-def _partitions(member: ConsumerMember) -> Iterator[tuple[UUID, int]]:
+def _partitions(member: ConsumerGroupMember) -> Iterator[tuple[UUID, int]]:
     for part in (member.assigned, member.revoking):
         for topic_id, partitions in part.items():
             for partition in partitions:

@@ -22,7 +22,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
 )
 
-from ..classic.group import Group
+from ..classic.group import ClassicGroup
 from ..common.events import printable, some_of
 from ..common.modern_group import (
     JOINS,
@@ -43,7 +43,7 @@ from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
 from .conversion import Conversion
-from .group import ConsumerGroup, ConsumerGroupState, ConsumerMember, same_partitions
+from .group import ConsumerGroup, ConsumerGroupMember, ConsumerGroupState, same_partitions
 from .reconciliation import Holder, Owned, reconcile
 from .records import current_record, member_record, member_tombstones, target_record
 from .target_assignments import Step, TargetAssignments, TopicRights
@@ -63,10 +63,10 @@ Settings: TypeAlias = "Callable[[str], ConsumerGroupSettings]"
 Response: TypeAlias = ConsumerGroupHeartbeatResponse
 
 
-class ConsumerSessions(MemberSessions[ConsumerMember]):
+class ConsumerSessions(MemberSessions[ConsumerGroupMember]):
     """Sessions of the members of consumer groups; members may use the classic protocol."""
 
-    def timeout_ms(self, member: ConsumerMember, settings: SessionSettings) -> int:
+    def timeout_ms(self, member: ConsumerGroupMember, settings: SessionSettings) -> int:
         side = member.classic
         return settings.session_timeout_ms if side is None else side.session_timeout_ms
 
@@ -173,7 +173,7 @@ class ConsumerGroups:
         known = self._state.groups.get(group_id)
         if isinstance(known, ConsumerGroup):
             return known
-        classic = known if isinstance(known, Group) else None
+        classic = known if isinstance(known, ClassicGroup) else None
         joins = request.member_epoch == JOINS
         if known is None:
             if joins:
@@ -217,11 +217,11 @@ class ConsumerGroups:
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"Member {member_id} is not a member of group {group.id}.",
             )
-        step.before = known or ConsumerMember(member_id)
+        step.before = known or ConsumerGroupMember(member_id)
         _check_epoch(step.before, request.member_epoch, owned)
 
     def replace_member(
-        self, step: Step, known: ConsumerMember, member_id: str, *, is_classic: bool = False
+        self, step: Step, known: ConsumerGroupMember, member_id: str, *, is_classic: bool = False
     ) -> None:
         """A static member is back: it takes its place again, with what it had.
 
@@ -361,7 +361,9 @@ class ConsumerGroups:
         result.on_failure = lambda code, now: _refused(append_error(code), None)
         return result
 
-    def find(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+    def find(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None
+    ) -> ConsumerGroupMember:
         """The member that a request names. Raises KafkaError."""
         if instance_id is None:
             member = group.members.get(member_id)
@@ -382,7 +384,7 @@ class ConsumerGroups:
     def take_out(
         self,
         group: ConsumerGroup,
-        members: list[ConsumerMember],
+        members: list[ConsumerGroupMember],
         cause: str,
         now: Now,
         result: Result[R],
@@ -400,7 +402,7 @@ class ConsumerGroups:
         state = ConsumerGroupState.ASSIGNING if left else ConsumerGroupState.EMPTY
         _note(group.id, cause, group.epoch + 1, state, now, result, since_ms)
 
-    def may_be_classic(self, group_id: str, members: Collection[ConsumerMember]) -> bool:
+    def may_be_classic(self, group_id: str, members: Collection[ConsumerGroupMember]) -> bool:
         """Whether a group with these members becomes a classic one."""
         return (
             bool(members)
@@ -416,7 +418,11 @@ class ConsumerGroups:
             self._timers.cancel((kind, group_id, member_id))
 
     def _wait_for_revocation(
-        self, group_id: str, member: ConsumerMember, before: ConsumerMember | None, now: Now
+        self,
+        group_id: str,
+        member: ConsumerGroupMember,
+        before: ConsumerGroupMember | None,
+        now: Now,
     ) -> None:
         """A member that has to give partitions back has so long as it said when it joined."""
         key = (REVOCATION, group_id, member.id)
@@ -465,7 +471,7 @@ def _freed(group: ConsumerGroup, replaced_id: str) -> Holder:
     return holder
 
 
-def is_away(member: ConsumerMember) -> bool:
+def is_away(member: ConsumerGroupMember) -> bool:
     """Whether a static member has left for a while."""
     return member.epoch == LEAVES_FOR_A_WHILE
 
@@ -521,7 +527,7 @@ def _invalid(message: str) -> None:
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
+def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -> None:
     """Whether a heartbeat is of the epoch of its member. Raises KafkaError FENCED_MEMBER_EPOCH."""
     if epoch in (JOINS, member.epoch):
         return
@@ -540,8 +546,8 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> Non
 
 
 def _updated(
-    member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
-) -> ConsumerMember:
+    member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
+) -> ConsumerGroupMember:
     """The member with what its heartbeat says; null and -1 say nothing, as most of them do."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     says_nothing = (
@@ -617,6 +623,6 @@ def _note(
     )
 
 
-def names_of(members: Iterable[ConsumerMember]) -> str:
+def names_of(members: Iterable[ConsumerGroupMember]) -> str:
     """Members for a cause."""
     return some_of([f"member {member.id}" for member in members])

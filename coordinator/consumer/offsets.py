@@ -13,7 +13,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, Check, always
-from .group import ConsumerGroup, ConsumerMember
+from .group import ConsumerGroup, ConsumerGroupMember
 
 
 def committer_check(group: ConsumerGroup, request: OffsetCommitRequest, version: int) -> Check:
@@ -54,13 +54,13 @@ def fetcher_error(group: ConsumerGroup, request: OffsetFetchRequest.Group) -> Er
     return ErrorCode.NONE if request.member_epoch == member.epoch else _stale(member)
 
 
-def _stale(member: ConsumerMember) -> ErrorCode:
+def _stale(member: ConsumerGroupMember) -> ErrorCode:
     if member.classic is None:
         return ErrorCode.STALE_MEMBER_EPOCH
     return ErrorCode.ILLEGAL_GENERATION
 
 
-def _epoch_check(member: ConsumerMember, epoch: int, stale: ErrorCode) -> Check:
+def _epoch_check(member: ConsumerGroupMember, epoch: int, stale: ErrorCode) -> Check:
     if epoch == member.epoch:
         return always(ErrorCode.NONE)
     if epoch > member.epoch:

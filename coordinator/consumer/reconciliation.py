@@ -15,7 +15,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from ..common.modern_group import NOTHING, Assigned, MemberState, Target, UnknownMemberState
-from .group import ConsumerMember
+from .group import ConsumerGroupMember
 
 Owned: TypeAlias = Mapping[UUID, AbstractSet[int]]
 """What a member says that it owns."""
@@ -24,7 +24,7 @@ Holder: TypeAlias = Callable[[UUID, int], str | None]
 
 
 def reconcile(
-    member: ConsumerMember,
+    member: ConsumerGroupMember,
     epoch: int,
     target: Target,
     subscribed: AbstractSet[UUID],
@@ -32,7 +32,7 @@ def reconcile(
     holder: Holder,
     *,
     has_new_subscription: bool,
-) -> ConsumerMember:
+) -> ConsumerGroupMember:
     """The member after the next step towards its target; the same one when it has to wait.
 
     Parameters:
@@ -57,14 +57,14 @@ def reconcile(
 
 
 def _next(
-    member: ConsumerMember,
+    member: ConsumerGroupMember,
     own_epoch: int,
     epoch: int,
     target: Target,
     subscribed: AbstractSet[UUID],
     owned: Owned | None,
     holder: Holder,
-) -> ConsumerMember:
+) -> ConsumerGroupMember:
     """The step to what the target says, as far as it can be made now."""
     target = {topic_id: target[topic_id] for topic_id in target if topic_id in subscribed}
     kept: dict[UUID, dict[int, int]] = {}
@@ -88,8 +88,8 @@ def _next(
 
 
 def _unsubscribe(
-    member: ConsumerMember, subscribed: AbstractSet[UUID], owned: Owned | None
-) -> ConsumerMember:
+    member: ConsumerGroupMember, subscribed: AbstractSet[UUID], owned: Owned | None
+) -> ConsumerGroupMember:
     """Take back what the member does not read any more, before there is a target that says so."""
     if all(topic_id in subscribed for topic_id in member.assigned):
         return member
@@ -104,8 +104,12 @@ def _unsubscribe(
 
 
 def _changed(
-    member: ConsumerMember, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
-) -> ConsumerMember:
+    member: ConsumerGroupMember,
+    epoch: int,
+    state: MemberState,
+    assigned: Assigned,
+    revoking: Assigned,
+) -> ConsumerGroupMember:
     return member._replace(
         previous_epoch=member.epoch,
         epoch=epoch,

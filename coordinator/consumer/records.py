@@ -20,7 +20,12 @@ from kbroker.protocol.consumer_group_metadata import (
 
 from ..common.modern_group import Assigned, Target
 from ..common.record import CoordinatorRecord
-from .group import ClassicSide, ConsumerGroup, ConsumerMember, Resolved
+from .group import (
+    ClassicMemberMetadata,
+    ConsumerGroup,
+    ConsumerGroupMember,
+    ResolvedRegularExpression,
+)
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
@@ -34,7 +39,7 @@ def topics_tombstone(group_id: str) -> CoordinatorRecord:
     return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
-def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """What a member says of itself."""
     value = ConsumerGroupMemberMetadataValue(
         instance_id=member.instance_id,
@@ -52,7 +57,7 @@ def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
     )
 
 
-def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+def current_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """What a member has."""
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
@@ -84,7 +89,9 @@ def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecor
     return CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 
-def resolved_record(group_id: str, pattern: str, resolved: Resolved) -> CoordinatorRecord:
+def resolved_record(
+    group_id: str, pattern: str, resolved: ResolvedRegularExpression
+) -> CoordinatorRecord:
     """The topics that a regular expression stands for."""
     value = ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.at_ms
@@ -138,7 +145,7 @@ def _pattern_key(group_id: str, pattern: str) -> ConsumerGroupRegularExpressionK
     return ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
 
 
-def _classic(side: ClassicSide) -> ConsumerGroupMemberMetadataValue.ClassicMemberMetadata:
+def _classic(side: ClassicMemberMetadata) -> ConsumerGroupMemberMetadataValue.ClassicMemberMetadata:
     cls = ConsumerGroupMemberMetadataValue
     return cls.ClassicMemberMetadata(
         session_timeout_ms=side.session_timeout_ms,

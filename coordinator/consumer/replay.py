@@ -37,7 +37,12 @@ from ..common.modern_group import (
 )
 from ..common.record import RecordValue
 from ..state import ShardState
-from .group import ClassicSide, ConsumerGroup, ConsumerMember, Resolved
+from .group import (
+    ClassicMemberMetadata,
+    ConsumerGroup,
+    ConsumerGroupMember,
+    ResolvedRegularExpression,
+)
 
 _STATES = MappingProxyType({each.value: each for each in MemberState})
 
@@ -70,8 +75,8 @@ def _delete_topics(group: ConsumerGroup, key: object) -> None:
     group.has_topics_record = False
 
 
-def _known(group: ConsumerGroup, member_id: str) -> ConsumerMember:
-    return group.members.get(member_id) or ConsumerMember(member_id)
+def _known(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
+    return group.members.get(member_id) or ConsumerGroupMember(member_id)
 
 
 def _put_member(
@@ -95,9 +100,9 @@ def _put_member(
     )
 
 
-def _classic(side: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata) -> ClassicSide:
+def _classic(side: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata) -> ClassicMemberMetadata:
     protocols = ((each.name, bytes(each.metadata)) for each in side.supported_protocols)
-    return ClassicSide(side.session_timeout_ms, tuple(protocols))
+    return ClassicMemberMetadata(side.session_timeout_ms, tuple(protocols))
 
 
 def _delete_member(group: ConsumerGroup, key: ConsumerGroupMemberMetadataKey) -> None:
@@ -162,7 +167,7 @@ def _put_resolved(
     key: ConsumerGroupRegularExpressionKey,
     value: ConsumerGroupRegularExpressionValue,
 ) -> None:
-    resolved = Resolved(frozenset(value.topics), value.version, value.timestamp)
+    resolved = ResolvedRegularExpression(frozenset(value.topics), value.version, value.timestamp)
     group.resolved[key.regular_expression] = resolved
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from ..common.assignor import Subscriber, Targets, TopicShape
+from ..common.assignor import MemberSubscription, Targets, TopicShape
 from ..common.modern_group import FIRST_EPOCH, NO_TARGET, Target
 from ..common.record import CoordinatorRecord
 from ..common.result import Now, Pieces, Result
@@ -31,7 +31,7 @@ from ..common.target_assignments import (
 from ..common.topics import KnownTopics
 from ..state import ShardState
 from .assignors import ASSIGNORS
-from .group import ConsumerGroup, ConsumerGroupState, ConsumerMember, Resolved
+from .group import ConsumerGroup, ConsumerGroupMember, ConsumerGroupState, ResolvedRegularExpression
 from .patterns import compile_pattern
 from .records import (
     assignment_record,
@@ -96,22 +96,22 @@ class Step:
     def __init__(self, group: ConsumerGroup, records: list[CoordinatorRecord]) -> None:
         self.group = group
         self.records = records
-        self.before = self.member = ConsumerMember("")
-        self.replaced: ConsumerMember | None = None
+        self.before = self.member = ConsumerGroupMember("")
+        self.replaced: ConsumerGroupMember | None = None
         self.epoch = group.epoch
         self.assignment_epoch = group.assignment_epoch
         self.hash = group.metadata_hash
-        self.resolved: Mapping[str, Resolved] = group.resolved
+        self.resolved: Mapping[str, ResolvedRegularExpression] = group.resolved
         self.work: Pieces | None = None
         self.is_described = True
         self.restore: Callable[[], None] = _nothing
 
     @property
-    def counted(self) -> ConsumerMember | None:
+    def counted(self) -> ConsumerGroupMember | None:
         """The member that the group counts in place of this one; None when it is new."""
         return self.replaced or self.group.members.get(self.member.id)
 
-    def members(self) -> list[ConsumerMember]:
+    def members(self) -> list[ConsumerGroupMember]:
         """All members as they will be."""
         gone = (self.member.id, self.replaced.id if self.replaced else None)
         return [each for each in self.group.members.values() if each.id not in gone] + [self.member]
@@ -169,7 +169,7 @@ class TargetAssignments:
         group.topics_version = self._topics.version
 
     def take_out(
-        self, group: ConsumerGroup, members: Collection[ConsumerMember]
+        self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]
     ) -> list[CoordinatorRecord]:
         """Members are gone, and the others share anew."""
         records: list[CoordinatorRecord] = []
@@ -278,15 +278,17 @@ class TargetAssignments:
             step.work = self._describe_beside(group.id, member, names, rights, is_other, now)
             return False
         found = all_of(_matches([member.pattern], names, rights.may_describe))[member.pattern]
-        described = Resolved(found, self._topics.version, now.log_ms)
+        described = ResolvedRegularExpression(found, self._topics.version, now.log_ms)
         return self._take_described(step, rights.viewer, described, now) or is_other
 
-    def _is_stale(self, described: Resolved, now: Now) -> bool:
+    def _is_stale(self, described: ResolvedRegularExpression, now: Now) -> bool:
         age_ms = now.log_ms - described.at_ms
         is_new = described.version != self._topics.version
         return age_ms >= (REFRESH_PAUSE_MS if is_new else REFRESH_INTERVAL_MS) or age_ms < 0
 
-    def _take_described(self, step: Step, viewer: Hashable, described: Resolved, now: Now) -> bool:
+    def _take_described(
+        self, step: Step, viewer: Hashable, described: ResolvedRegularExpression, now: Now
+    ) -> bool:
         """Store the topics that a client may describe.
 
         Returns:
@@ -317,14 +319,14 @@ class TargetAssignments:
             for each in sharers
             for name in group.read_by(each._replace(topics=frozenset()), step.resolved)
         }
-        known = Resolved(frozenset(topics), NO_VERSION, now.log_ms)
+        known = ResolvedRegularExpression(frozenset(topics), NO_VERSION, now.log_ms)
         step.resolved = {**step.resolved, pattern: known}
         step.records.append(resolved_record(group.id, pattern, known))
 
     def _describe_beside(
         self,
         group_id: str,
-        member: ConsumerMember,
+        member: ConsumerGroupMember,
         names: tuple[str, ...],
         rights: TopicRights,
         is_other: bool,
@@ -350,7 +352,7 @@ class TargetAssignments:
         step = Step(group, result.records)
         step.member = known
         is_first = (pattern, rights.viewer) not in group.described
-        described = Resolved(found[pattern], self._topics.version, now.log_ms)
+        described = ResolvedRegularExpression(found[pattern], self._topics.version, now.log_ms)
         # Before the first result, the member may have left out partitions of its target.
         if self._take_described(step, rights.viewer, described, now) or is_other or is_first:
             names_read = group.topics_after(None, None, step.resolved)
@@ -410,8 +412,8 @@ class TargetAssignments:
     def _targets(
         self,
         group: ConsumerGroup,
-        members: Collection[ConsumerMember],
-        resolved: Mapping[str, Resolved],
+        members: Collection[ConsumerGroupMember],
+        resolved: Mapping[str, ResolvedRegularExpression],
         shapes: Mapping[UUID, TopicShape],
         assignor: str,
     ) -> Generator[None, None, Targets]:
@@ -419,13 +421,13 @@ class TargetAssignments:
         had = dict(group.targets)
         static_ids = dict(group.static_ids)
         topics: dict[tuple[frozenset[str], str | None, Hashable], frozenset[UUID]] = {}
-        subscribers: dict[str, Subscriber] = {}
+        subscribers: dict[str, MemberSubscription] = {}
         for count, member in enumerate(members, 1):
             key = member.topics, member.pattern, group.viewers.get(member.id)
             if key not in topics:
                 topics[key] = self._topics.ids_of(group.read_by(member, resolved))
             target = had.get(member.id) or had.get(static_ids.get(member.instance_id or "", ""))
-            subscribers[member.id] = Subscriber(
+            subscribers[member.id] = MemberSubscription(
                 topics[key], target or NO_TARGET, member.instance_id, member.rack_id
             )
             if not count % MEMBERS_AT_ONCE:
@@ -456,7 +458,7 @@ def _restore(
     member_id: str,
     viewer: Hashable,
     key: tuple[str, Hashable],
-    described: Resolved | None,
+    described: ResolvedRegularExpression | None,
 ) -> None:
     """Restore the viewer of a member, and the topics that this viewer may describe."""
     group.viewers.pop(member_id, None)
@@ -480,7 +482,7 @@ def take_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> 
     for pattern, topics in found.items():
         before = known.get(pattern)
         changed = changed or topics != (frozenset() if before is None else before.topics)
-        known[pattern] = Resolved(topics, NO_VERSION, now.log_ms)
+        known[pattern] = ResolvedRegularExpression(topics, NO_VERSION, now.log_ms)
         step.records.append(resolved_record(step.group.id, pattern, known[pattern]))
     step.resolved = known
     return changed

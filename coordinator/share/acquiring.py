@@ -34,10 +34,13 @@ class Acquired(NamedTuple):
 
 
 class Acquirer(NamedTuple):
-    """A member that wants records.
+    """A member that acquires records.
 
-    `records_max` is about how many, and `is_exact` that there may not be more. `batch_size` is how
-    many records are in flight as one, which are acknowledged most cheaply together.
+    Attributes:
+        member_id: ID of the member.
+        records_max: Maximum number of records, a soft limit unless `is_exact` is set.
+        batch_size: Number of records per in-flight batch. Acknowledging a whole batch is cheapest.
+        is_exact: Never acquire more than `records_max` records.
     """
 
     member_id: str

@@ -17,13 +17,13 @@ from itertools import cycle
 from typing import TypeAlias
 from uuid import UUID
 
-from ..common.assignor import PARTITIONS_AT_ONCE, Group, Targets
+from ..common.assignor import PARTITIONS_AT_ONCE, GroupSpec, Targets
 
 Partition: TypeAlias = tuple[UUID, int]
 Assignable: TypeAlias = Mapping[UUID, Collection[int]]
 
 
-def assign_simply(group: Group, topics: Assignable) -> Generator[None, None, Targets]:
+def assign_simply(group: GroupSpec, topics: Assignable) -> Generator[None, None, Targets]:
     """The targets of a share group, in pieces.
 
     Parameters: `topics` are the partitions that may be given to members.
@@ -56,7 +56,7 @@ def _sorted(topic_ids: Collection[UUID], topics: Assignable) -> list[Partition]:
 class _Pool:
     """Partitions that some members share."""
 
-    def __init__(self, group: Group, targets: Targets, members: list[str]) -> None:
+    def __init__(self, group: GroupSpec, targets: Targets, members: list[str]) -> None:
         self._group = group
         self._targets = targets
         self._members = members

@@ -42,8 +42,8 @@ from kbroker.protocol.share_state_log import (
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from ..common.record import CoordinatorRecord, CoordinatorRecordSerde
-from ..common.result import Answer, Now, Parked, Pieces, Result, append_error
-from .state_batches import StateBatch, StateBatches
+from ..common.result import Answer, Now, PendingResponse, Pieces, Result, append_error
+from .state_batches import PersisterStateBatch, PersisterStateBatches
 
 NO_EPOCH = -1
 NO_OFFSET = -1
@@ -88,13 +88,13 @@ class ShareState:
     complete_count: int
     created_ms: int
     written_ms: int
-    batches: StateBatches = field(default_factory=StateBatches)
+    batches: PersisterStateBatches = field(default_factory=PersisterStateBatches)
     seen_leader_epoch: int = NO_EPOCH
     seen_state_epoch: int = NO_EPOCH
     updates: int = 0
 
 
-class ShareStateCoordinator:
+class ShareCoordinator:
     """The states of those share partitions that are kept in one partition of the internal topic.
 
     Parameters:
@@ -192,7 +192,7 @@ class ShareStateCoordinator:
                     ErrorCode.INVALID_REQUEST,
                     f"More than {STATE_BATCHES_MAX} state batches of {share.name}.",
                 )
-            new = StateBatches(_batches_of(asked.state_batches))
+            new = PersisterStateBatches(_batches_of(asked.state_batches))
             if asked.start_offset != UNCHANGED_OFFSET:
                 new.forget_before(asked.start_offset)
             change = ShareUpdateValue(
@@ -303,7 +303,7 @@ class ShareStateCoordinator:
         """Nobody waits here."""
         return []
 
-    def abandon(self, slot: Parked[R], now: Now) -> Result[None]:
+    def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]:
         """Nobody waits here."""
         return Result()
 
@@ -399,12 +399,14 @@ def _all_written(records: Iterable[CoordinatorRecord]) -> Result[None]:
 
 def _batches_of(
     rows: Sequence[WriteShareGroupStateRequest.StateBatch | ShareSnapshotValue.Batch],
-) -> Iterator[StateBatch]:
+) -> Iterator[PersisterStateBatch]:
     for row in rows:
-        yield StateBatch(row.first_offset, row.last_offset, row.delivery_state, row.delivery_count)
+        yield PersisterStateBatch(
+            row.first_offset, row.last_offset, row.delivery_state, row.delivery_count
+        )
 
 
-def _rows_of(batches: Iterable[StateBatch], row: Callable[..., R]) -> list[R]:
+def _rows_of(batches: Iterable[PersisterStateBatch], row: Callable[..., R]) -> list[R]:
     return [
         row(
             first_offset=each.first,
@@ -458,7 +460,7 @@ def _state_of(value: ShareSnapshotValue, known: ShareState | None) -> ShareState
         complete_count=value.delivery_complete_count,
         created_ms=value.create_timestamp,
         written_ms=value.write_timestamp,
-        batches=StateBatches(_batches_of(value.state_batches)),
+        batches=PersisterStateBatches(_batches_of(value.state_batches)),
         seen_leader_epoch=max(value.leader_epoch, known.seen_leader_epoch if known else NO_EPOCH),
         seen_state_epoch=max(value.state_epoch, known.seen_state_epoch if known else NO_EPOCH),
     )

@@ -27,7 +27,7 @@ from .in_flight import (
     RecordState,
     Run,
 )
-from .state_batches import StateBatch
+from .state_batches import PersisterStateBatch
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 """Types of acknowledgements: a gap is an offset without a record for the member."""
@@ -95,7 +95,7 @@ class ShareDelivery:
     def __init__(
         self,
         start_offset: int,
-        states: Iterable[StateBatch],
+        states: Iterable[PersisterStateBatch],
         settings: Callable[[], DeliverySettings],
     ) -> None:
         self.start_offset = start_offset
@@ -108,7 +108,7 @@ class ShareDelivery:
         """Some of what is in flight may be available again."""
         self._take_stored(states)
 
-    def _take_stored(self, states: Iterable[StateBatch]) -> None:
+    def _take_stored(self, states: Iterable[PersisterStateBatch]) -> None:
         before, gap_start = self.start_offset - 1, None
         for each in states:
             if not before < each.first <= each.last or each.state not in STORED_STATES:
@@ -369,7 +369,7 @@ class ShareDelivery:
 
     # -- time
 
-    def expire(self, now_ms: int) -> list[StateBatch]:
+    def expire(self, now_ms: int) -> list[PersisterStateBatch]:
         """Take back what members kept too long; returns what is to be stored of that."""
         states = []
         deliveries_max = self.settings().deliveries_max

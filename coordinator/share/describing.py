@@ -8,7 +8,7 @@ from kbroker.protocol.messages.share_groups import ShareGroupDescribeResponse
 from ..common.modern_group import Target
 from ..common.topics import KnownTopics
 from ..state import ShardState
-from .group import ShareMember
+from .group import ShareGroupMember
 from .groups import find_share_group
 
 Response = ShareGroupDescribeResponse
@@ -31,7 +31,7 @@ def describe_share_group(state: ShardState, topics: KnownTopics, group_id: str) 
     )
 
 
-def _row(member: ShareMember, topics: KnownTopics) -> Response.Member:
+def _row(member: ShareGroupMember, topics: KnownTopics) -> Response.Member:
     return Response.Member(
         member_id=member.id,
         rack_id=member.rack_id,

@@ -63,7 +63,7 @@ NO_STATE = SharedState()
 
 
 @dataclass(frozen=True, slots=True)
-class ShareMember:
+class ShareGroupMember:
     """One member; `assigned` is what it may fetch."""
 
     id: str
@@ -116,7 +116,7 @@ class ShareGroup:
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
         """Log time of the target, 0 if there is none or its time is not known."""
-        self.members: dict[str, ShareMember] = {}
+        self.members: dict[str, ShareGroupMember] = {}
         self.targets: dict[str, Target] = {}
         self.shared = NO_STATE
         self.has_shared_record = False
@@ -141,7 +141,7 @@ class ShareGroup:
 
     # -- members
 
-    def put(self, member: ShareMember) -> None:
+    def put(self, member: ShareGroupMember) -> None:
         """A member is new, or is different now."""
         old = self.members.get(member.id)
         self.members[member.id] = member
@@ -165,7 +165,7 @@ class ShareGroup:
         """Whether a member reads a topic."""
         return topic in self.topics
 
-    def topics_after(self, old: ShareMember | None, new: ShareMember | None) -> set[str]:
+    def topics_after(self, old: ShareGroupMember | None, new: ShareGroupMember | None) -> set[str]:
         """What is subscribed to by anybody when `new` has taken the place of `old`."""
         return set(
             changed_counts(self.topics, old.topics if old else (), new.topics if new else ())

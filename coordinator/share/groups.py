@@ -38,8 +38,8 @@ from ..common.settings import ShareGroupSettings
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
-from .group import ShareGroup, ShareGroupState, ShareMember
-from .initialization import StatesToMake
+from .group import ShareGroup, ShareGroupMember, ShareGroupState
+from .initialization import ShareStateInitializations
 from .records import current_record, epoch_record, member_record, member_tombstones
 from .target_assignments import ShareStep, ShareTargetAssignments
 
@@ -65,7 +65,7 @@ class ShareGroups:
         timers: Timers[tuple[str, str, str]],
         settings: Settings,
         topics: KnownTopics,
-        making: StatesToMake,
+        making: ShareStateInitializations,
     ) -> None:
         self._state = state
         self._timers = timers
@@ -73,7 +73,7 @@ class ShareGroups:
         self._topics = topics
         self._making = making
         self._target_assignments = ShareTargetAssignments(state, topics)
-        self.sessions: MemberSessions[ShareMember] = MemberSessions(SESSION, timers, settings)
+        self.sessions: MemberSessions[ShareGroupMember] = MemberSessions(SESSION, timers, settings)
 
     # -- heartbeats
 
@@ -190,7 +190,7 @@ class ShareGroups:
     def _take_out(
         self,
         group: ShareGroup,
-        member: ShareMember,
+        member: ShareGroupMember,
         cause: str,
         now: Now,
         result: Result[R],
@@ -268,11 +268,11 @@ def _check_room(group: ShareGroup, member_id: str, settings: ShareGroupSettings)
         )
 
 
-def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> ShareMember:
+def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> ShareGroupMember:
     """Who sends the heartbeat. Raises KafkaError when that is nobody who may."""
     epoch = request.member_epoch
     if epoch == JOINS:
-        return group.members.get(request.member_id) or ShareMember(request.member_id)
+        return group.members.get(request.member_id) or ShareGroupMember(request.member_id)
     member = _member(group, request.member_id)
     if epoch != member.epoch and not (epoch < member.epoch and epoch == member.previous_epoch):
         raise KafkaError(
@@ -283,7 +283,7 @@ def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> Shar
     return member
 
 
-def _member(group: ShareGroup, member_id: str) -> ShareMember:
+def _member(group: ShareGroup, member_id: str) -> ShareGroupMember:
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(
@@ -294,8 +294,8 @@ def _member(group: ShareGroup, member_id: str) -> ShareMember:
 
 
 def _updated(
-    member: ShareMember, request: ShareGroupHeartbeatRequest, client: ClientInfo
-) -> ShareMember:
+    member: ShareGroupMember, request: ShareGroupHeartbeatRequest, client: ClientInfo
+) -> ShareGroupMember:
     """The member with what its heartbeat says; null says nothing."""
     names = request.subscribed_topic_names
     return replace(

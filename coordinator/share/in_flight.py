@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from enum import IntEnum
 
-from .state_batches import StateBatch
+from .state_batches import PersisterStateBatch
 
 DELIVERIES_MAX = 2**15 - 1
 """As they are told and stored."""
@@ -41,7 +41,7 @@ class Change:
     __slots__ = ("states",)
 
     def __init__(self) -> None:
-        self.states: list[StateBatch] = []
+        self.states: list[PersisterStateBatch] = []
 
 
 class Run:
@@ -128,9 +128,9 @@ class Run:
         )
 
     @property
-    def stored(self) -> StateBatch:
+    def stored(self) -> PersisterStateBatch:
         """As it is stored."""
-        return StateBatch(self.first, self.last, int(self.state), self.deliveries)
+        return PersisterStateBatch(self.first, self.last, int(self.state), self.deliveries)
 
 
 class InFlightBatch:

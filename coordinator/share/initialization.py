@@ -1,7 +1,8 @@
-"""States of share partitions that share coordinators are to make for the groups of a shard (KIP-932).
+"""Initialization of share-partition states for the share groups of a shard (KIP-932).
 
-A group writes down for which partitions it asks, asks, and writes down that they are there; only then may
-members have them. What was asked for when the coordinator of the group moved is asked for again.
+A group records the partitions whose states it requests, sends the request, and records the states
+that exist. Only then are the partitions assigned to members. If the group coordinator moves, the
+new one repeats pending requests.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ PARTITIONS_AT_ONCE = 2_000
 """For which a group asks together; what is left has its turn with the next heartbeat."""
 
 
-class ToMake(NamedTuple):
-    """States that are to be made for one group, in its epoch."""
+class StatesToInitialize(NamedTuple):
+    """Share-partition states to initialize for one group, in its epoch."""
 
     group_id: str
     epoch: int
     partitions: Target
 
 
-class StatesToMake:
-    """What share coordinators are to be asked for by the share groups of one shard."""
+class ShareStateInitializations:
+    """Pending state initializations of the share groups of one shard."""
 
     def __init__(self, state: ShardState, topics: KnownTopics) -> None:
         self._state = state
         self._topics = topics
-        self._due: list[ToMake] = []
+        self._due: list[StatesToInitialize] = []
         self._asked_ms: dict[str, int] = {}
         """When each group last asked for states, in coordinator time. It is not kept anywhere."""
 
-    def take(self) -> list[ToMake]:
+    def take(self) -> list[StatesToInitialize]:
         """Return what share coordinators are to be asked for now.
 
         Take it when the result of an operation is stored, ask when that is committed, and call
@@ -87,7 +88,7 @@ class StatesToMake:
             {each: name for each, name in shared.deleting.items() if each not in missing},
         )
         records.append(shared_record(group.id, changed))
-        self._due.append(ToMake(group.id, epoch, partitions_of(missing)))
+        self._due.append(StatesToInitialize(group.id, epoch, partitions_of(missing)))
 
     def asks(self, group_id: str, now: Now) -> None:
         """Somebody else asks for states of a group."""
@@ -128,7 +129,7 @@ class StatesToMake:
         if group.shared.initializing and group.members:
             self._asked_ms[group.id] = now.coordinator_ms
             partitions = partitions_of(group.shared.initializing)
-            self._due.append(ToMake(group.id, group.epoch, partitions))
+            self._due.append(StatesToInitialize(group.id, group.epoch, partitions))
 
     def made(self, group_id: str, partitions: Target, *, well: bool) -> Result[None]:
         """Share coordinators have made states, or have not: then the next heartbeat asks anew."""

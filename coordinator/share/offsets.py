@@ -19,7 +19,7 @@ from ..common.topics import KnownTopics
 from ..state import ShardState
 from .group import NO_STATE, SharedState, SharedTopics, ShareGroup, partitions_of, together
 from .groups import find_share_group
-from .initialization import StatesToMake
+from .initialization import ShareStateInitializations
 from .records import shared_record
 
 
@@ -45,7 +45,9 @@ class Begun:
 class ShareOffsets:
     """Where the share groups of one shard begin."""
 
-    def __init__(self, state: ShardState, topics: KnownTopics, making: StatesToMake) -> None:
+    def __init__(
+        self, state: ShardState, topics: KnownTopics, making: ShareStateInitializations
+    ) -> None:
         self._state = state
         self._topics = topics
         self._making = making
@@ -66,7 +68,7 @@ class ShareOffsets:
         """AlterShareGroupOffsets 0, its first step: begin to set where an empty group begins.
 
         There may be no such group yet. When the result is committed, ask the share coordinators and
-        call `StatesToMake.made`. An error is in the response.
+        call `ShareStateInitializations.made`. An error is in the response.
         """
         try:
             group = self._empty_group(group_id, may_be_new=True)

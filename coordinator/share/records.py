@@ -19,7 +19,7 @@ from kbroker.protocol.share_group_metadata import (
 
 from ..common.modern_group import Target
 from ..common.record import CoordinatorRecord
-from .group import SharedState, SharedTopics, ShareGroup, ShareMember
+from .group import SharedState, SharedTopics, ShareGroup, ShareGroupMember
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
@@ -28,7 +28,7 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
     return CoordinatorRecord(ShareGroupMetadataKey(group_id=group_id), value)
 
 
-def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
+def member_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
     """What a member says of itself."""
     value = ShareGroupMemberMetadataValue(
         rack_id=member.rack_id,
@@ -41,7 +41,7 @@ def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
     )
 
 
-def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
+def current_record(group_id: str, member: ShareGroupMember) -> CoordinatorRecord:
     """What a member has."""
     cls = ShareGroupCurrentMemberAssignmentValue
     value = cls(

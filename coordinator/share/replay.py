@@ -34,7 +34,7 @@ from ..common.modern_group import (
 )
 from ..common.record import RecordValue
 from ..state import ShardState
-from .group import SharedState, SharedTopic, SharedTopics, ShareGroup, ShareMember
+from .group import SharedState, SharedTopic, SharedTopics, ShareGroup, ShareGroupMember
 
 
 def replay_share_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
@@ -62,7 +62,7 @@ def _put_member(
 ) -> None:
     group.put(
         replace(
-            group.members.get(key.member_id) or ShareMember(key.member_id),
+            group.members.get(key.member_id) or ShareGroupMember(key.member_id),
             rack_id=value.rack_id,
             client_id=value.client_id,
             client_host=value.client_host,
@@ -98,7 +98,7 @@ def _put_current(
     known = {each.value for each in MemberState}
     group.put(
         replace(
-            group.members.get(key.member_id) or ShareMember(key.member_id),
+            group.members.get(key.member_id) or ShareGroupMember(key.member_id),
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
             state=MemberState(value.state) if value.state in known else MemberState.UNKNOWN,

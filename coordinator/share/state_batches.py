@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
-class StateBatch(NamedTuple):
+class PersisterStateBatch(NamedTuple):
     """Offsets from `first` to `last`, both included, which were delivered `deliveries` times."""
 
     first: int
@@ -21,7 +21,7 @@ class StateBatch(NamedTuple):
         return self.deliveries, self.state
 
 
-class StateBatches:
+class PersisterStateBatches:
     """What is known of the offsets of a share partition: ranges in order, none over another.
 
     Neighbours in one state are one range, so that what is kept does not grow with what was written.
@@ -29,23 +29,23 @@ class StateBatches:
 
     __slots__ = ("_ranges",)
 
-    def __init__(self, ranges: Iterable[StateBatch] = ()) -> None:
-        self._ranges: list[StateBatch] = []
+    def __init__(self, ranges: Iterable[PersisterStateBatch] = ()) -> None:
+        self._ranges: list[PersisterStateBatch] = []
         self.add(ranges)
 
-    def __iter__(self) -> Iterator[StateBatch]:
+    def __iter__(self) -> Iterator[PersisterStateBatch]:
         return iter(self._ranges)
 
     def __len__(self) -> int:
         return len(self._ranges)
 
-    def copy(self) -> StateBatches:
+    def copy(self) -> PersisterStateBatches:
         """Another one that says the same."""
-        copied = StateBatches()
+        copied = PersisterStateBatches()
         copied._ranges = self._ranges.copy()
         return copied
 
-    def add(self, ranges: Iterable[StateBatch]) -> None:
+    def add(self, ranges: Iterable[PersisterStateBatch]) -> None:
         """Let newer ranges count; empty ones say nothing.
 
         Their order does not matter; sorted ones are added several times as fast.
@@ -54,7 +54,7 @@ class StateBatches:
             if each.first <= each.last:
                 self._add(each)
 
-    def _add(self, new: StateBatch) -> None:
+    def _add(self, new: PersisterStateBatch) -> None:
         known = self._ranges
         if not known or known[-1].last + 1 < new.first:
             known.append(new)
@@ -71,15 +71,17 @@ class StateBatches:
             known[0] = known[0]._replace(first=offset)
 
 
-def _first_of(each: StateBatch) -> int:
+def _first_of(each: PersisterStateBatch) -> int:
     return each.first
 
 
-def _last_of(each: StateBatch) -> int:
+def _last_of(each: PersisterStateBatch) -> int:
     return each.last
 
 
-def _laid_over(known: Iterable[StateBatch], new: StateBatch) -> Iterator[StateBatch]:
+def _laid_over(
+    known: Iterable[PersisterStateBatch], new: PersisterStateBatch
+) -> Iterator[PersisterStateBatch]:
     """`known` and `new` as ranges in order, none over another."""
     first = new.first
     """Of what is left of the new one."""
@@ -104,9 +106,9 @@ def _laid_over(known: Iterable[StateBatch], new: StateBatch) -> Iterator[StateBa
         yield new._replace(first=first)
 
 
-def _joined(ranges: Iterable[StateBatch]) -> list[StateBatch]:
+def _joined(ranges: Iterable[PersisterStateBatch]) -> list[PersisterStateBatch]:
     """Neighbours that say the same as one."""
-    joined: list[StateBatch] = []
+    joined: list[PersisterStateBatch] = []
     for each in ranges:
         before = joined[-1] if joined else None
         if before and before.last + 1 == each.first and before.progress == each.progress:

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from uuid import UUID
 
-from ..common.assignor import Subscriber, Targets
+from ..common.assignor import MemberSubscription, Targets
 from ..common.modern_group import NO_TARGET, Target
 from ..common.record import CoordinatorRecord
 from ..common.result import Now, Pieces
@@ -24,7 +24,7 @@ from ..common.target_assignments import (
 from ..common.topics import KnownTopics
 from ..state import ShardState
 from .assignor import Assignable, assign_simply
-from .group import ShareGroup, ShareMember
+from .group import ShareGroup, ShareGroupMember
 from .records import assignment_record, target_record
 
 
@@ -44,7 +44,7 @@ class ShareStep:
     def __init__(self, group: ShareGroup, records: list[CoordinatorRecord]) -> None:
         self.group = group
         self.records = records
-        self.before = self.member = ShareMember("")
+        self.before = self.member = ShareGroupMember("")
         self.epoch = group.epoch
         self.topics: AbstractSet[str] = frozenset()
         self.work: Pieces | None = None
@@ -54,7 +54,7 @@ class ShareStep:
         """Whether the group does not know the member yet."""
         return self.member.id not in self.group.members
 
-    def members(self) -> list[ShareMember]:
+    def members(self) -> list[ShareGroupMember]:
         """All members as they will be."""
         others = [each for each in self.group.members.values() if each.id != self.member.id]
         return [*others, self.member]
@@ -103,16 +103,16 @@ class ShareTargetAssignments:
         return topics
 
     def _targets(
-        self, group: ShareGroup, members: Collection[ShareMember], topics: Assignable
+        self, group: ShareGroup, members: Collection[ShareGroupMember], topics: Assignable
     ) -> Generator[None, None, Targets]:
         """Let the assignor share, in pieces."""
         had = dict(group.targets)
         ids: dict[frozenset[str], frozenset[UUID]] = {}
-        subscribers: dict[str, Subscriber] = {}
+        subscribers: dict[str, MemberSubscription] = {}
         for count, member in enumerate(members, 1):
             if member.topics not in ids:
                 ids[member.topics] = self._topics.ids_of(member.topics)
-            subscribers[member.id] = Subscriber(
+            subscribers[member.id] = MemberSubscription(
                 ids[member.topics], had.get(member.id, NO_TARGET), None, member.rack_id
             )
             if not count % MEMBERS_AT_ONCE:

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from .group import TaskLists, Tasks, frozen
+from .group import Tasks, TasksTuple, frozen
 from .topics import ConfiguredSubtopology
 
 TASKS_AT_ONCE = 200
@@ -20,17 +20,17 @@ TASKS_AT_ONCE = 200
 _Task: TypeAlias = tuple[str, int]
 _Member: TypeAlias = tuple[str, str]
 """Process and member."""
-TaskTargets: TypeAlias = dict[str, TaskLists]
+TaskTargets: TypeAlias = dict[str, TasksTuple]
 
 
-class TaskMember(NamedTuple):
-    """A member as the assignor sees it: its process, and what it was given last."""
+class AssignmentMemberSpec(NamedTuple):
+    """Member data for the assignor: the process and the previous target."""
 
     process_id: str
-    target: TaskLists
+    target: TasksTuple
 
 
-class _Process:
+class _ProcessState:
     """One process: what its members are given."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Quota:
 class _ByLoad:
     """Processes, the one with the least to do first."""
 
-    def __init__(self, processes: Iterable[_Process]) -> None:
+    def __init__(self, processes: Iterable[_ProcessState]) -> None:
         self._heap = [(each.load, place, each) for place, each in enumerate(processes)]
         heapq.heapify(self._heap)
 
@@ -117,7 +117,7 @@ class _Assignment:
 
     def __init__(
         self,
-        members: Mapping[str, TaskMember],
+        members: Mapping[str, AssignmentMemberSpec],
         subtopologies: Mapping[str, ConfiguredSubtopology],
         standby_replicas: int,
     ) -> None:
@@ -127,7 +127,7 @@ class _Assignment:
         self._stateful = _tasks_of(
             each for each in subtopologies.items() if standby_replicas and each[1].is_stateful
         )
-        self._processes: dict[str, _Process] = {}
+        self._processes: dict[str, _ProcessState] = {}
         self._had_active: dict[_Task, _Member] = {}
         self._had_standby: dict[_Task, list[_Member]] = {}
         copies = len(self._stateful) * standby_replicas
@@ -150,8 +150,8 @@ class _Assignment:
         yield from self._assign_standby()
         return self._targets()
 
-    def _read(self, member_id: str, member: TaskMember) -> None:
-        process = self._processes.setdefault(member.process_id, _Process())
+    def _read(self, member_id: str, member: AssignmentMemberSpec) -> None:
+        process = self._processes.setdefault(member.process_id, _ProcessState())
         process.counts[member_id] = 0
         who = member.process_id, member_id
         for task in _each(member.target.active):
@@ -262,7 +262,7 @@ class _Assignment:
         targets = {}
         for member_id, member in self._members.items():
             process = self._processes[member.process_id]
-            targets[member_id] = TaskLists(
+            targets[member_id] = TasksTuple(
                 _by_subtopology(process.active.get(member_id, ())),
                 _by_subtopology(process.standby.get(member_id, ())),
             )
@@ -270,7 +270,7 @@ class _Assignment:
 
 
 def assign_tasks(
-    members: Mapping[str, TaskMember],
+    members: Mapping[str, AssignmentMemberSpec],
     subtopologies: Mapping[str, ConfiguredSubtopology],
     standby_replicas: int,
 ) -> Generator[None, None, TaskTargets]:

@@ -9,8 +9,8 @@ from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRespons
 from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 
 from ..state import ShardState
-from .group import NO_TARGET, StreamsGroup, StreamsMember, TaskLists, Tasks, keys_of
-from .topics import ConfiguredSubtopology, InternalTopic
+from .group import NO_TARGET, StreamsGroup, StreamsGroupMember, Tasks, TasksTuple, keys_of
+from .topics import ConfiguredInternalTopic, ConfiguredSubtopology
 
 Response = StreamsGroupDescribeResponse
 Value = StreamsGroupTopologyValue
@@ -63,7 +63,7 @@ def _configured(name: str, known: ConfiguredSubtopology) -> Response.Subtopology
     )
 
 
-def _internal(topic: InternalTopic) -> Response.TopicInfo:
+def _internal(topic: ConfiguredInternalTopic) -> Response.TopicInfo:
     return Response.TopicInfo(
         name=topic.name,
         partitions=topic.partitions,
@@ -96,7 +96,7 @@ def _infos(topics: Iterable[Value.TopicInfo]) -> list[Response.TopicInfo]:
     ]
 
 
-def _member(member: StreamsMember, target: TaskLists) -> Response.Member:
+def _member(member: StreamsGroupMember, target: TasksTuple) -> Response.Member:
     endpoint = None
     if member.endpoint is not None:
         endpoint = Response.Endpoint(host=member.endpoint[0], port=member.endpoint[1])

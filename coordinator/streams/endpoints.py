@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 
 from ..common.topics import KnownTopics
-from .group import StreamsGroup, StreamsMember, Tasks, keys_of
+from .group import StreamsGroup, StreamsGroupMember, Tasks, keys_of
 from .topics import ConfiguredTopology
 
 Response = StreamsGroupHeartbeatResponse
@@ -13,7 +13,7 @@ Response = StreamsGroupHeartbeatResponse
 
 def partitions_by_endpoint(
     group: StreamsGroup,
-    member: StreamsMember,
+    member: StreamsGroupMember,
     configured: ConfiguredTopology,
     topics: KnownTopics,
 ) -> list[Response.EndpointPartitions]:
@@ -35,7 +35,7 @@ def partitions_by_endpoint(
 
 
 def _row(
-    member: StreamsMember,
+    member: StreamsGroupMember,
     endpoint: tuple[str, int],
     configured: ConfiguredTopology,
     topics: KnownTopics,

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 
 from .topics import ConfiguredTopology
-from .topology import Topology
+from .topology import StreamsTopology
 
 Tasks: TypeAlias = Mapping[str, AbstractSet[int]]
 """Tasks by subtopology."""
@@ -38,14 +38,14 @@ NO_TOPOLOGY_EPOCH = -1
 NOBODY: frozenset[str] = frozenset()
 
 
-class TaskLists(NamedTuple):
-    """Tasks by what is done with them: what a member shall have, or says that it has."""
+class TasksTuple(NamedTuple):
+    """Active, standby and warm-up tasks of a member: its target, or the tasks it reports."""
 
     active: Tasks = NO_TASKS
     standby: Tasks = NO_TASKS
     warmup: Tasks = NO_TASKS
 
-    def has_any(self, other: HeldTasks) -> bool:
+    def has_any(self, other: TasksTupleWithEpochs) -> bool:
         """Whether one of these tasks is among others, and there for the same purpose."""
         pairs = zip(self, (keys_of(other.active), other.standby, other.warmup), strict=True)
         return any(
@@ -59,8 +59,8 @@ class TaskLists(NamedTuple):
         return not any(self)
 
 
-class HeldTasks(NamedTuple):
-    """Tasks that a member has."""
+class TasksTupleWithEpochs(NamedTuple):
+    """Tasks assigned to a member; active tasks carry their assignment epochs."""
 
     active: ActiveTasks = NO_ACTIVE_TASKS
     standby: Tasks = NO_TASKS
@@ -70,14 +70,14 @@ class HeldTasks(NamedTuple):
     def is_empty(self) -> bool:
         return not any(self)
 
-    def lists(self) -> TaskLists:
+    def lists(self) -> TasksTuple:
         """These tasks without epochs."""
         active = {each: frozenset(tasks) for each, tasks in self.active.items()}
-        return TaskLists(active, self.standby, self.warmup)
+        return TasksTuple(active, self.standby, self.warmup)
 
 
-NO_TARGET = TaskLists()
-NOTHING = HeldTasks()
+NO_TARGET = TasksTuple()
+NOTHING = TasksTupleWithEpochs()
 
 
 def keys_of(active: ActiveTasks) -> dict[str, AbstractSet[int]]:
@@ -114,7 +114,7 @@ class StreamsMemberState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamsMember:
+class StreamsGroupMember:
     """One member. The timeout is ms; `assigned` is what it may use, `revoking` what it was told to
     give back."""
 
@@ -132,8 +132,8 @@ class StreamsMember:
     epoch: int = 0
     previous_epoch: int = 0
     state: StreamsMemberState = StreamsMemberState.STABLE
-    assigned: HeldTasks = NOTHING
-    revoking: HeldTasks = NOTHING
+    assigned: TasksTupleWithEpochs = NOTHING
+    revoking: TasksTupleWithEpochs = NOTHING
 
     def is_reconciled_to(self, epoch: int) -> bool:
         """Whether it has all that the target of an epoch gives it."""
@@ -191,9 +191,9 @@ class StreamsGroup:
         self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
         """Log time of the target, 0 if there is none or its time is not known."""
-        self.members: dict[str, StreamsMember] = {}
-        self.targets: dict[str, TaskLists] = {}
-        self.topology: Topology | None = None
+        self.members: dict[str, StreamsGroupMember] = {}
+        self.targets: dict[str, TasksTuple] = {}
+        self.topology: StreamsTopology | None = None
         self._active: dict[str, dict[int, str]] = {}
         self._standby: dict[str, dict[int, set[str]]] = {}
         self._warmup: dict[str, dict[int, set[str]]] = {}
@@ -237,7 +237,7 @@ class StreamsGroup:
 
     # -- members
 
-    def put(self, member: StreamsMember) -> None:
+    def put(self, member: StreamsGroupMember) -> None:
         """A member is new, or is different now."""
         old = self.members.get(member.id)
         had = None if old is None else (old.process_id, old.assigned, old.revoking)
@@ -293,7 +293,7 @@ class StreamsGroup:
                 return True
         return False
 
-    def _hold(self, member: StreamsMember) -> None:
+    def _hold(self, member: StreamsGroupMember) -> None:
         for held in (member.assigned, member.revoking):
             for subtopology, tasks in held.active.items():
                 processes = self._active.setdefault(subtopology, {})
@@ -301,7 +301,7 @@ class StreamsGroup:
             _hold(self._standby, held.standby, member.process_id)
             _hold(self._warmup, held.warmup, member.process_id)
 
-    def _release(self, member: StreamsMember) -> None:
+    def _release(self, member: StreamsGroupMember) -> None:
         for held in (member.assigned, member.revoking):
             for subtopology, tasks in held.active.items():
                 processes = self._active.get(subtopology, {})

@@ -33,13 +33,13 @@ from .endpoints import partitions_by_endpoint
 from .group import (
     JOINS,
     LEAVES_FOR_A_WHILE,
-    HeldTasks,
     StreamsGroup,
+    StreamsGroupMember,
     StreamsGroupState,
-    StreamsMember,
     StreamsMemberState,
-    TaskLists,
     Tasks,
+    TasksTuple,
+    TasksTupleWithEpochs,
     frozen,
     keys_of,
 )
@@ -52,7 +52,7 @@ from .target_assignments import (
     StreamsTargetAssignments,
     is_too_young,
 )
-from .topics import ConfiguredTopology, InternalTopic
+from .topics import ConfiguredInternalTopic, ConfiguredTopology
 from .topology import check_topology
 
 SESSION = "streams session"
@@ -74,7 +74,7 @@ class StreamsHeartbeat(NamedTuple):
     """What a heartbeat leads to: a result, and the internal topics that are to be made then."""
 
     result: Result[Response]
-    missing: Mapping[str, InternalTopic]
+    missing: Mapping[str, ConfiguredInternalTopic]
 
 
 class StreamsGroups:
@@ -98,7 +98,9 @@ class StreamsGroups:
         self._settings = settings
         self._topics = topics
         self._target_assignments = StreamsTargetAssignments(state, timers, topics)
-        self.sessions: MemberSessions[StreamsMember] = MemberSessions(SESSION, timers, settings)
+        self.sessions: MemberSessions[StreamsGroupMember] = MemberSessions(
+            SESSION, timers, settings
+        )
 
     # -- heartbeats
 
@@ -189,7 +191,7 @@ class StreamsGroups:
         return group
 
     def _reconcile(
-        self, step: StreamsStep, epoch: int, target: TaskLists, owned: TaskLists | None
+        self, step: StreamsStep, epoch: int, target: TasksTuple, owned: TasksTuple | None
     ) -> None:
         """Let the member make its next step towards its target."""
         member = reconcile(step.member, epoch, target, owned, step.group)
@@ -275,7 +277,7 @@ class StreamsGroups:
     def _take_out(
         self,
         group: StreamsGroup,
-        member: StreamsMember,
+        member: StreamsGroupMember,
         cause: str,
         now: Now,
         result: Result[R],
@@ -303,7 +305,7 @@ class StreamsGroups:
     # -- time
 
     def _wait_for_revocation(
-        self, group_id: str, member: StreamsMember, before: StreamsMember | None, now: Now
+        self, group_id: str, member: StreamsGroupMember, before: StreamsGroupMember | None, now: Now
     ) -> None:
         """A member that has to give tasks back has so long as it said when it joined."""
         key = (REVOCATION, group_id, member.id)
@@ -449,10 +451,10 @@ def _invalid(message: str) -> NoReturn:
 # -- members
 
 
-def _sender(group: StreamsGroup, request: Request) -> StreamsMember:
+def _sender(group: StreamsGroup, request: Request) -> StreamsGroupMember:
     """Who sends the heartbeat. Raises KafkaError when that is nobody who may."""
     if request.member_epoch == JOINS:
-        return group.members.get(request.member_id) or StreamsMember(request.member_id)
+        return group.members.get(request.member_id) or StreamsGroupMember(request.member_id)
     member = _known(group, request.member_id)
     epoch = request.member_epoch
     if epoch == member.epoch:
@@ -469,7 +471,7 @@ def _sender(group: StreamsGroup, request: Request) -> StreamsMember:
     )
 
 
-def _known(group: StreamsGroup, member_id: str) -> StreamsMember:
+def _known(group: StreamsGroup, member_id: str) -> StreamsGroupMember:
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(
@@ -478,7 +480,7 @@ def _known(group: StreamsGroup, member_id: str) -> StreamsMember:
     return member
 
 
-def _is_subset(owned: TaskLists | None, assigned: HeldTasks) -> bool:
+def _is_subset(owned: TasksTuple | None, assigned: TasksTupleWithEpochs) -> bool:
     if owned is None:
         return False
     pairs = zip(owned, (keys_of(assigned.active), assigned.standby, assigned.warmup), strict=True)
@@ -489,7 +491,9 @@ def _is_subset(owned: TaskLists | None, assigned: HeldTasks) -> bool:
     )
 
 
-def _updated(member: StreamsMember, request: Request, client: ClientInfo) -> StreamsMember:
+def _updated(
+    member: StreamsGroupMember, request: Request, client: ClientInfo
+) -> StreamsGroupMember:
     """The member with what its heartbeat says; null and -1 say nothing."""
     topology, endpoint, tags = request.topology, request.user_endpoint, request.client_tags
     timeout_ms = request.rebalance_timeout_ms
@@ -511,8 +515,8 @@ def _updated(member: StreamsMember, request: Request, client: ClientInfo) -> Str
 
 def _may_have_missed(
     group: StreamsGroup,
-    member: StreamsMember,
-    owned: TaskLists | None,
+    member: StreamsGroupMember,
+    owned: TasksTuple | None,
     now: Now,
     settings: StreamsGroupSettings,
 ) -> bool:
@@ -535,12 +539,12 @@ def _may_have_missed(
     return told_ms is None or now.coordinator_ms - told_ms >= settings.heartbeat_interval_ms
 
 
-def _owned(request: Request) -> TaskLists | None:
+def _owned(request: Request) -> TasksTuple | None:
     """What the member says that it has."""
     lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if any(each is None for each in lists):
         return None
-    return TaskLists(
+    return TasksTuple(
         *(frozen((row.subtopology_id, row.partitions) for row in rows or ()) for rows in lists)
     )
 

@@ -12,7 +12,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, Check, always
-from .group import StreamsGroup, StreamsMember
+from .group import StreamsGroup, StreamsGroupMember
 
 
 def streams_committer_check(
@@ -57,7 +57,9 @@ def streams_fetcher_error(group: StreamsGroup, request: OffsetFetchRequest.Group
     return ErrorCode.NONE if is_present else ErrorCode.STALE_MEMBER_EPOCH
 
 
-def _epoch_check(group: StreamsGroup, member: StreamsMember, epoch: int, stale: ErrorCode) -> Check:
+def _epoch_check(
+    group: StreamsGroup, member: StreamsGroupMember, epoch: int, stale: ErrorCode
+) -> Check:
     if epoch == member.epoch:
         return always(ErrorCode.NONE)
     if epoch > member.epoch or group.topology is None:

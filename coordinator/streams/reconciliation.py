@@ -17,12 +17,12 @@ from .group import (
     NO_TASKS,
     NOTHING,
     ActiveTasks,
-    HeldTasks,
     StreamsGroup,
-    StreamsMember,
+    StreamsGroupMember,
     StreamsMemberState,
-    TaskLists,
     Tasks,
+    TasksTuple,
+    TasksTupleWithEpochs,
 )
 
 _Taken: TypeAlias = Callable[[str, int], bool]
@@ -30,12 +30,12 @@ _Taken: TypeAlias = Callable[[str, int], bool]
 
 
 def reconcile(
-    member: StreamsMember,
+    member: StreamsGroupMember,
     epoch: int,
-    target: TaskLists,
-    owned: TaskLists | None,
+    target: TasksTuple,
+    owned: TasksTuple | None,
     group: StreamsGroup,
-) -> StreamsMember:
+) -> StreamsGroupMember:
     """The member after the next step towards its target; the same one when it has to wait.
 
     Parameters:
@@ -60,13 +60,13 @@ def reconcile(
 
 
 def _next(
-    member: StreamsMember,
+    member: StreamsGroupMember,
     own_epoch: int,
     epoch: int,
-    target: TaskLists,
-    owned: TaskLists | None,
+    target: TasksTuple,
+    owned: TasksTuple | None,
     group: StreamsGroup,
-) -> StreamsMember:
+) -> StreamsGroupMember:
     """The step to what the target says, as far as it can be made now."""
     process_id = member.process_id
 
@@ -84,13 +84,15 @@ def _next(
     active = _active_step(had.active, target.active, epoch, is_worked_on)
     standby = _step(had.standby, target.standby, is_in_process)
     warmup = _step(had.warmup, target.warmup, is_in_process)
-    revoking = HeldTasks(active[1], standby[1], warmup[1])
+    revoking = TasksTupleWithEpochs(active[1], standby[1], warmup[1])
     if not revoking.is_empty and (owned is None or owned.has_any(revoking)):
-        kept = HeldTasks(active[0], standby[0], warmup[0])
+        kept = TasksTupleWithEpochs(active[0], standby[0], warmup[0])
         return _changed(member, own_epoch, StreamsMemberState.UNREVOKED, kept, revoking)
     waits = active[3] or standby[3] or warmup[3]
     state = StreamsMemberState.UNRELEASED if waits else StreamsMemberState.STABLE
-    return _changed(member, epoch, state, HeldTasks(active[2], standby[2], warmup[2]), NOTHING)
+    return _changed(
+        member, epoch, state, TasksTupleWithEpochs(active[2], standby[2], warmup[2]), NOTHING
+    )
 
 
 def _active_step(
@@ -125,12 +127,12 @@ def _bare(tasks: ActiveTasks) -> Tasks:
 
 
 def _changed(
-    member: StreamsMember,
+    member: StreamsGroupMember,
     epoch: int,
     state: StreamsMemberState,
-    assigned: HeldTasks,
-    revoking: HeldTasks,
-) -> StreamsMember:
+    assigned: TasksTupleWithEpochs,
+    revoking: TasksTupleWithEpochs,
+) -> StreamsGroupMember:
     return replace(
         member,
         previous_epoch=member.epoch,

@@ -19,8 +19,8 @@ from kbroker.protocol.streams_group_metadata import (
 )
 
 from ..common.record import CoordinatorRecord
-from .group import ActiveTasks, StreamsGroup, StreamsMember, TaskLists, Tasks
-from .topology import Topology
+from .group import ActiveTasks, StreamsGroup, StreamsGroupMember, Tasks, TasksTuple
+from .topology import StreamsTopology
 
 
 def epoch_record(
@@ -39,12 +39,12 @@ def epoch_record(
     return CoordinatorRecord(StreamsGroupMetadataKey(group_id=group_id), value)
 
 
-def topology_record(group_id: str, topology: Topology) -> CoordinatorRecord:
+def topology_record(group_id: str, topology: StreamsTopology) -> CoordinatorRecord:
     """The application of a group has a topology."""
     return CoordinatorRecord(StreamsGroupTopologyKey(group_id=group_id), topology.value)
 
 
-def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
+def member_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
     """What a member says of itself."""
     cls = StreamsGroupMemberMetadataValue
     endpoint = None
@@ -66,7 +66,7 @@ def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
     )
 
 
-def current_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
+def current_record(group_id: str, member: StreamsGroupMember) -> CoordinatorRecord:
     """What a member has."""
     value = StreamsGroupCurrentMemberAssignmentValue(
         member_epoch=member.epoch,
@@ -83,7 +83,7 @@ def current_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
     return CoordinatorRecord(key, value)
 
 
-def target_record(group_id: str, member_id: str, target: TaskLists) -> CoordinatorRecord:
+def target_record(group_id: str, member_id: str, target: TasksTuple) -> CoordinatorRecord:
     """What a member shall have."""
     cls = StreamsGroupTargetAssignmentMemberValue
     active, standby, warmup = (

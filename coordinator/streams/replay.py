@@ -32,15 +32,15 @@ from .group import (
     NO_ACTIVE_TASKS,
     NOTHING,
     ActiveTasks,
-    HeldTasks,
     StreamsGroup,
-    StreamsMember,
+    StreamsGroupMember,
     StreamsMemberState,
-    TaskLists,
     Tasks,
+    TasksTuple,
+    TasksTupleWithEpochs,
     frozen,
 )
-from .topology import Topology
+from .topology import StreamsTopology
 
 _Rows = Iterable[StreamsGroupCurrentMemberAssignmentValue.TaskIds]
 
@@ -77,7 +77,7 @@ def _put_member(
     endpoint = value.user_endpoint
     group.put(
         replace(
-            group.members.get(key.member_id) or StreamsMember(key.member_id),
+            group.members.get(key.member_id) or StreamsGroupMember(key.member_id),
             instance_id=value.instance_id,
             rack_id=value.rack_id,
             client_id=value.client_id,
@@ -100,7 +100,7 @@ def _put_target(
     key: StreamsGroupTargetAssignmentMemberKey,
     value: StreamsGroupTargetAssignmentMemberValue,
 ) -> None:
-    group.targets[key.member_id] = TaskLists(
+    group.targets[key.member_id] = TasksTuple(
         *(
             frozen((row.subtopology_id, row.partitions) for row in rows)
             for rows in (value.active_tasks, value.standby_tasks, value.warmup_tasks)
@@ -122,16 +122,16 @@ def _put_current(
     epoch = value.member_epoch
     group.put(
         replace(
-            group.members.get(key.member_id) or StreamsMember(key.member_id),
+            group.members.get(key.member_id) or StreamsGroupMember(key.member_id),
             epoch=epoch,
             previous_epoch=value.previous_member_epoch,
             state=state,
-            assigned=HeldTasks(
+            assigned=TasksTupleWithEpochs(
                 _active(value.active_tasks, epoch),
                 _copies(value.standby_tasks),
                 _copies(value.warmup_tasks),
             ),
-            revoking=HeldTasks(
+            revoking=TasksTupleWithEpochs(
                 _active(value.active_tasks_pending_revocation, epoch),
                 _copies(value.standby_tasks_pending_revocation),
                 _copies(value.warmup_tasks_pending_revocation),
@@ -166,7 +166,7 @@ def _copies(rows: _Rows) -> Tasks:
 
 
 def _put_topology(group: StreamsGroup, key: object, value: StreamsGroupTopologyValue) -> None:
-    group.topology = Topology(value)
+    group.topology = StreamsTopology(value)
     group.configure(None)
 
 

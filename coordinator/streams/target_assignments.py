@@ -24,18 +24,18 @@ from ..common.target_assignments import AT_ONCE, MEMBERS_AT_ONCE, RECORDS_AT_ONC
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
-from .assignor import TaskMember, TaskTargets, assign_tasks
+from .assignor import AssignmentMemberSpec, TaskTargets, assign_tasks
 from .group import (
     NO_TARGET,
     NO_TOPOLOGY_EPOCH,
     StreamsGroup,
+    StreamsGroupMember,
     StreamsGroupState,
-    StreamsMember,
-    TaskLists,
+    TasksTuple,
 )
 from .records import assignment_record, epoch_record, target_record, topology_record
 from .topics import ConfiguredTopology, configure
-from .topology import Topology, topology_of
+from .topology import StreamsTopology, topology_of
 
 INITIAL_DELAY = "streams initial delay"
 STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
@@ -78,8 +78,8 @@ class StreamsStep:
     def __init__(self, group: StreamsGroup, records: list[CoordinatorRecord]) -> None:
         self.group = group
         self.records = records
-        self.before = self.member = StreamsMember("")
-        self.topology: Topology | None = group.topology
+        self.before = self.member = StreamsGroupMember("")
+        self.topology: StreamsTopology | None = group.topology
         self.configured: ConfiguredTopology | None = None
         self.epoch = group.epoch
         self.assignment_epoch = group.assignment_epoch
@@ -96,7 +96,7 @@ class StreamsStep:
         """Add a status to the answer."""
         self.statuses.append(Status(status_code=code, status_detail=detail))
 
-    def members(self) -> list[StreamsMember]:
+    def members(self) -> list[StreamsGroupMember]:
         """All members as they will be."""
         return list((self.group.members | {self.member.id: self.member}).values())
 
@@ -189,7 +189,7 @@ class StreamsTargetAssignments:
 
     def update_target(
         self, step: StreamsStep, now: Now, settings: StreamsGroupSettings
-    ) -> tuple[int, TaskLists]:
+    ) -> tuple[int, TasksTuple]:
         """The target of the member and its epoch: a new one, if it is time for one."""
         group = step.group
         known = group.targets.get(step.member.id, NO_TARGET)
@@ -264,15 +264,15 @@ def _size(configured: ConfiguredTopology, members: int) -> int:
 
 def _targets(
     group: StreamsGroup,
-    members: Iterable[StreamsMember],
+    members: Iterable[StreamsGroupMember],
     configured: ConfiguredTopology,
     standby_replicas: int,
 ) -> Generator[None, None, TaskTargets]:
     """Let the assignor share, in pieces; without all topics nobody has anything to do."""
-    known: dict[str, TaskMember] = {}
+    known: dict[str, AssignmentMemberSpec] = {}
     for count, member in enumerate(members, 1):
         target = group.targets.get(member.id, NO_TARGET)
-        known[member.id] = TaskMember(member.process_id, target)
+        known[member.id] = AssignmentMemberSpec(member.process_id, target)
         if not count % MEMBERS_AT_ONCE:
             yield
     if configured.subtopologies is None or not configured.is_ready:
@@ -281,7 +281,7 @@ def _targets(
 
 
 def _changed(
-    group: StreamsGroup, targets: Iterable[tuple[str, TaskLists]]
+    group: StreamsGroup, targets: Iterable[tuple[str, TasksTuple]]
 ) -> list[CoordinatorRecord]:
     """Those of these targets that are others than before."""
     return [

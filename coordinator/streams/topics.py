@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn, TypeAlias
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 
-from .topology import Topology, sources_of
+from .topology import StreamsTopology, sources_of
 
 Subtopology: TypeAlias = StreamsGroupTopologyValue.Subtopology
 CountOf: TypeAlias = Callable[[str], "int | None"]
@@ -28,7 +28,7 @@ TASKS_MAX = 20_000
 """Of one group; a single member may have all of them, and takes them in one step."""
 
 
-class InternalTopic(NamedTuple):
+class ConfiguredInternalTopic(NamedTuple):
     """A topic of the application's own; 0 replicas stand for the default."""
 
     name: str
@@ -45,8 +45,8 @@ class ConfiguredSubtopology(NamedTuple):
     """All that it reads, repartition topics too."""
     source_topics: tuple[str, ...]
     sinks: tuple[str, ...]
-    repartition_sources: tuple[InternalTopic, ...]
-    changelogs: tuple[InternalTopic, ...]
+    repartition_sources: tuple[ConfiguredInternalTopic, ...]
+    changelogs: tuple[ConfiguredInternalTopic, ...]
 
     @property
     def is_stateful(self) -> bool:
@@ -65,7 +65,7 @@ class ConfiguredTopology(NamedTuple):
 
     epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology] | None
-    missing: Mapping[str, InternalTopic]
+    missing: Mapping[str, ConfiguredInternalTopic]
     """Internal topics that are to be made."""
     problem: Problem | None
 
@@ -82,7 +82,7 @@ class _Wrong(Exception):
         self.problem = Problem(status, detail)
 
 
-def configure(topology: Topology, count_of: CountOf) -> ConfiguredTopology:
+def configure(topology: StreamsTopology, count_of: CountOf) -> ConfiguredTopology:
     """Find out what topics a topology needs, from those that there are.
 
     Raises KafkaError STREAMS_INVALID_TOPOLOGY where that is not decided by the topology.
@@ -107,7 +107,7 @@ def configure(topology: Topology, count_of: CountOf) -> ConfiguredTopology:
     return ConfiguredTopology(topology.epoch, subtopologies, missing, problem)
 
 
-def _check_sources(topology: Topology, count_of: CountOf) -> None:
+def _check_sources(topology: StreamsTopology, count_of: CountOf) -> None:
     wanted = {name for each in topology.subtopologies.values() for name in each.source_topics}
     missing = sorted(name for name in wanted if count_of(name) is None)
     if missing:
@@ -117,7 +117,7 @@ def _check_sources(topology: Topology, count_of: CountOf) -> None:
 class _Counts:
     """How many partitions each topic of a topology has, or must have."""
 
-    def __init__(self, topology: Topology, count_of: CountOf) -> None:
+    def __init__(self, topology: StreamsTopology, count_of: CountOf) -> None:
         self._subtopologies = list(topology.subtopologies.values())
         self._count_of = count_of
         self._decided: dict[str, int] = {}
@@ -246,9 +246,9 @@ class _Counts:
 
     def _internal(
         self, topics: Iterable[StreamsGroupTopologyValue.TopicInfo]
-    ) -> tuple[InternalTopic, ...]:
+    ) -> tuple[ConfiguredInternalTopic, ...]:
         found = {
-            topic.name: InternalTopic(
+            topic.name: ConfiguredInternalTopic(
                 topic.name,
                 topic.partitions or self._decided[topic.name],
                 topic.replication_factor,
@@ -260,10 +260,10 @@ class _Counts:
 
 
 def _missing(
-    topology: Topology, subtopologies: Mapping[str, ConfiguredSubtopology], count_of: CountOf
-) -> dict[str, InternalTopic]:
+    topology: StreamsTopology, subtopologies: Mapping[str, ConfiguredSubtopology], count_of: CountOf
+) -> dict[str, ConfiguredInternalTopic]:
     """The internal topics that there are not. Raises _Wrong for one that has other partitions."""
-    missing: dict[str, InternalTopic] = {}
+    missing: dict[str, ConfiguredInternalTopic] = {}
     for each in subtopologies.values():
         missing |= {topic.name: topic for topic in each.repartition_sources}
         missing |= {topic.name: topic for topic in each.changelogs}

@@ -17,7 +17,7 @@ ROWS_MAX = 2_000
 """Topics, settings of internal ones and indexes of copartitioned ones that a topology may have."""
 
 
-class Topology:
+class StreamsTopology:
     """A topology as it is stored: parts that read topics, each of them assigned partition by partition.
 
     Parameters: `value` has each subtopology once.
@@ -46,7 +46,7 @@ class Topology:
 
     def __eq__(self, other: object) -> bool:
         """In which order members name the subtopologies says nothing."""
-        if not isinstance(other, Topology):
+        if not isinstance(other, StreamsTopology):
             return NotImplemented
         return self.epoch == other.epoch and self.subtopologies == other.subtopologies
 
@@ -60,12 +60,12 @@ def sources_of(subtopology: Value.Subtopology) -> Iterable[str]:
         yield topic.name
 
 
-def topology_of(said: Said.Topology) -> Topology:
+def topology_of(said: Said.Topology) -> StreamsTopology:
     """A topology as a member says it. Raises KafkaError for one that makes no sense.
 
     `check_topology` comes before.
     """
-    return Topology(
+    return StreamsTopology(
         Value(epoch=said.epoch, subtopologies=[_subtopology(each) for each in said.subtopologies])
     )
 

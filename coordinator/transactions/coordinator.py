@@ -32,7 +32,16 @@ from kbroker.protocol.transaction_log import (
 
 from ..common.memory import TRANSACTIONAL_ID_BYTES, MemoryLimit
 from ..common.record import CoordinatorRecord, CoordinatorRecordSerde
-from ..common.result import Answer, Now, Parked, Pieces, R, Result, TransactionEvent, append_error
+from ..common.result import (
+    Answer,
+    Now,
+    PendingResponse,
+    Pieces,
+    R,
+    Result,
+    TransactionEvent,
+    append_error,
+)
 from ..common.timers import Timers
 from .transaction import (
     COMPLETE_ABORT,
@@ -43,7 +52,7 @@ from .transaction import (
     PREPARE_ABORT,
     PREPARE_COMMIT,
     TopicPartition,
-    Transaction,
+    TransactionMetadata,
     check_follows,
     from_value,
     to_value,
@@ -90,7 +99,7 @@ class TransactionCoordinator:
         self._settings = settings
         self._second_protocol = second_protocol
         self._memory = memory
-        self._transactions: dict[str, Transaction] = {}
+        self._transactions: dict[str, TransactionMetadata] = {}
         self._hosts: dict[str, str] = {}
         """Addresses of the clients that made transactional IDs, as far as this node knows them."""
         self._newest: tuple[str, str] | None = None
@@ -101,7 +110,7 @@ class TransactionCoordinator:
         self._prepared: dict[str, None] = {}  # in the order of the log
 
     @property
-    def transactions(self) -> Mapping[str, Transaction]:
+    def transactions(self) -> Mapping[str, TransactionMetadata]:
         """All transactional ids."""
         return self._transactions
 
@@ -130,7 +139,7 @@ class TransactionCoordinator:
             if not self._memory.has_room(transactional_id_bytes(transactional_id), host):
                 return Result(_no_producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             self._newest = transactional_id, host
-            known = Transaction(new_id, request.transaction_timeout_ms, now.log_ms)
+            known = TransactionMetadata(new_id, request.transaction_timeout_ms, now.log_ms)
         given = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
         if given is not None and not _may_go_on(known, request.producer_id, given):
             return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
@@ -157,7 +166,7 @@ class TransactionCoordinator:
     def _begin(
         self,
         transactional_id: str,
-        known: Transaction,
+        known: TransactionMetadata,
         given: int | None,
         request: InitProducerIdRequest,
         new_id: int,
@@ -176,7 +185,7 @@ class TransactionCoordinator:
             epoch = known.epoch  # the answer was lost
         elif known.is_exhausted:
             producer_id, epoch = new_id, 0
-        begun = Transaction(
+        begun = TransactionMetadata(
             producer_id=producer_id,
             epoch=epoch,
             previous_producer_id=known.producer_id
@@ -284,7 +293,12 @@ class TransactionCoordinator:
         return self._prepare(transactional_id, raised, next_id, commit, now)
 
     def _prepare(
-        self, transactional_id: str, known: Transaction, next_id: int, commit: bool, now: Now
+        self,
+        transactional_id: str,
+        known: TransactionMetadata,
+        next_id: int,
+        commit: bool,
+        now: Now,
     ) -> Result[EndTxnResponse]:
         prepared = replace(
             known,
@@ -309,7 +323,12 @@ class TransactionCoordinator:
         return result
 
     def _abort(
-        self, transactional_id: str, known: Transaction, cause: str, now: Now, result: Result[R]
+        self,
+        transactional_id: str,
+        known: TransactionMetadata,
+        cause: str,
+        now: Now,
+        result: Result[R],
     ) -> None:
         """Fence the producer and abort its open transaction; the caller sets `on_failure`."""
         second = self._second_protocol()
@@ -392,7 +411,9 @@ class TransactionCoordinator:
             known = self._transactions.get(transactional_id)
             yield self._expired(transactional_id, known, now) if known is not None else None
 
-    def _expired(self, transactional_id: str, known: Transaction, now: Now) -> Result[None] | None:
+    def _expired(
+        self, transactional_id: str, known: TransactionMetadata, now: Now
+    ) -> Result[None] | None:
         """What forgets an id that nobody has used for long; None for another one."""
         idle = known.state in (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
         if not idle or now.log_ms - known.updated_ms < self._settings.expiration_ms:
@@ -411,7 +432,7 @@ class TransactionCoordinator:
     def _store(
         self,
         transactional_id: str,
-        changed: Transaction,
+        changed: TransactionMetadata,
         now: Now,
         result: Result[R],
         *,
@@ -491,7 +512,7 @@ class TransactionCoordinator:
         self._memory = MemoryLimit()  # nothing more counts for the node
         return []
 
-    def abandon(self, slot: Parked[R], now: Now) -> Result[None]:
+    def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]:
         """Nobody is parked here."""
         return Result()
 
@@ -509,7 +530,7 @@ def names_whole_producer(request: InitProducerIdRequest) -> bool:
     return (request.producer_id == NO_PRODUCER_ID) == (request.producer_epoch == NO_PRODUCER_EPOCH)
 
 
-def _may_go_on(known: Transaction, producer_id: int, epoch: int) -> bool:
+def _may_go_on(known: TransactionMetadata, producer_id: int, epoch: int) -> bool:
     """Whether a producer that says who it is may have the transactional id."""
     if known.epoch == NO_PRODUCER_EPOCH or producer_id == known.producer_id:
         return True
@@ -517,7 +538,7 @@ def _may_go_on(known: Transaction, producer_id: int, epoch: int) -> bool:
 
 
 def _check_producer(
-    transactional_id: str, known: Transaction | None, producer_id: int, epoch: int
+    transactional_id: str, known: TransactionMetadata | None, producer_id: int, epoch: int
 ) -> ErrorCode:
     """Whether a producer may work on its transaction now."""
     if not transactional_id:
@@ -529,7 +550,7 @@ def _check_producer(
     return ErrorCode.PRODUCER_FENCED if known.epoch != epoch else ErrorCode.NONE
 
 
-def _check_end(known: Transaction, producer_id: int, epoch: int, commit: bool) -> ErrorCode:
+def _check_end(known: TransactionMetadata, producer_id: int, epoch: int, commit: bool) -> ErrorCode:
     """What the first protocol says to an EndTxn; no error for one that is done already."""
     if known.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -543,7 +564,7 @@ def _check_end(known: Transaction, producer_id: int, epoch: int, commit: bool) -
 
 
 def _check_second_end(
-    known: Transaction, producer_id: int, epoch: int, commit: bool
+    known: TransactionMetadata, producer_id: int, epoch: int, commit: bool
 ) -> tuple[ErrorCode, bool]:
     """What the second protocol says to an EndTxn, and whether it asks again for one that is done.
 
@@ -585,7 +606,7 @@ def _no_producer(code: ErrorCode) -> InitProducerIdResponse:
     )
 
 
-def _ended(transaction: Transaction) -> EndTxnResponse:
+def _ended(transaction: TransactionMetadata) -> EndTxnResponse:
     return EndTxnResponse(producer_id=transaction.producer_id, producer_epoch=transaction.epoch)
 
 

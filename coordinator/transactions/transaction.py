@@ -75,7 +75,7 @@ def check_follows(before: TransactionState, after: TransactionState) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class TransactionMetadata:
     """A transactional id as its newest record has it.
 
     Attributes:
@@ -109,7 +109,7 @@ class Transaction:
         """Log time at which the open transaction has lasted too long."""
         return self.started_ms + self.timeout_ms
 
-    def completed(self, now_ms: int) -> Transaction:
+    def completed(self, now_ms: int) -> TransactionMetadata:
         """The same when all markers are written."""
         rotated = self.next_producer_id != NO_PRODUCER_ID
         return replace(
@@ -127,9 +127,9 @@ class Transaction:
         )
 
 
-def from_value(value: TransactionLogValue) -> Transaction:
+def from_value(value: TransactionLogValue) -> TransactionMetadata:
     """What a record says. Raises ValueError for a state that nobody knows."""
-    return Transaction(
+    return TransactionMetadata(
         producer_id=value.producer_id,
         epoch=value.producer_epoch,
         previous_producer_id=value.previous_producer_id,
@@ -145,7 +145,7 @@ def from_value(value: TransactionLogValue) -> Transaction:
     )
 
 
-def to_value(transaction: Transaction) -> TransactionLogValue:
+def to_value(transaction: TransactionMetadata) -> TransactionLogValue:
     """The record of a transactional id; as in Kafka, partitions are null before the first one."""
     partitions = [
         TransactionLogValue.Topic(topic=topic, partitions=indexes)

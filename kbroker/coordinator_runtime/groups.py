@@ -45,7 +45,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-class GroupService(SweepingShards[GroupCoordinator]):
+class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
     """All group coordinators of one node."""
 
     def __init__(

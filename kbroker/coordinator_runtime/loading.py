@@ -59,8 +59,8 @@ class Load(Generic[C]):
         return self.shard.replica.log.segments.size
 
 
-class Loads(Generic[C]):
-    """The coordinators of one type on one node that are being rebuilt.
+class CoordinatorLoader(Generic[C]):
+    """Loader that rebuilds the coordinators of one type on this node from their logs.
 
     Args:
         context: The node.

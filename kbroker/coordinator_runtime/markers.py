@@ -43,11 +43,11 @@ class DueMarker(NamedTuple):
     done: Callable[[ErrorCode], None]
 
 
-class MarkerSender:
-    """Sends markers to the nodes that lead their partitions, one request at a time to each node.
+class TransactionMarkerChannelManager:
+    """Sender of transaction markers to partition leaders, with one request in flight per node.
 
-    The answer comes when they are committed there. It has connections of its own, for others must
-    not wait that long. Nothing is tried again here, because the leader may be another node by then.
+    A leader responds once the markers are committed. The sender uses its own connections, so that
+    other requests do not wait for these responses. It does not retry, because leadership may move.
     """
 
     def __init__(self, cluster: Cluster, peers: Peers) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from kbroker.coordinator import Answer, Now, Parked, Pieces, Result
+from kbroker.coordinator import Answer, Now, PendingResponse, Pieces, Result
 from kbroker.coordinator.common.record import CoordinatorRecord, CoordinatorRecordSerde
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
@@ -27,7 +27,7 @@ class Coordinator(Protocol):
 
     def on_unloaded(self) -> list[Answer]: ...
 
-    def abandon(self, slot: Parked[R], now: Now) -> Result[None]: ...
+    def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]: ...
 
     def next_deadline(self) -> int | None: ...
 

@@ -26,7 +26,15 @@ import trio
 from kbroker.cluster import NO_LEADER, Topic, TopicsChanged
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic, create_topic
-from kbroker.coordinator import Answer, MemoryLimit, Now, Parked, Pieces, Result, hash_partition
+from kbroker.coordinator import (
+    Answer,
+    MemoryLimit,
+    Now,
+    PendingResponse,
+    Pieces,
+    Result,
+    hash_partition,
+)
 from kbroker.coordinator.common.record import CoordinatorRecord
 from kbroker.coordinator.common.version_adapters import refused
 from kbroker.partitions.waiters import Pending
@@ -43,7 +51,7 @@ from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
 
 from .deadlines import Deadlines
-from .loading import RECORDS_AT_ONCE, Load, Loads
+from .loading import RECORDS_AT_ONCE, CoordinatorLoader, Load
 from .partition_writer import LeaderLog, PartitionWriter
 from .shard import C, Coordinator, Shard
 
@@ -66,7 +74,7 @@ class ShardPending(Pending[Any]):
         self,
         service: Shards[Any],
         shard: Shard[Any],
-        slot: Parked[Any] | None,
+        slot: PendingResponse[Any] | None,
         *,
         deadline: float = math.inf,
         on_timeout: Callable[[], Any] | None = None,
@@ -96,7 +104,7 @@ class Shards(ABC, Generic[C]):
         self._retired = False
         self.topic = topic
         self._shards: dict[int, Shard[C]] = {}
-        self._loads = Loads(
+        self._loader = CoordinatorLoader(
             context,
             partitions,
             replay=self._load_records,
@@ -209,7 +217,7 @@ class Shards(ABC, Generic[C]):
 
     def known_shards(self) -> list[Shard[C]]:
         """As `shards`, with those that are being rebuilt."""
-        return [*self._shards.values(), *(load.shard for load in self._loads)]
+        return [*self._shards.values(), *(load.shard for load in self._loader)]
 
     def serves(self, shard: Shard[C]) -> bool:
         """Whether a coordinator is still the one of its partition."""
@@ -218,7 +226,7 @@ class Shards(ABC, Generic[C]):
     @property
     def is_loading(self) -> bool:
         """Whether there is a coordinator that cannot be asked yet."""
-        return bool(self._loads)
+        return bool(self._loader)
 
     def reload(self, key: str) -> None:
         """Rebuild the coordinator of `key`, as when its partition gets another leader.
@@ -238,7 +246,7 @@ class Shards(ABC, Generic[C]):
     def topics_changed(self, event: TopicsChanged) -> None:
         """Follow the leaders of the internal topic; the replicas of this node have done so."""
         if event.deleted:
-            self._loads.note_deleted_topics()
+            self._loader.note_deleted_topics()
         if any(topic.name == self.topic for topic in (*event.deleted, *event.changed)):
             self.settle()
 
@@ -255,7 +263,7 @@ class Shards(ABC, Generic[C]):
                 self._begin_if_led(topic, index)
 
     def _begin_if_led(self, topic: Topic, index: int) -> None:
-        is_known = index in self._shards or self._loads.get(index) is not None
+        is_known = index in self._shards or self._loader.get(index) is not None
         if is_known or not self._partitions.leads(topic.partitions[index]):
             return
         try:
@@ -278,12 +286,12 @@ class Shards(ABC, Generic[C]):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
         shard = Shard(replica, self._new_coordinator(index))
         # What is in the log of the only replica is not taken back.
-        return self._loads.add(shard, is_replicated=len(topic.partitions[index].isr) > 1)
+        return self._loader.add(shard, is_replicated=len(topic.partitions[index].isr) > 1)
 
     def _load_now(self, topic: Topic, index: int) -> Shard[C]:
         """Return a coordinator that can be rebuilt at once, as small ones can. Raises KafkaError."""
-        load = self._loads.get(index) or self._begin_load(topic, index)
-        if not self._loads.finish_now(load):
+        load = self._loader.get(index) or self._begin_load(topic, index)
+        if not self._loader.finish_now(load):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return load.shard
 
@@ -307,7 +315,7 @@ class Shards(ABC, Generic[C]):
         What is left is rebuilt by `work`.
         """
         self.settle()
-        await self._loads.run_some()
+        await self._loader.run_some()
 
     def _on_loaded(self, load: Load[C]) -> None:
         """A coordinator begins to serve."""
@@ -315,7 +323,7 @@ class Shards(ABC, Generic[C]):
     async def work(self) -> None:
         """Load, act on time-outs and expire, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._loads.run)
+            nursery.start_soon(self._loader.run)
             nursery.start_soon(self.deadlines.run)
             nursery.start_soon(self.expire_regularly)
 
@@ -432,11 +440,14 @@ class Shards(ABC, Generic[C]):
         yield from ()
 
     def release(
-        self, shard: Shard[C], response: R | Parked[R] | None, answers: Sequence[Answer] = ()
+        self,
+        shard: Shard[C],
+        response: R | PendingResponse[R] | None,
+        answers: Sequence[Answer] = (),
     ) -> R | ShardPending | None:
         """Give answers once what they are based on is committed: now, if nothing is in flight."""
         log = shard.replica.log
-        slot = response if isinstance(response, Parked) else None
+        slot = response if isinstance(response, PendingResponse) else None
         if log.high_watermark >= log.log_end_offset:
             give(answers)
             if slot is None:
@@ -459,7 +470,7 @@ class Shards(ABC, Generic[C]):
 
     def _pending(self, shard: Shard[C], response: object) -> ShardPending:
         """The place of an answer; where there are replicas to wait for, it does not wait for ever."""
-        if isinstance(response, Parked):
+        if isinstance(response, PendingResponse):
             return ShardPending(self, shard, response)
         if len(shard.replica.partition.replicas) == 1:
             return ShardPending(self, shard, None)
@@ -475,14 +486,14 @@ class Shards(ABC, Generic[C]):
     def _lose(self, shard: Shard[C]) -> None:
         """The partition cannot be written any more: its coordinator's state is ahead of the log."""
         index = shard.replica.index
-        self._loads.drop(shard)
+        self._loader.drop(shard)
         if self._shards.get(index) is shard:
             del self._shards[index]
             give(shard.coordinator.on_unloaded())
 
     def stop(self) -> None:
         """Tell everyone who is parked that the coordinator goes."""
-        self._loads.drop_all()
+        self._loader.drop_all()
         for shard in self.shards():
             self._lose(shard)
 
@@ -491,7 +502,7 @@ class Shards(ABC, Generic[C]):
         self._retired = True
         self.stop()
 
-    def abandon(self, shard: Shard[C], slot: Parked[R]) -> None:
+    def abandon(self, shard: Shard[C], slot: PendingResponse[R]) -> None:
         """The client that waits in `slot` has gone."""
         self.run(shard, shard.coordinator.abandon(slot, self.now()))
 

@@ -29,9 +29,9 @@ from kbroker.coordinator import (
     Acknowledgement,
     Change,
     DeliverySettings,
+    PersisterStateBatch,
+    PersisterStateBatches,
     ShareDelivery,
-    StateBatch,
-    StateBatches,
 )
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.time_lookups import TimeLookup
@@ -102,7 +102,7 @@ class ShareSettings:
 class _Write(NamedTuple):
     """States to store: those of a change, or of records whose time was over."""
 
-    states: Sequence[StateBatch]
+    states: Sequence[PersisterStateBatch]
     change: Change | None
     done: Pending[Outcome]
 
@@ -389,7 +389,10 @@ class SharePartitionManager:
             self._store(share_partition, change.states, change)
 
     def _store(
-        self, share_partition: SharePartition, states: Sequence[StateBatch], change: Change | None
+        self,
+        share_partition: SharePartition,
+        states: Sequence[PersisterStateBatch],
+        change: Change | None,
     ) -> Pending[Outcome]:
         done: Pending[Outcome] = Pending()
         share_partition.writes.append(_Write(states, change, done))
@@ -463,7 +466,9 @@ class SharePartitionManager:
             share_partition.delivery = ShareDelivery(
                 start,
                 [
-                    StateBatch(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count)
+                    PersisterStateBatch(
+                        b.first_offset, b.last_offset, b.delivery_state, b.delivery_count
+                    )
                     for b in row.state_batches
                 ],
                 lambda: settings().delivery,
@@ -615,7 +620,7 @@ def _row(
 ) -> WriteShareGroupStateRequest.Partition:
     """Several changes in one: of two that say something of one record the later one holds, which is
     the one that says more."""
-    states = StateBatches(each for write in writes for each in write.states)
+    states = PersisterStateBatches(each for write in writes for each in write.states)
     return WriteShareGroupStateRequest.Partition(
         state_epoch=share_partition.state_epoch,
         leader_epoch=share_partition.leader_epoch,

@@ -13,7 +13,7 @@ import trio
 
 from kbroker.cluster import NO_LEADER
 from kbroker.cluster.peers import Peers
-from kbroker.coordinator import Result, ShareStateCoordinator
+from kbroker.coordinator import Result, ShareCoordinator
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (
     DeleteShareGroupStateRequest,
@@ -31,7 +31,7 @@ from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.backoff import Backoff
 
 from .shards import outcome_of
-from .share_states import ShareStateService
+from .share_coordinator import ShareCoordinatorService
 
 ANSWER_SECONDS = 15
 """How long coordinators may take, with all attempts."""
@@ -61,17 +61,15 @@ class _Api(NamedTuple):
 INITIALIZE = _Api(
     InitializeShareGroupStateRequest,
     InitializeShareGroupStateResponse,
-    ShareStateCoordinator.initialize,
+    ShareCoordinator.initialize,
 )
-READ = _Api(ReadShareGroupStateRequest, ReadShareGroupStateResponse, ShareStateCoordinator.read)
-WRITE = _Api(WriteShareGroupStateRequest, WriteShareGroupStateResponse, ShareStateCoordinator.write)
-DELETE = _Api(
-    DeleteShareGroupStateRequest, DeleteShareGroupStateResponse, ShareStateCoordinator.delete
-)
+READ = _Api(ReadShareGroupStateRequest, ReadShareGroupStateResponse, ShareCoordinator.read)
+WRITE = _Api(WriteShareGroupStateRequest, WriteShareGroupStateResponse, ShareCoordinator.write)
+DELETE = _Api(DeleteShareGroupStateRequest, DeleteShareGroupStateResponse, ShareCoordinator.delete)
 SUMMARY = _Api(
     ReadShareGroupStateSummaryRequest,
     ReadShareGroupStateSummaryResponse,
-    ShareStateCoordinator.summary,
+    ShareCoordinator.summary,
 )
 
 
@@ -89,7 +87,7 @@ class SharePersister:
         when it is committed there.
     """
 
-    def __init__(self, states: ShareStateService, peers: Peers, node_id: int) -> None:
+    def __init__(self, states: ShareCoordinatorService, peers: Peers, node_id: int) -> None:
         self._states = states
         self._peers = peers
         self._node_id = node_id

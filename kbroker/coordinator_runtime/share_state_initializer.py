@@ -10,7 +10,7 @@ from uuid import UUID
 
 import trio
 
-from kbroker.coordinator import GroupCoordinator, ToMake
+from kbroker.coordinator import GroupCoordinator, StatesToInitialize
 from kbroker.coordinator.common.modern_group import Target
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (
@@ -55,11 +55,11 @@ class ShareStateInitializer:
         self._groups = groups
         self._persister = persister
         self._is_news = is_news
-        self._due: list[tuple[GroupShard, ToMake]] = []
+        self._due: list[tuple[GroupShard, StatesToInitialize]] = []
         self._more = trio.Event()
         self._limit = trio.CapacityLimiter(AT_ONCE)
 
-    def schedule(self, shard: GroupShard, states: ToMake) -> None:
+    def schedule(self, shard: GroupShard, states: StatesToInitialize) -> None:
         """Schedule the initialization of the states of a group."""
         self._due.append((shard, states))
         self._more.set()
@@ -74,13 +74,16 @@ class ShareStateInitializer:
                 for shard, states in due:
                     nursery.start_soon(self._initialize_committed, shard, states)
 
-    async def _initialize_committed(self, shard: GroupShard, states: ToMake) -> None:
+    async def _initialize_committed(self, shard: GroupShard, states: StatesToInitialize) -> None:
         async with self._limit:
             if self._groups.serves(shard) and await outcome_of(self._groups.release(shard, True)):
                 await self.initialize(shard, states, lambda share: NO_OFFSET)
 
     async def initialize(
-        self, shard: GroupShard, states: ToMake, start_of: Callable[[SharePartitionKey], int]
+        self,
+        shard: GroupShard,
+        states: StatesToInitialize,
+        start_of: Callable[[SharePartitionKey], int],
     ) -> Failures:
         """Initialize states of a group, record which of them exist, and return the failures.
 

@@ -22,9 +22,9 @@ from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import (
     Result,
-    Transaction,
     TransactionCoordinator,
     TransactionEvent,
+    TransactionMetadata,
     TransactionSettings,
     TransactionState,
     some_of,
@@ -39,7 +39,7 @@ from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 from kbroker.runtime.slices import Turn
 
 from .add_partitions_to_txn import Writer, add_partitions
-from .markers import DueMarker, MarkerSender, TransactionEnd
+from .markers import DueMarker, TransactionEnd, TransactionMarkerChannelManager
 from .partition_writer import LeaderReplica, PartitionWriter
 from .shard import Shard
 from .shards import ShardPending, Shards, outcome_of
@@ -68,7 +68,7 @@ class OffsetsEnded(Protocol):
     def __call__(self, index: int, producer_id: int, *, commit: bool) -> None: ...
 
 
-class TransactionService(Shards[TransactionCoordinator]):
+class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     """All transaction coordinators of one node."""
 
     def __init__(
@@ -91,7 +91,7 @@ class TransactionService(Shards[TransactionCoordinator]):
         self.history: History[str, TransactionEvent] = History()
         """What changed in each transactional id and why."""
         self._ends: dict[str, list[_Asked]] = {}
-        self._markers = MarkerSender(context.cluster, peers)
+        self._markers = TransactionMarkerChannelManager(context.cluster, peers)
         self._stuck: list[_Ending] = []
         self._stuck_changed = trio.Event()
         self._wide: list[_Ending] = []
@@ -137,7 +137,7 @@ class TransactionService(Shards[TransactionCoordinator]):
             event.epoch,
         )
 
-    def known(self) -> Iterator[tuple[TransactionShard, str, Transaction]]:
+    def known(self) -> Iterator[tuple[TransactionShard, str, TransactionMetadata]]:
         """All transactional ids of this node, with their coordinators."""
         for shard in self.shards():
             for transactional_id, transaction in tuple(shard.coordinator.transactions.items()):
@@ -452,7 +452,7 @@ class _Ending:
     __slots__ = ("end", "shard", "transactional_id", "tries", "unwritten", "waits")
 
     def __init__(
-        self, shard: TransactionShard, transactional_id: str, transaction: Transaction
+        self, shard: TransactionShard, transactional_id: str, transaction: TransactionMetadata
     ) -> None:
         self.shard = shard
         self.transactional_id = transactional_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias, TypeVar
 
 from kbroker.coordinator.share.offsets import Begun
-from kbroker.coordinator_runtime.groups import GroupService, GroupShard
+from kbroker.coordinator_runtime.groups import GroupCoordinatorService, GroupShard
 from kbroker.coordinator_runtime.shards import ShardPending, Shards, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -294,7 +294,9 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
     return groups.release(shard, rows), [lost]
 
 
-async def _delete_share_states(groups: GroupService, shard: GroupShard, group_id: str) -> ErrorCode:
+async def _delete_share_states(
+    groups: GroupCoordinatorService, shard: GroupShard, group_id: str
+) -> ErrorCode:
     """Have share coordinators forget a share group that is to be deleted; why that is not done."""
     outcome: Begun | ShardPending | None = groups.run(
         shard, shard.coordinator.share_offsets.delete_all(group_id)

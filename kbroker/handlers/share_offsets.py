@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from kbroker.coordinator import ToMake
+from kbroker.coordinator import StatesToInitialize
 from kbroker.coordinator.common.modern_group import Target
 from kbroker.coordinator.share.group import SharedTopic
 from kbroker.coordinator.share.offsets import Begun
@@ -226,7 +226,7 @@ async def alter_share_group_offsets(
         return cls(error_code=ErrorCode.NOT_COORDINATOR)
     if begun.error_code:
         return cls(error_code=begun.error_code, error_message=begun.error_message)
-    states = ToMake(group_id, begun.epoch, begun.partitions)
+    states = StatesToInitialize(group_id, begun.epoch, begun.partitions)
     failed = await groups.share_state_initializer.initialize(shard, states, asked.start_of)
     # Until it is committed that they are there, the next coordinator would have them made anew.
     if not groups.serves(shard) or not await outcome_of(groups.release(shard, True)):

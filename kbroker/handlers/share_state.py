@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kbroker.coordinator import ShareStateCoordinator
-from kbroker.coordinator_runtime.share_states import Operation
+from kbroker.coordinator import ShareCoordinator
+from kbroker.coordinator_runtime.share_coordinator import Operation
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (
@@ -36,9 +36,9 @@ async def initialize_share_group_state(
     ctx: Context, request: InitializeShareGroupStateRequest
 ) -> InitializeShareGroupStateResponse:
     """Behaviour: share partitions get a state, or begin a new life; see
-    `ShareStateCoordinator.initialize`."""
+    `ShareCoordinator.initialize`."""
     response = InitializeShareGroupStateResponse()
-    return await _answer(ctx, request, response, ShareStateCoordinator.initialize)
+    return await _answer(ctx, request, response, ShareCoordinator.initialize)
 
 
 @handles(ApiKey.READ_SHARE_GROUP_STATE, versions="0")
@@ -47,7 +47,7 @@ async def read_share_group_state(
 ) -> ReadShareGroupStateResponse:
     """Behaviour: the state of share partitions, for their leaders; earlier leaders are fenced."""
     response = ReadShareGroupStateResponse()
-    return await _answer(ctx, request, response, ShareStateCoordinator.read)
+    return await _answer(ctx, request, response, ShareCoordinator.read)
 
 
 @handles(ApiKey.WRITE_SHARE_GROUP_STATE, versions="0-1")
@@ -61,7 +61,7 @@ async def write_share_group_state(
     Differs from Kafka: INVALID_REQUEST for more than ten thousand ranges of one share partition.
     """
     response = WriteShareGroupStateResponse()
-    return await _answer(ctx, request, response, ShareStateCoordinator.write)
+    return await _answer(ctx, request, response, ShareCoordinator.write)
 
 
 @handles(ApiKey.DELETE_SHARE_GROUP_STATE, versions="0")
@@ -70,7 +70,7 @@ async def delete_share_group_state(
 ) -> DeleteShareGroupStateResponse:
     """Behaviour: the state of share partitions goes."""
     response = DeleteShareGroupStateResponse()
-    return await _answer(ctx, request, response, ShareStateCoordinator.delete)
+    return await _answer(ctx, request, response, ShareCoordinator.delete)
 
 
 @handles(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, versions="0-1", only_looks=True)
@@ -82,7 +82,7 @@ async def read_share_group_state_summary(
     Versions: 1 says how many records are done with (KIP-1226).
     """
     response = ReadShareGroupStateSummaryResponse()
-    return await _answer(ctx, request, response, ShareStateCoordinator.summary)
+    return await _answer(ctx, request, response, ShareCoordinator.summary)
 
 
 async def _answer(ctx: Context, request: Any, response: A, operation: Operation) -> A:

@@ -8,7 +8,7 @@ from kbroker.cluster.features import STREAMS_VERSION
 from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
 from kbroker.cluster.topics import DEFAULT, NewTopic, check_new_partitions, plan_topic
 from kbroker.coordinator import GroupCoordinator
-from kbroker.coordinator.streams.topics import MISSING_INTERNAL_TOPICS, InternalTopic
+from kbroker.coordinator.streams.topics import MISSING_INTERNAL_TOPICS, ConfiguredInternalTopic
 from kbroker.coordinator.streams.topology import topics_named
 from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.protocol.api_keys import ApiKey
@@ -102,7 +102,7 @@ def _heartbeat(ctx: Context, request: StreamsGroupHeartbeatRequest) -> Heartbeat
 
 
 async def _with_topics(
-    ctx: Context, outcome: HeartbeatAnswer, missing: Mapping[str, InternalTopic]
+    ctx: Context, outcome: HeartbeatAnswer, missing: Mapping[str, ConfiguredInternalTopic]
 ) -> HeartbeatAnswer:
     """The answer to a heartbeat whose group lacks internal topics: they are made first."""
     answer: StreamsGroupHeartbeatResponse | None = await outcome_of(outcome)
@@ -120,7 +120,7 @@ async def _with_topics(
     return answer
 
 
-async def _denied(ctx: Context, missing: Mapping[str, InternalTopic]) -> list[str]:
+async def _denied(ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]) -> list[str]:
     """The topics that the client may not make."""
     if ctx.allows(AclOperation.CREATE, CLUSTER, is_looked_for=True):
         return []
@@ -131,7 +131,9 @@ async def _denied(ctx: Context, missing: Mapping[str, InternalTopic]) -> list[st
     ]
 
 
-async def _create(ctx: Context, missing: Mapping[str, InternalTopic]) -> list[tuple[str, str]]:
+async def _create(
+    ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]
+) -> list[tuple[str, str]]:
     """Make internal topics; which of them there are not then, and why."""
     failures = []
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kbroker.cluster.model import check_topic_name
-from kbroker.coordinator import Transaction, TransactionState
+from kbroker.coordinator import TransactionMetadata, TransactionState
 from kbroker.coordinator.consumer.patterns import compile_pattern
 from kbroker.coordinator.transactions.transaction import by_topic
 from kbroker.protocol.api_keys import ApiKey
@@ -129,7 +129,7 @@ class _Wanted(NamedTuple):
     longer_than_ms: int
     now_ms: int
 
-    def has(self, transaction: Transaction) -> bool:
+    def has(self, transaction: TransactionMetadata) -> bool:
         if self.states and transaction.state.label not in self.states:
             return False
         if self.producer_ids and transaction.producer_id not in self.producer_ids:

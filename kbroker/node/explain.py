@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC
 from kbroker.coordinator import (
     Event,
-    Transaction,
     TransactionCoordinator,
     TransactionEvent,
+    TransactionMetadata,
     TransactionState,
     some_of,
 )
@@ -196,7 +196,7 @@ def _transaction_now(
     return f"transactional id {transactional_id} is {known.state.label}: {who} {does}"
 
 
-def _open_since(node: Node, transaction: Transaction) -> str:
+def _open_since(node: Node, transaction: TransactionMetadata) -> str:
     open_ms = max(node.clock.log_ms() - transaction.started_ms, 0)
     return f"open since {clock_time(transaction.started_ms)} ({open_ms / 1000:.1f} s)"
 

@@ -27,9 +27,9 @@ from kbroker.cluster.producer_ids import ProducerIds
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.coordinator import some_of
-from kbroker.coordinator_runtime.groups import GroupService
+from kbroker.coordinator_runtime.groups import GroupCoordinatorService
 from kbroker.coordinator_runtime.shards import Shards
-from kbroker.coordinator_runtime.transactions import TransactionService
+from kbroker.coordinator_runtime.transactions import TransactionCoordinatorService
 from kbroker.partitions.flusher import Flusher
 from kbroker.partitions.maintenance import LogMaintenance
 from kbroker.partitions.partitions import Partitions
@@ -132,14 +132,14 @@ class Node:
         """The coordinators of all kinds, and how others of this node ask them."""
         context, partitions = self.context, self.partitions
         self.share = ShareGroups(context, partitions, Peers(self.cluster, context.live_config, way))
-        self.groups = GroupService(context, partitions, self.share.persister)
+        self.groups = GroupCoordinatorService(context, partitions, self.share.persister)
         producer_ids = ProducerIds(
             self.cluster,
             partitions.logs,
             in_thread=context.in_thread,
             sync_failed=partitions.sync_failed,
         )
-        self.transactions = TransactionService(
+        self.transactions = TransactionCoordinatorService(
             context, partitions, self.peers, producer_ids, self.groups.end_transaction
         )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.peers import Peers
+from kbroker.coordinator_runtime.share_coordinator import ShareCoordinatorService
 from kbroker.coordinator_runtime.share_partitions import SharePartitionManager
 from kbroker.coordinator_runtime.share_persister import SharePersister
-from kbroker.coordinator_runtime.share_states import ShareStateService
 from kbroker.partitions.partitions import Partitions
 from kbroker.protocol.share_state_log import SharePartitionKey
 
@@ -29,7 +29,7 @@ class ShareGroups:
     """
 
     def __init__(self, context: NodeContext, partitions: Partitions, peers: Peers) -> None:
-        self.states = ShareStateService(context, partitions)
+        self.states = ShareCoordinatorService(context, partitions)
         self.persister = SharePersister(self.states, peers, context.node_id)
         self.partitions = SharePartitionManager(context, partitions, self.persister)
         self.sessions = ShareSessions(

@@ -16,7 +16,7 @@ from kbroker.cluster.keys import META
 from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.transactions.transaction import LAST_EPOCH_GIVEN
-from kbroker.coordinator_runtime.groups import GroupService
+from kbroker.coordinator_runtime.groups import GroupCoordinatorService
 from kbroker.folders.found_folders import METADATA_JOURNAL
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
@@ -191,7 +191,7 @@ async def _fence_later_producers(node: Node, reached: dict[str, tuple[int, int]]
     await complete_ends([node])
 
 
-def _let_members_go(groups: GroupService) -> None:
+def _let_members_go(groups: GroupCoordinatorService) -> None:
     for shard in groups.shards():
         for row in shard.coordinator.list_groups():
             group = shard.coordinator.describe_group(row.group_id, LEAVE_VERSION)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from kbroker.coordinator import Transaction, TransactionState
+from kbroker.coordinator import TransactionMetadata, TransactionState
 from kbroker.coordinator_runtime.transactions import TransactionShard
 from kbroker.node.node import Node
 
@@ -16,7 +16,7 @@ MARKER_SECONDS_MAX = 5
 """How long markers may be on their way to other nodes."""
 LOOK_SECONDS = 0.01
 
-Known = tuple[TransactionShard, str, Transaction]
+Known = tuple[TransactionShard, str, TransactionMetadata]
 
 
 async def complete_ends(nodes: Sequence[Node]) -> None:
@@ -43,7 +43,7 @@ def known_transactions(nodes: Sequence[Node]) -> Iterator[Known]:
 
 def transaction_of(
     nodes: Sequence[Node], transactional_id: str
-) -> tuple[TransactionShard, Transaction]:
+) -> tuple[TransactionShard, TransactionMetadata]:
     """What a transactional id stands for. Raises ValueError for one that nobody has begun with, with
     those that there are."""
     for shard, known, transaction in known_transactions(nodes):

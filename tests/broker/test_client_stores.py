@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.coordinator.common.memory import EXPECTED_BYTES
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.share.group import ShareGroup
@@ -148,7 +148,9 @@ async def assignment(wire: Wire, number: int) -> bool:
 
 
 def classic_members(broker: Broker) -> Iterable[Any]:
-    groups = itertools.chain.from_iterable(state.groups_of(Group) for state in states(broker))
+    groups = itertools.chain.from_iterable(
+        state.groups_of(ClassicGroup) for state in states(broker)
+    )
     return itertools.chain.from_iterable(group.members.values() for group in groups)
 
 
@@ -162,7 +164,9 @@ def assignments(broker: Broker) -> int:
 
 
 def expected_members(broker: Broker) -> int:
-    groups = itertools.chain.from_iterable(state.groups_of(Group) for state in states(broker))
+    groups = itertools.chain.from_iterable(
+        state.groups_of(ClassicGroup) for state in states(broker)
+    )
     return sum(len(group.pending) for group in groups)
 
 

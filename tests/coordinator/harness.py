@@ -20,12 +20,12 @@ from kbroker.coordinator import (
     GroupCoordinator,
     GroupSettings,
     Now,
-    Parked,
+    PendingResponse,
     Pieces,
     Result,
     ShareGroupSettings,
+    StatesToInitialize,
     StreamsGroupSettings,
-    ToMake,
     TopicRights,
 )
 from kbroker.coordinator.common.assignor import TopicShape
@@ -191,7 +191,7 @@ class Call(Generic[R]):
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.slot: Parked[R] | None = None
+        self.slot: PendingResponse[R] | None = None
         self._response: R | None = None
 
     def release(self, response: R) -> None:
@@ -285,7 +285,7 @@ class Harness:
         """Internal topics that the last heartbeat asked for, and their partitions."""
         self.share = share or ShareGroupSettings()
         """Of all share groups."""
-        self.to_make: list[ToMake] = []
+        self.to_make: list[StatesToInitialize] = []
         """What share coordinators are to be asked for."""
         self.coordinator = GroupCoordinator(
             self.settings,
@@ -329,7 +329,7 @@ class Harness:
 
     def settle(self, result: Result[R], call: Call[R] | None = None) -> None:
         """Append, replay and release, as the contract of `Result` says."""
-        if call is not None and isinstance(result.response, Parked):
+        if call is not None and isinstance(result.response, PendingResponse):
             call.slot = result.response
             call.slot.on_answer = call.release
         serde = self.coordinator.serde
@@ -369,7 +369,7 @@ class Harness:
         return {id(slot) for result, _ in self._waiting for slot, _ in result.answers}
 
     def _release(self, result: Result[R], call: Call[R] | None) -> None:
-        if call is not None and not isinstance(result.response, Parked):
+        if call is not None and not isinstance(result.response, PendingResponse):
             assert result.response is not None
             call.release(result.response)
         for slot, response in result.answers:
@@ -523,7 +523,7 @@ class Harness:
         row = self.coordinator.describe_share_group(group)
         return travel(ShareGroupDescribeResponse(groups=[row]), 1).groups[0]
 
-    def make_states(self, *, well: bool = True) -> list[ToMake]:
+    def make_states(self, *, well: bool = True) -> list[StatesToInitialize]:
         """Share coordinators answer all that they are asked for; returns what that was."""
         asked, self.to_make = self.to_make, []
         for each in asked:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kbroker.coordinator import ClientInfo, Parked, Result
+from kbroker.coordinator import ClientInfo, PendingResponse, Result
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
@@ -72,7 +72,7 @@ class RandomRequests:
         client = ClientInfo(self._text(), self._text())
         result = h.coordinator.join(travel(request, version), client, h.now, version)
         response = result.response
-        if isinstance(response, Parked) or (
+        if isinstance(response, PendingResponse) or (
             response is not None and response.error_code == ErrorCode.MEMBER_ID_REQUIRED
         ):
             self._known.append(response.member_id)

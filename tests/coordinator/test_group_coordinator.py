@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kbroker.coordinator import GroupCoordinator, GroupSettings, Parked, hash_partition
+from kbroker.coordinator import GroupCoordinator, GroupSettings, PendingResponse, hash_partition
 from kbroker.coordinator.group_coordinator import GROUPS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import GroupMetadataKey, encode_key
@@ -109,7 +109,7 @@ def test_member_ids_are_random_unless_told() -> None:
 
 
 def test_only_the_first_answer_of_a_slot_counts() -> None:
-    slot: Parked[int] = Parked("g", "m")
+    slot: PendingResponse[int] = PendingResponse("g", "m")
     seen: list[int] = []
     slot.on_answer = seen.append
     slot.answer(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.coordinator.common.memory import GroupMemory, MemoryLimit, ShardMemory
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.coordinator.share.group import ShareGroup
@@ -51,4 +51,4 @@ def test_offsets_of_ended_group_belong_to_a_simple_group(
             ("t", 0): OffsetCommitValue(offset=1, metadata="", commit_timestamp=0)
         }
     state.end("g")
-    assert [type(group) for group in state.groups.values()] == [Group] * has_offsets
+    assert [type(group) for group in state.groups.values()] == [ClassicGroup] * has_offsets

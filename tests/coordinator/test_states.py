@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.coordinator.classic import group_state
-from kbroker.coordinator.classic.group_state import GroupState
+from kbroker.coordinator.classic.group_state import ClassicGroupState
 from kbroker.coordinator.transactions import transaction
 from kbroker.coordinator.transactions.transaction import (
     DEAD,
@@ -24,7 +24,7 @@ PAGE = (Path(__file__).parents[2] / "docs/explanation/architecture.md").read_tex
 NEVER_STORED = TransactionState.PREPARE_EPOCH_FENCE
 
 
-def arrows(table: Mapping[GroupState, frozenset[GroupState]]) -> set[tuple[str, str]]:
+def arrows(table: Mapping[ClassicGroupState, frozenset[ClassicGroupState]]) -> set[tuple[str, str]]:
     return {(str(before), str(after)) for before in table for after in table[before]}
 
 

@@ -14,8 +14,8 @@ from kbroker.cluster import OFFSETS_TOPIC
 from kbroker.coordinator import CoordinatorRecord, Result
 from kbroker.coordinator.common.records import offset_record
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
-from kbroker.coordinator.transactions.transaction import Transaction, to_value
-from kbroker.coordinator_runtime.groups import GroupService, GroupShard
+from kbroker.coordinator.transactions.transaction import TransactionMetadata, to_value
+from kbroker.coordinator_runtime.groups import GroupCoordinatorService, GroupShard
 from kbroker.coordinator_runtime.loading import _stored_batches
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -148,7 +148,7 @@ async def test_a_coordinator_that_has_lost_its_partition_forgets_no_more(
     await create_topic(wire, "gone")
     fill(broker, of_many_groups())
     ran: list[object] = []
-    run = GroupService.run
+    run = GroupCoordinatorService.run
 
     def watched(service: Any, shard: Any, result: Any) -> Any:
         ran.append(shard)
@@ -158,7 +158,7 @@ async def test_a_coordinator_that_has_lost_its_partition_forgets_no_more(
     await delete_topic(wire, "gone")
     assert offsets_of(broker), "it is not over yet"
     groups.stop()
-    monkeypatch.setattr(GroupService, "run", watched)
+    monkeypatch.setattr(GroupCoordinatorService, "run", watched)
     groups.settle()
     await until(lambda: not groups.is_loading)
     await wait_all_tasks_blocked()
@@ -174,7 +174,7 @@ async def test_what_was_missed_before_a_load_goes_beside_clients(
     groups.run(shard_of(broker), result)
     groups.stop()
     groups.settle()
-    (load,) = groups._loads
+    (load,) = groups._loader
     load.missed_topics = True
     with longest_step() as step:
         await until(lambda: not groups.is_loading)
@@ -200,7 +200,7 @@ async def test_transactional_ids_expire_beside_clients() -> None:
         transactions = broker.node.transactions
         await transactions.create_topic()
         coordinator = transactions.shard("x").coordinator
-        value = to_value(Transaction(1, 1000, 1))
+        value = to_value(TransactionMetadata(1, 1000, 1))
         for index in range(GROUPS):
             key = TransactionLogKey(transactional_id=f"x{index}")
             coordinator.replay(CoordinatorRecord(key, value))
@@ -235,7 +235,7 @@ async def test_a_group_of_many_offsets_is_deleted_in_turns(broker: Broker, wire:
 
 def on_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
     """Call `act` before each append of a coordinator, with how many there were."""
-    append = GroupService._append
+    append = GroupCoordinatorService._append
     counted: list[object] = []
 
     def watched(service: Any, shard: Any, result: Any) -> None:
@@ -243,7 +243,7 @@ def on_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> No
         act(len(counted) - 1)
         append(service, shard, result)
 
-    monkeypatch.setattr(GroupService, "_append", watched)
+    monkeypatch.setattr(GroupCoordinatorService, "_append", watched)
 
 
 async def test_a_group_of_which_a_part_cannot_be_deleted_stays(

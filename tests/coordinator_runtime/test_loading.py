@@ -128,7 +128,7 @@ async def test_small_coordinators_are_loaded_before_a_node_serves(
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         service = broker.node.groups
         large = hash_partition("g", 50)
-        assert [load.shard.replica.index for load in service._loads] == [large]
+        assert [load.shard.replica.index for load in service._loader] == [large]
         assert (await fetch(wire)).error_code == LOADING
         for group in groups:
             if hash_partition(group, 50) != large:

@@ -12,7 +12,7 @@ import trio
 from kbroker.broker import Broker
 from kbroker.broker.local_node import LocalNode
 from kbroker.coordinator import TransactionState
-from kbroker.coordinator_runtime.markers import MarkerSender
+from kbroker.coordinator_runtime.markers import TransactionMarkerChannelManager
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
@@ -167,13 +167,13 @@ async def test_the_coordinator_goes_before_its_markers_are_out(
     writer = await begun(wire, version)
     await write_all(writer, topic, b"x")
     first = await owner(broker)
-    sent = MarkerSender.send
+    sent = TransactionMarkerChannelManager.send
 
-    def send(sender: MarkerSender, *args: Any) -> None:
+    def send(sender: TransactionMarkerChannelManager, *args: Any) -> None:
         if sender is not first.node.transactions._markers:
             sent(sender, *args)
 
-    monkeypatch.setattr(MarkerSender, "send", send)
+    monkeypatch.setattr(TransactionMarkerChannelManager, "send", send)
     shard = first.node.transactions.shard(NAME)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_or_lose, writer, commit)

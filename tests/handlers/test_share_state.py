@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.cluster import SHARE_STATE_TOPIC
-from kbroker.coordinator_runtime import share_states
+from kbroker.coordinator_runtime import share_coordinator
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import request_class
@@ -153,7 +153,7 @@ async def test_states_go_with_their_topic() -> None:
 
 
 async def test_a_log_of_the_past_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share_states, "REWRITE_RECORDS_MIN", 10)
+    monkeypatch.setattr(share_coordinator, "REWRITE_RECORDS_MIN", 10)
     async with started() as broker, connected(broker.endpoint) as wire:
         topic_id = await begin(broker, wire)
         await ask(wire, INITIALIZE, topic_id, 0, 1)

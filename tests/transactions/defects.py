@@ -13,9 +13,9 @@ import trio
 
 from kbroker.cli import main
 from kbroker.coordinator import TransactionCoordinator
-from kbroker.coordinator.common.pending import PendingOffsets
-from kbroker.coordinator.offsets import Offsets
-from kbroker.coordinator_runtime.transactions import TransactionService
+from kbroker.coordinator.common.pending import PendingTransactionalOffsets
+from kbroker.coordinator.offsets import OffsetMetadataManager
+from kbroker.coordinator_runtime.transactions import TransactionCoordinatorService
 from kbroker.handlers import fetch_operation
 from kbroker.handlers.transactional_batches import ProduceTransaction
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -37,32 +37,34 @@ def aborted_list_empty() -> None:
 
 def end_answered_before_markers() -> None:
     """EndTxn is answered when the decision is stored; markers come a little later."""
-    write, end = TransactionService._write_markers, TransactionService.end
+    write, end = TransactionCoordinatorService._write_markers, TransactionCoordinatorService.end
 
-    def write_later(service: TransactionService, ending: Any) -> None:
+    def write_later(service: TransactionCoordinatorService, ending: Any) -> None:
         async def wait_and_write() -> None:
             await trio.sleep(MARKER_DELAY_SECONDS)
             write(service, ending)
 
         trio.lowlevel.spawn_system_task(wait_and_write)
 
-    def answer_at_once(service: TransactionService, shard: Any, name: str, result: Any) -> Any:
+    def answer_at_once(
+        service: TransactionCoordinatorService, shard: Any, name: str, result: Any
+    ) -> Any:
         if not result.records:
             return end(service, shard, name, result)
         return service.store(shard, result).response
 
-    _put(TransactionService, "_write_markers", write_later)
-    _put(TransactionService, "end", answer_at_once)
+    _put(TransactionCoordinatorService, "_write_markers", write_later)
+    _put(TransactionCoordinatorService, "end", answer_at_once)
 
 
 def offsets_of_aborted() -> None:
     """The offsets of a transaction are committed whatever becomes of it."""
-    end = PendingOffsets.end
+    end = PendingTransactionalOffsets.end
 
-    def always(pending: PendingOffsets, producer_id: int, *, commit: bool) -> Any:
+    def always(pending: PendingTransactionalOffsets, producer_id: int, *, commit: bool) -> Any:
         return end(pending, producer_id, commit=True)
 
-    _put(PendingOffsets, "end", always)
+    _put(PendingTransactionalOffsets, "end", always)
 
 
 def zombie_produces() -> None:
@@ -101,7 +103,7 @@ def old_epoch_ends() -> None:
 
 def old_generation_commits() -> None:
     """TxnOffsetCommit does not look at the generation and the member."""
-    _put(Offsets, "_check_transactional_committer", lambda *_: ErrorCode.NONE)
+    _put(OffsetMetadataManager, "_check_transactional_committer", lambda *_: ErrorCode.NONE)
 
 
 def _put(owner: Any, name: str, planted: Any) -> None:

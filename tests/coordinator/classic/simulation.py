@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from kbroker.coordinator import GroupSettings
-from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.coordinator.classic.group_state import COMPLETING, EMPTY, PREPARING, STABLE
 from kbroker.coordinator.classic.rebalance import JOIN, SESSION, SYNC
 from kbroker.coordinator.common.memory import RECORD
@@ -378,11 +378,11 @@ class Simulation:
 
     # -- what must hold
 
-    def _group(self, group_id: str) -> Group | None:
+    def _group(self, group_id: str) -> ClassicGroup | None:
         return self.h.coordinator._state.classic_group(group_id)
 
     def check(self) -> None:
-        groups = list(self.h.coordinator._state.groups_of(Group))
+        groups = list(self.h.coordinator._state.groups_of(ClassicGroup))
         for group in groups:
             self._check_group(group)
             self._check_timers(group)
@@ -400,7 +400,7 @@ class Simulation:
         if self.rng.random() < 0.1:
             self.check_log()
 
-    def _check_group(self, group: Group) -> None:
+    def _check_group(self, group: ClassicGroup) -> None:
         before = self._generations.get(group.id, 0)
         must(group.generation >= before, f"generation {group.generation} after {before}")
         self._generations[group.id] = group.generation
@@ -427,7 +427,7 @@ class Simulation:
             must(len(stamps) <= 1, f"a stable group with the assignments of two syncs: {stamps}")
             self.work["stable checks"] += 1
 
-    def _check_timers(self, group: Group) -> None:
+    def _check_timers(self, group: ClassicGroup) -> None:
         timers = self.h.coordinator._rebalances.timers
         for member_id in group.pending:
             must(timers.deadline((SESSION, group.id, member_id)) is not None, "id without timer")
@@ -459,7 +459,7 @@ class Simulation:
             "the memory of offsets differs after a restart",
         )
         self._check_memory(live)
-        for group in live.groups_of(Group):
+        for group in live.groups_of(ClassicGroup):
             ahead = encode_key(GroupMetadataKey(group=group.id)) in self.h.not_stored
             if group.stored and group.state in (STABLE, EMPTY) and not ahead:
                 again = fresh.classic_group(group.id)
@@ -470,7 +470,7 @@ class Simulation:
 
     def _check_memory(self, state: ShardState) -> None:
         """Each member, and each ID that was given out, is counted once."""
-        for group in state.groups_of(Group):
+        for group in state.groups_of(ClassicGroup):
             items = set(state.memory._groups.get(group.id, {})) - {RECORD}
             must(items == {*group.members, *group.pending}, f"{group.id}: wrong memory")
         held = [each for items in state.memory._groups.values() for each in items.values()]
@@ -523,7 +523,7 @@ class Simulation:
         return moved and not client.is_waiting
 
 
-def _stored(group: Group) -> Any:
+def _stored(group: ClassicGroup) -> Any:
     return (
         group.state,
         group.generation,

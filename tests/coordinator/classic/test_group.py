@@ -5,25 +5,25 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kbroker.coordinator.classic.group import Group, Member, protocols_of
+from kbroker.coordinator.classic.group import ClassicGroup, ClassicGroupMember, protocols_of
 from kbroker.coordinator.classic.group_state import STABLE
-from kbroker.coordinator.common.result import Parked
+from kbroker.coordinator.common.result import PendingResponse
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse
 
 from ..harness import subscription, unlimited
 
 
-def member(member_id: str, instance_id: str | None = None) -> Member:
-    return Member(member_id, instance_id, "client", "/host")
+def member(member_id: str, instance_id: str | None = None) -> ClassicGroupMember:
+    return ClassicGroupMember(member_id, instance_id, "client", "/host")
 
 
-def slot() -> Parked[JoinGroupResponse]:
-    return Parked("g", "m")
+def slot() -> PendingResponse[JoinGroupResponse]:
+    return PendingResponse("g", "m")
 
 
 def test_the_first_member_leads_and_the_next_one_inherits() -> None:
-    group = Group("g", unlimited())
+    group = ClassicGroup("g", unlimited())
     members = [member(name) for name in "abc"]
     for each in members:
         group.add(each, "consumer", (("p", b""),))
@@ -38,7 +38,7 @@ def test_the_first_member_leads_and_the_next_one_inherits() -> None:
 
 
 def test_a_leader_is_elected_among_those_who_joined() -> None:
-    group = Group("g", unlimited())
+    group = ClassicGroup("g", unlimited())
     members = [member(name) for name in "abc"]
     for each in members:
         group.add(each, "consumer", (("p", b""),))
@@ -53,7 +53,7 @@ def test_a_leader_is_elected_among_those_who_joined() -> None:
 
 def test_the_count_of_joined_members_is_kept() -> None:
     rng = random.Random(1)
-    group = Group("g", unlimited())
+    group = ClassicGroup("g", unlimited())
     members = [member(str(i)) for i in range(8)]
     for each in members:
         group.add(each, "t", (("p", b""),))
@@ -72,7 +72,7 @@ def test_the_count_of_joined_members_is_kept() -> None:
 
 
 def test_a_rename_keeps_place_leadership_and_what_is_owed() -> None:
-    group = Group("g", unlimited())
+    group = ClassicGroup("g", unlimited())
     group.add(member("a", "i"), "t", (("p", b""),))
     group.add(member("b"), "t", (("p", b""),))
     group.unsynced = {"a", "b"}
@@ -87,7 +87,7 @@ def test_a_rename_keeps_place_leadership_and_what_is_owed() -> None:
 
 def test_support_agrees_with_a_count_by_hand() -> None:
     rng = random.Random(2)
-    group = Group("g", unlimited())
+    group = ClassicGroup("g", unlimited())
     group.state = STABLE
     for i in range(300):
         offered = protocols_of((rng.choice("abcd"), b"") for _ in range(rng.randrange(1, 4)))
@@ -112,7 +112,7 @@ def test_a_protocol_named_twice_counts_once() -> None:
 
 
 def test_subscribed_topics() -> None:
-    group = Group("g", unlimited())
+    group = ClassicGroup("g", unlimited())
     assert not group.subscribes("t")  # a simple group
     group.protocol_type, group.protocol_name = "consumer", "range"
     assert group.subscribes("t")  # nobody has said yet what the first generation will read

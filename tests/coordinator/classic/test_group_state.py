@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.coordinator.classic.group_state import (
     COMMIT_ANSWER,
     DEAD,
@@ -14,28 +14,32 @@ from kbroker.coordinator.classic.group_state import (
     FOLLOWS,
     HEARTBEAT_ANSWER,
     STABLE,
-    GroupState,
+    ClassicGroupState,
 )
 
 from ..harness import unlimited
 
 
 def test_every_state_has_its_place_in_every_table() -> None:
-    assert set(FOLLOWS) == set(GroupState)
-    assert set(HEARTBEAT_ANSWER) == set(COMMIT_ANSWER) == set(GroupState) - {DEAD}
+    assert set(FOLLOWS) == set(ClassicGroupState)
+    assert set(HEARTBEAT_ANSWER) == set(COMMIT_ANSWER) == set(ClassicGroupState) - {DEAD}
 
 
 def test_every_state_can_be_reached_and_left() -> None:
     reached = {EMPTY}
     while len(reached) < len(reached := reached | {t for s in reached for t in FOLLOWS[s]}):
         pass
-    assert reached == set(GroupState)
-    assert all(FOLLOWS[state] for state in set(GroupState) - {DEAD})
+    assert reached == set(ClassicGroupState)
+    assert all(FOLLOWS[state] for state in set(ClassicGroupState) - {DEAD})
 
 
-@pytest.mark.parametrize(("before", "after"), list(itertools.product(GroupState, GroupState)))
-def test_a_group_moves_as_the_table_says(before: GroupState, after: GroupState) -> None:
-    group = Group("g", unlimited())
+@pytest.mark.parametrize(
+    ("before", "after"), list(itertools.product(ClassicGroupState, ClassicGroupState))
+)
+def test_a_group_moves_as_the_table_says(
+    before: ClassicGroupState, after: ClassicGroupState
+) -> None:
+    group = ClassicGroup("g", unlimited())
     group.state = before
     if after in FOLLOWS[before]:
         group.move(after)
@@ -46,7 +50,7 @@ def test_a_group_moves_as_the_table_says(before: GroupState, after: GroupState) 
 
 
 def test_names_are_those_on_the_wire() -> None:
-    assert [str(state) for state in GroupState] == [
+    assert [str(state) for state in ClassicGroupState] == [
         "Empty",
         "PreparingRebalance",
         "CompletingRebalance",

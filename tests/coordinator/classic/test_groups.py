@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.coordinator import GroupSettings
-from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import (
@@ -835,7 +835,7 @@ def test_group_with_too_much_metadata_takes_no_more_members() -> None:
     h.join(second.response.member_id, protocols=large)
     third = h.join(h.new_id(), protocols=large)
     assert third.is_parked
-    (group,) = h.coordinator._state.groups_of(Group)
+    (group,) = h.coordinator._state.groups_of(ClassicGroup)
     sizes = [
         len(name) + len(text) for each in group.members.values() for name, text in each.protocols
     ]

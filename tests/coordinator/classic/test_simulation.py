@@ -10,11 +10,11 @@ import pytest
 from kbroker.coordinator import Now, offsets
 from kbroker.coordinator.classic import rebalance
 from kbroker.coordinator.classic import replay as classic_replay
-from kbroker.coordinator.classic.group import Group, Member
+from kbroker.coordinator.classic.group import ClassicGroup, ClassicGroupMember
 from kbroker.coordinator.classic.groups import ClassicGroups
 from kbroker.coordinator.classic.rebalance import Rebalances
 from kbroker.coordinator.common import records
-from kbroker.coordinator.offsets import Offsets
+from kbroker.coordinator.offsets import OffsetMetadataManager
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import GroupMetadataValue
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
@@ -56,7 +56,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def _forget_parked_syncs(patch: pytest.MonkeyPatch) -> None:
     """A rebalance that begins does not answer those who wait for the assignment."""
 
-    def fail_syncs(self: Rebalances, group: Group, *_: object) -> None:
+    def fail_syncs(self: Rebalances, group: ClassicGroup, *_: object) -> None:
         for member in group.members.values():
             member.sync_slot = None
 
@@ -64,15 +64,19 @@ def _forget_parked_syncs(patch: pytest.MonkeyPatch) -> None:
 
 
 def _commit_of_an_old_generation(patch: pytest.MonkeyPatch) -> None:
-    check = Offsets._check_committer
+    check = OffsetMetadataManager._check_committer
 
     def careless(
-        self: Offsets, group: Group | None, request: OffsetCommitRequest, now: Now, version: int
+        self: OffsetMetadataManager,
+        group: ClassicGroup | None,
+        request: OffsetCommitRequest,
+        now: Now,
+        version: int,
     ) -> ErrorCode:
         code = check(self, group, request, now, version)
         return ErrorCode.NONE if code is ErrorCode.ILLEGAL_GENERATION else code
 
-    patch.setattr(Offsets, "_check_committer", careless)
+    patch.setattr(OffsetMetadataManager, "_check_committer", careless)
 
 
 def _no_limit_of_the_join_phase(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +95,7 @@ def _sessions_do_not_begin_again(patch: pytest.MonkeyPatch) -> None:
 def _a_member_is_lost_in_replay(patch: pytest.MonkeyPatch) -> None:
     original = classic_replay._replay_members
 
-    def forgetful(group: Group, value: GroupMetadataValue) -> None:
+    def forgetful(group: ClassicGroup, value: GroupMetadataValue) -> None:
         if len(value.members) > 1 and not group.members:
             value.members = value.members[:-1]
         original(group, value)
@@ -103,7 +107,7 @@ def _assignments_of_the_generation_before(patch: pytest.MonkeyPatch) -> None:
     """The first member keeps its old assignment."""
     original = classic_replay._replay_members
 
-    def stale(group: Group, value: GroupMetadataValue) -> None:
+    def stale(group: ClassicGroup, value: GroupMetadataValue) -> None:
         first = next(iter(group.members.values()), None)
         before = first.assignment if first is not None else b""
         original(group, value)
@@ -116,7 +120,7 @@ def _assignments_of_the_generation_before(patch: pytest.MonkeyPatch) -> None:
 def _the_generation_stays(patch: pytest.MonkeyPatch) -> None:
     original = Rebalances._next_generation
 
-    def same(self: Rebalances, group: Group, now: Now, result: object) -> None:
+    def same(self: Rebalances, group: ClassicGroup, now: Now, result: object) -> None:
         group.generation -= 1
         original(self, group, now, result)  # type: ignore[arg-type]
 
@@ -124,19 +128,25 @@ def _the_generation_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def _joined_is_miscounted(patch: pytest.MonkeyPatch) -> None:
-    original = Group.remove
+    original = ClassicGroup.remove
 
-    def remove(self: Group, member: Member) -> None:
+    def remove(self: ClassicGroup, member: ClassicGroupMember) -> None:
         original(self, member)
         self.joined = max(0, self.joined - 1)
 
-    patch.setattr(Group, "remove", remove)
+    patch.setattr(ClassicGroup, "remove", remove)
 
 
 def _swaps_are_not_written(patch: pytest.MonkeyPatch) -> None:
     original = ClassicGroups._swap
 
-    def unwritten(self: ClassicGroups, group: Group, member: Member, new_id: str, *rest: object):  # type: ignore[no-untyped-def]
+    def unwritten(  # type: ignore[no-untyped-def]
+        self: ClassicGroups,
+        group: ClassicGroup,
+        member: ClassicGroupMember,
+        new_id: str,
+        *rest: object,
+    ):
         result = original(self, group, member, new_id, *rest)  # type: ignore[arg-type]
         group.rename(member, new_id)
         result.records.clear()

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator import CoordinatorRecord, GroupCoordinator
-from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.coordinator.common.record import CoordinatorRecordSerde
-from kbroker.coordinator.consumer.group import Resolved
+from kbroker.coordinator.consumer.group import ResolvedRegularExpression
 from kbroker.coordinator.consumer.records import resolved_record, topics_tombstone
 from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
-from kbroker.coordinator.streams.topology import Topology
+from kbroker.coordinator.streams.topology import StreamsTopology
 from kbroker.protocol import (
     consumer_group_metadata,
     group_metadata,
@@ -41,7 +41,9 @@ MODULES = (
 )
 RARE = (
     topics_tombstone("g"),
-    resolved_record("g", "a.*", Resolved(frozenset({"ab", "ac"}), version=0, at_ms=7)),
+    resolved_record(
+        "g", "a.*", ResolvedRegularExpression(frozenset({"ab", "ac"}), version=0, at_ms=7)
+    ),
 )
 """Records that random histories may lack."""
 VOLATILE = {
@@ -55,14 +57,14 @@ VOLATILE = {
 def stored_part(state: ShardState) -> dict[str, Any]:
     """Return what records say of a shard, classic groups excepted: a rebalance changes these."""
     groups: dict[str, Any] = {
-        name: group for name, group in state.groups.items() if not isinstance(group, Group)
+        name: group for name, group in state.groups.items() if not isinstance(group, ClassicGroup)
     }
     found: dict[str, Any] = {"offsets": state.offsets}
     for group_id, group in groups.items():
         names = set(group.__slots__) - VOLATILE
         values = {name: getattr(group, name) for name in names}
         found[group_id] = {
-            name: value.value if isinstance(value, Topology) else value
+            name: value.value if isinstance(value, StreamsTopology) else value
             for name, value in values.items()
         }
     return found

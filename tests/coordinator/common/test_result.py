@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from kbroker.coordinator import Answer, Parked, append_error
+from kbroker.coordinator import Answer, PendingResponse, append_error
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 
 def test_an_answer_that_was_lost_becomes_a_refusal() -> None:
     code = ErrorCode.NOT_COORDINATOR
-    join: Parked[JoinGroupResponse] = Parked("g", "m")
+    join: PendingResponse[JoinGroupResponse] = PendingResponse("g", "m")
     answer = Answer(join, JoinGroupResponse(generation_id=3, member_id="m", leader="m"))
     assert answer.refused(code) == (join, JoinGroupResponse(error_code=code, member_id="m"))
-    sync: Parked[SyncGroupResponse] = Parked("g", "m")
+    sync: PendingResponse[SyncGroupResponse] = PendingResponse("g", "m")
     refused = Answer(sync, SyncGroupResponse(assignment=b"x")).refused(code)
     assert refused == (sync, SyncGroupResponse(error_code=code))
 

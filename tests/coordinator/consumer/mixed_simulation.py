@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import (
     read_assignment,
@@ -241,7 +241,7 @@ class MixedSimulation(ConsumerSimulation):
 
     # -- what must never be
 
-    def classic(self) -> Group | None:
+    def classic(self) -> ClassicGroup | None:
         return self.h.coordinator._state.classic_group("g")
 
     def check(self) -> None:

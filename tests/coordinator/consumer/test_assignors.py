@@ -11,7 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.common.assignor import Group, Subscriber, Targets, Topics, TopicShape
+from kbroker.coordinator.common.assignor import (
+    GroupSpec,
+    MemberSubscription,
+    Targets,
+    Topics,
+    TopicShape,
+)
 from kbroker.coordinator.common.target_assignments import all_of
 from kbroker.coordinator.consumer.assignors import (
     ASSIGNORS,
@@ -23,7 +29,7 @@ from kbroker.coordinator.consumer.assignors import (
 A, B, C = (UUID(int=number) for number in (1, 2, 3))
 
 
-def shared(assignor: Assignor, group: Group, topics: Topics) -> Targets:
+def shared(assignor: Assignor, group: GroupSpec, topics: Topics) -> Targets:
     return all_of(assignor(group, topics))
 
 
@@ -35,11 +41,11 @@ def frozen(target: Mapping[UUID, set[int]]) -> dict[UUID, frozenset[int]]:
     return {topic_id: frozenset(partitions) for topic_id, partitions in target.items()}
 
 
-def members(number: int, *topics: UUID) -> dict[str, Subscriber]:
-    return {f"m{index:03}": Subscriber(frozenset(topics), {}) for index in range(number)}
+def members(number: int, *topics: UUID) -> dict[str, MemberSubscription]:
+    return {f"m{index:03}": MemberSubscription(frozenset(topics), {}) for index in range(number)}
 
 
-def after(group: Group, targets: Targets) -> dict[str, Subscriber]:
+def after(group: GroupSpec, targets: Targets) -> dict[str, MemberSubscription]:
     """The members with what they have got."""
     return {
         each: member._replace(had=frozen(targets.get(each, {}))) for each, member in group.items()
@@ -60,7 +66,7 @@ def moves(before: Targets, now: Targets) -> int:
 class Case:
     """A random group, and how it was shared at first."""
 
-    group: dict[str, Subscriber]
+    group: dict[str, MemberSubscription]
     topics: dict[UUID, TopicShape]
 
 
@@ -69,11 +75,11 @@ def random_case(rng: random.Random, *, alike: bool) -> Case:
     group = {}
     for number in range(rng.randint(1, 9)):
         read = topics.keys() if alike else rng.sample(list(topics), rng.randint(0, len(topics)))
-        group[f"m{number}"] = Subscriber(frozenset(read), {})
+        group[f"m{number}"] = MemberSubscription(frozenset(read), {})
     return Case(group, topics)
 
 
-def check_complete(group: Group, topics: Topics, targets: Targets) -> None:
+def check_complete(group: GroupSpec, topics: Topics, targets: Targets) -> None:
     """Each partition that somebody reads has one member, which reads its topic."""
     assert targets.keys() == group.keys()
     given: Counter[tuple[UUID, int]] = Counter()
@@ -95,7 +101,7 @@ def test_every_partition_has_one_reader(assignor: str, alike: bool) -> None:
     rng = random.Random(7)
     for _ in range(200):
         case = random_case(rng, alike=alike)
-        group: Group = case.group
+        group: GroupSpec = case.group
         for _ in range(4):  # topics grow and go, members come and go
             targets = shared(ASSIGNORS[assignor], group, case.topics)
             check_complete(group, case.topics, targets)
@@ -103,7 +109,7 @@ def test_every_partition_has_one_reader(assignor: str, alike: bool) -> None:
             gone = rng.choice(list(group))
             group = {each: member for each, member in group.items() if each != gone}
             read = frozenset(case.topics)
-            group[f"n{rng.random()}"] = Subscriber(read, {})
+            group[f"n{rng.random()}"] = MemberSubscription(read, {})
             topic_id = rng.choice(list(case.topics))
             case.topics[topic_id] = TopicShape(case.topics[topic_id].partitions + 1)
 
@@ -156,7 +162,7 @@ def test_uniform_takes_from_the_others_only_what_a_new_member_gets() -> None:
         group = members(number, A, B)
         topics = {A: TopicShape(20), B: TopicShape(13)}
         before = shared(assign_uniformly, group, topics)
-        grown = after(group, before) | {"new": Subscriber(frozenset({A, B}), {})}
+        grown = after(group, before) | {"new": MemberSubscription(frozenset({A, B}), {})}
         now = shared(assign_uniformly, grown, topics)
         assert moves(before, now) == sum(map(len, now["new"].values())) == 33 // (number + 1)
 
@@ -173,7 +179,8 @@ def test_uniform_prefers_members_near_a_replica() -> None:
     racks = ("east", "west")
     topics = {A: TopicShape(12, [{racks[index % 2]} for index in range(12)])}
     group = {
-        f"m{number}": Subscriber(frozenset({A}), {}, rack=racks[number % 2]) for number in range(4)
+        f"m{number}": MemberSubscription(frozenset({A}), {}, rack=racks[number % 2])
+        for number in range(4)
     }
     targets = shared(assign_uniformly, group, topics)
     assert counts(targets) == [3, 3, 3, 3]
@@ -184,9 +191,9 @@ def test_uniform_prefers_members_near_a_replica() -> None:
 def test_racks_do_not_make_shares_uneven() -> None:
     topics = {A: TopicShape(12, [{"east"}] * 12)}
     group = {
-        "m0": Subscriber(frozenset({A}), {}, rack="east"),
-        "m1": Subscriber(frozenset({A}), {}, rack="west"),
-        "m2": Subscriber(frozenset({A}), {}),
+        "m0": MemberSubscription(frozenset({A}), {}, rack="east"),
+        "m1": MemberSubscription(frozenset({A}), {}, rack="west"),
+        "m2": MemberSubscription(frozenset({A}), {}),
     }
     assert counts(shared(assign_uniformly, group, topics)) == [4, 4, 4]
 
@@ -194,9 +201,9 @@ def test_racks_do_not_make_shares_uneven() -> None:
 def test_where_members_read_different_topics_a_near_one_of_those_with_least_is_chosen() -> None:
     topics = {A: TopicShape(2, [{"west"}, {"east"}]), B: TopicShape(1)}
     group = {
-        "m0": Subscriber(frozenset({A}), {}, rack="east"),
-        "m1": Subscriber(frozenset({A, B}), {}, rack="west"),
-        "m2": Subscriber(frozenset({B}), {}),
+        "m0": MemberSubscription(frozenset({A}), {}, rack="east"),
+        "m1": MemberSubscription(frozenset({A, B}), {}, rack="west"),
+        "m2": MemberSubscription(frozenset({B}), {}),
     }
     targets = shared(assign_uniformly, group, topics)
     assert targets == {"m0": {A: {1}}, "m1": {A: {0}}, "m2": {B: {0}}}
@@ -214,10 +221,10 @@ def test_ranges_are_the_same_for_topics_with_the_same_readers() -> None:
 
 
 def test_ranges_go_by_instance_ids_which_stay_when_a_member_comes_back() -> None:
-    def static(first: str, second: str) -> dict[str, Subscriber]:
+    def static(first: str, second: str) -> dict[str, MemberSubscription]:
         return {
-            first: Subscriber(frozenset({A}), {}, instance_id="one"),
-            second: Subscriber(frozenset({A}), {}, instance_id="two"),
+            first: MemberSubscription(frozenset({A}), {}, instance_id="one"),
+            second: MemberSubscription(frozenset({A}), {}, instance_id="two"),
         }
 
     topics = {A: TopicShape(2)}
@@ -228,7 +235,8 @@ def test_ranges_go_by_instance_ids_which_stay_when_a_member_comes_back() -> None
 def test_no_piece_of_work_takes_long() -> None:
     topics = {UUID(int=number): TopicShape(100) for number in range(100)}
     group = {
-        f"m{number}": Subscriber(frozenset(list(topics)[number % 7 :]), {}) for number in range(50)
+        f"m{number}": MemberSubscription(frozenset(list(topics)[number % 7 :]), {})
+        for number in range(50)
     }
     for assignor in ASSIGNORS.values():
         pieces, work = 0, assignor(group, topics)
@@ -246,7 +254,7 @@ def test_no_piece_of_work_takes_long() -> None:
 
 def test_ranges_go_to_static_members_first() -> None:
     group = {
-        "a": Subscriber(frozenset({A}), {}),
-        "z": Subscriber(frozenset({A}), {}, instance_id="z"),
+        "a": MemberSubscription(frozenset({A}), {}),
+        "z": MemberSubscription(frozenset({A}), {}, instance_id="z"),
     }
     assert shared(assign_ranges, group, {A: TopicShape(3)}) == {"z": {A: {0, 1}}, "a": {A: {2}}}

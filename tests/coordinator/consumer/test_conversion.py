@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.coordinator import ClientInfo, ConsumerGroupSettings, MigrationPolicy
-from kbroker.coordinator.classic.group import Group
+from kbroker.coordinator.classic.group import ClassicGroup
 from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import read_assignment, write_assignment
@@ -45,7 +45,7 @@ def classic_pair(h: Harness) -> list[str]:
 
 
 def generation_of(h: Harness) -> int:
-    (group,) = h.coordinator._state.groups_of(Group)
+    (group,) = h.coordinator._state.groups_of(ClassicGroup)
     return group.generation
 
 
@@ -418,7 +418,7 @@ def test_an_assignment_has_the_version_of_what_its_member_said() -> None:
     synced = h.sync(member_id, joined.generation_id, protocol="cooperative").response
     assert synced.assignment[:2] == b"\x00\x01"
     h.beat("a", -1)
-    (group,) = h.coordinator._state.groups_of(Group)
+    (group,) = h.coordinator._state.groups_of(ClassicGroup)
     (row,) = group.members.values()
     assert row.assignment[:2] == b"\x00\x01"
 

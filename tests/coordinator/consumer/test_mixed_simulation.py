@@ -13,7 +13,7 @@ from kbroker.coordinator.consumer import offsets as consumer_offsets
 from kbroker.coordinator.consumer import reconciliation
 from kbroker.coordinator.consumer import replay as consumer_replay
 from kbroker.coordinator.consumer.conversion import Conversion
-from kbroker.coordinator.consumer.group import ConsumerGroup, ConsumerMember
+from kbroker.coordinator.consumer.group import ConsumerGroup, ConsumerGroupMember
 from kbroker.coordinator.consumer.groups import ConsumerSessions
 from kbroker.coordinator.consumer.target_assignments import Step, TargetAssignments
 from kbroker.protocol.errors import ErrorCode
@@ -143,11 +143,11 @@ def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
 def _partitions_are_as_old_as_their_member(patch: pytest.MonkeyPatch) -> None:
     """When a member got a partition is forgotten: it may have been away meanwhile."""
 
-    def got_in(self: ConsumerMember, topic_id: Any, partition: int) -> int | None:
+    def got_in(self: ConsumerGroupMember, topic_id: Any, partition: int) -> int | None:
         return None if real(self, topic_id, partition) is None else 1
 
-    real = ConsumerMember.got_in
-    patch.setattr(ConsumerMember, "got_in", got_in)
+    real = ConsumerGroupMember.got_in
+    patch.setattr(ConsumerGroupMember, "got_in", got_in)
 
 
 DEFECTS: dict[str, Plant] = {

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.coordinator.common.assignor import Subscriber
+from kbroker.coordinator.common.assignor import MemberSubscription
 from kbroker.coordinator.common.modern_group import NO_TARGET, Target
 from kbroker.coordinator.common.target_assignments import all_of
 from kbroker.coordinator.share.assignor import assign_simply
@@ -23,7 +23,8 @@ def shares(
     had: Mapping[str, Target] | None = None,
 ) -> dict[str, dict[UUID, set[int]]]:
     group = {
-        name: Subscriber(reads, (had or {}).get(name, NO_TARGET)) for name, reads in members.items()
+        name: MemberSubscription(reads, (had or {}).get(name, NO_TARGET))
+        for name, reads in members.items()
     }
     return all_of(assign_simply(group, {each: range(count) for each, count in topics.items()}))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator import Now, Result, ShareStateCoordinator
+from kbroker.coordinator import Now, Result, ShareCoordinator
 from kbroker.coordinator.share.coordinator import STATE_BATCHES_MAX
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.share_state import (
@@ -43,8 +43,8 @@ class Log:
         self.coordinator = self._new()
         self.share = SharePartitionKey("queue", self.topics.topics["orders"][0], 1)
 
-    def _new(self) -> ShareStateCoordinator:
-        return ShareStateCoordinator(self.topics, lambda: UPDATES_MAX)
+    def _new(self) -> ShareCoordinator:
+        return ShareCoordinator(self.topics, lambda: UPDATES_MAX)
 
     def keep(self, result: Result[Any]) -> Any:
         for record in result.records:

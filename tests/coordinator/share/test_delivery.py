@@ -13,9 +13,9 @@ from kbroker.coordinator import (
     Acquirer,
     DeliverySettings,
     LogBatch,
+    PersisterStateBatch,
     RecordState,
     ShareDelivery,
-    StateBatch,
     acquire,
     without_aborted,
 )
@@ -33,7 +33,7 @@ LOCK_MS = 1000
 class Leader:
     """A delivery, and a log of which members get records."""
 
-    def __init__(self, start: int = 0, *states: StateBatch, **settings: Any) -> None:
+    def __init__(self, start: int = 0, *states: PersisterStateBatch, **settings: Any) -> None:
         self.settings = DeliverySettings(**{"lock_ms": LOCK_MS} | settings)
         self.delivery = ShareDelivery(start, states, lambda: self.settings)
         self.now = 0
@@ -115,7 +115,7 @@ def test_a_lock_that_ran_out_while_it_was_stored() -> None:
     leader = Leader()
     leader.take((0, 9))
     change = leader.delivery.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])], 0)
-    assert leader.delivery.expire(LOCK_MS) == [StateBatch(5, 9, AVAILABLE, 1)]
+    assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
     leader.delivery.not_stored(change, LOCK_MS)
     assert leader.take((0, 9), member="b") == [(0, 9, 2)]
 
@@ -130,7 +130,7 @@ def test_records_that_fail_are_given_up() -> None:
 
 
 def test_records_that_failed_often_are_given_out_in_small_numbers() -> None:
-    leader = Leader(0, StateBatch(0, 15, AVAILABLE, 3), deliveries_max=5)
+    leader = Leader(0, PersisterStateBatch(0, 15, AVAILABLE, 3), deliveries_max=5)
     assert leader.take((0, 15)) == [(0, 7, 4)]
     leader.say((0, 7, RELEASE))
     assert leader.take((0, 15)) == [(0, 0, 5)], "alone when it is the last time"
@@ -142,7 +142,7 @@ def test_more_time() -> None:
     leader.take((0, 9))
     leader.now = LOCK_MS // 2
     leader.say((0, 4, RENEW))
-    assert leader.delivery.expire(LOCK_MS) == [StateBatch(5, 9, AVAILABLE, 1)]
+    assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
     assert leader.delivery.wake_at == leader.now + LOCK_MS
     leader.settings = DeliverySettings(renews=False)
     assert leader.refused((0, 4, RENEW)) == ErrorCode.INVALID_RECORD_STATE
@@ -182,7 +182,7 @@ def test_only_so_many_are_under_way() -> None:
 
 
 def test_another_leader_goes_on() -> None:
-    states = StateBatch(2, 3, ACKNOWLEDGED, 1), StateBatch(6, 9, AVAILABLE, 1)
+    states = PersisterStateBatch(2, 3, ACKNOWLEDGED, 1), PersisterStateBatch(6, 9, AVAILABLE, 1)
     leader = Leader(0, *states)
     assert leader.delivery.complete_count == 2
     assert leader.take((0, 15)) == [(0, 1, 1), (4, 5, 1), (6, 9, 2), (10, 15, 1)]
@@ -191,25 +191,29 @@ def test_another_leader_goes_on() -> None:
 @pytest.mark.parametrize(
     "states",
     [
-        [StateBatch(3, 4, AVAILABLE, 1)],
-        [StateBatch(6, 5, AVAILABLE, 1)],
-        [StateBatch(5, 7, AVAILABLE, 1), StateBatch(7, 9, AVAILABLE, 1)],
-        [StateBatch(5, 7, 1, 1)],
-        [StateBatch(5, 7, 77, 1)],
+        [PersisterStateBatch(3, 4, AVAILABLE, 1)],
+        [PersisterStateBatch(6, 5, AVAILABLE, 1)],
+        [PersisterStateBatch(5, 7, AVAILABLE, 1), PersisterStateBatch(7, 9, AVAILABLE, 1)],
+        [PersisterStateBatch(5, 7, 1, 1)],
+        [PersisterStateBatch(5, 7, 77, 1)],
     ],
 )
-def test_states_that_cannot_be(states: list[StateBatch]) -> None:
+def test_states_that_cannot_be(states: list[PersisterStateBatch]) -> None:
     with pytest.raises(KafkaError, match="UNKNOWN_SERVER_ERROR"):
         Leader(5, *states)
 
 
 def test_numbers_that_do_not_fit() -> None:
     leader = Leader(
-        0, StateBatch(0, 2**40, ACKNOWLEDGED, 1), StateBatch(2**41, 2**41, 0, 2**15 - 1)
+        0,
+        PersisterStateBatch(0, 2**40, ACKNOWLEDGED, 1),
+        PersisterStateBatch(2**41, 2**41, 0, 2**15 - 1),
     )
     assert leader.delivery.complete_count == 0, "the start is behind them"
     leader = Leader(
-        0, StateBatch(1, 2**40, ACKNOWLEDGED, 1), StateBatch(2**41, 2**41, 0, 2**15 - 1)
+        0,
+        PersisterStateBatch(1, 2**40, ACKNOWLEDGED, 1),
+        PersisterStateBatch(2**41, 2**41, 0, 2**15 - 1),
     )
     assert leader.delivery.complete_count == 2**31 - 1
     assert leader.take((2**41, 2**41))[0][2] == 2**15 - 1
@@ -222,13 +226,13 @@ def test_the_log_begins_later() -> None:
     leader.delivery.log_starts_at(6)
     assert leader.take((0, 9), (10, 19)) == [(6, 9, 2), (10, 19, 1)]
     leader.say((6, 19, ACCEPT))
-    assert leader.delivery.expire(LOCK_MS) == [StateBatch(0, 3, ARCHIVED, 1)]
+    assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(0, 3, ARCHIVED, 1)]
     leader.delivery.move_start()
     assert leader.delivery.start_offset == 20
 
 
 def test_what_compaction_took() -> None:
-    leader = Leader(0, StateBatch(0, 9, AVAILABLE, 1))
+    leader = Leader(0, PersisterStateBatch(0, 9, AVAILABLE, 1))
     assert leader.take((5, 7), (12, 19)) == [(5, 9, 2), (10, 19, 1)]
     leader.say((5, 19, ACCEPT))
     assert leader.delivery.start_offset == 20

@@ -43,6 +43,6 @@ def test_partitions_that_nobody_gets_are_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_state_that_nobody_asks_for_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share_making.StatesToMake, "_is_late", lambda *anything: False)
+    monkeypatch.setattr(share_making.ShareStateInitializations, "_is_late", lambda *anything: False)
     with pytest.raises(Violation):
         run_all()

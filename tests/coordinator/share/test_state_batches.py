@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from kbroker.coordinator.share.state_batches import StateBatch, StateBatches
+from kbroker.coordinator.share.state_batches import PersisterStateBatch, PersisterStateBatches
 
 OFFSETS = 40
 
 
-def table_of(batches: StateBatches) -> dict[int, tuple[int, int]]:
+def table_of(batches: PersisterStateBatches) -> dict[int, tuple[int, int]]:
     return {
         offset: each.progress for each in batches for offset in range(each.first, each.last + 1)
     }
@@ -21,11 +21,13 @@ def table_of(batches: StateBatches) -> dict[int, tuple[int, int]]:
 @pytest.mark.parametrize("seed", range(200))
 def test_the_greater_holds_for_each_offset(seed: int) -> None:
     rng = random.Random(seed)
-    batches, expected = StateBatches(), dict[int, tuple[int, int]]()
+    batches, expected = PersisterStateBatches(), dict[int, tuple[int, int]]()
     start = 0
     for _ in range(30):
         first = rng.randrange(OFFSETS)
-        new = StateBatch(first, first + rng.randrange(8), rng.choice((0, 2, 4)), rng.randrange(4))
+        new = PersisterStateBatch(
+            first, first + rng.randrange(8), rng.choice((0, 2, 4)), rng.randrange(4)
+        )
         batches.add([new])
         for offset in range(new.first, new.last + 1):
             expected[offset] = max(new.progress, expected.get(offset, new.progress))
@@ -37,7 +39,7 @@ def test_the_greater_holds_for_each_offset(seed: int) -> None:
         check_order(batches)
 
 
-def check_order(batches: StateBatches) -> None:
+def check_order(batches: PersisterStateBatches) -> None:
     known = list(batches)
     for before, after in itertools.pairwise(known):
         assert before.last < after.first
@@ -46,9 +48,11 @@ def check_order(batches: StateBatches) -> None:
 
 
 def test_neighbours_in_one_state_are_one() -> None:
-    batches = StateBatches(StateBatch(offset, offset, 2, 1) for offset in range(1000))
-    assert list(batches) == [StateBatch(0, 999, 2, 1)]
+    batches = PersisterStateBatches(
+        PersisterStateBatch(offset, offset, 2, 1) for offset in range(1000)
+    )
+    assert list(batches) == [PersisterStateBatch(0, 999, 2, 1)]
 
 
 def test_an_empty_range_says_nothing() -> None:
-    assert not len(StateBatches([StateBatch(5, 4, 2, 1)]))
+    assert not len(PersisterStateBatches([PersisterStateBatch(5, 4, 2, 1)]))

@@ -13,9 +13,9 @@ from kbroker.coordinator import (
     Change,
     DeliverySettings,
     LogBatch,
+    PersisterStateBatch,
+    PersisterStateBatches,
     ShareDelivery,
-    StateBatch,
-    StateBatches,
     acquire,
     without_aborted,
 )
@@ -45,7 +45,7 @@ class Pending:
     """A change that is being stored."""
 
     change: Change | None
-    states: list[StateBatch]
+    states: list[PersisterStateBatch]
     said: dict[int, int] = field(default_factory=dict)
     """Type by offset; of an end of a session or a time-out, RELEASE."""
 
@@ -68,7 +68,7 @@ class ShareWorld:
         self.real: set[int] = set()
         """Offsets that have a record, of no transaction that was aborted."""
         self.stored_start = self.next
-        self.stored = StateBatches()
+        self.stored = PersisterStateBatches()
         self.pending: list[Pending] = []
         self.delivery = self._elected()
 
@@ -227,7 +227,7 @@ class ShareWorld:
         for offset, type_ in pending.said.items():
             self._end(offset, type_, is_stored=is_stored)
 
-    def _keep(self, start: int, states: list[StateBatch]) -> None:
+    def _keep(self, start: int, states: list[PersisterStateBatch]) -> None:
         self.stored_start = max(start, self.stored_start)
         self.stored.add(states)
         self.stored.forget_before(self.stored_start)

@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 from kbroker.coordinator.common.target_assignments import all_of
-from kbroker.coordinator.streams.assignor import TaskMember, TaskTargets, assign_tasks
-from kbroker.coordinator.streams.group import NO_TARGET, TaskLists, frozen
-from kbroker.coordinator.streams.topics import ConfiguredSubtopology, InternalTopic
+from kbroker.coordinator.streams.assignor import AssignmentMemberSpec, TaskTargets, assign_tasks
+from kbroker.coordinator.streams.group import NO_TARGET, TasksTuple, frozen
+from kbroker.coordinator.streams.topics import ConfiguredInternalTopic, ConfiguredSubtopology
 
-LOG = (InternalTopic("log", 1, 0, ()),)
+LOG = (ConfiguredInternalTopic("log", 1, 0, ()),)
 
 
 def part(tasks: int, *, stateful: bool = False) -> ConfiguredSubtopology:
@@ -27,7 +27,7 @@ def share(
 ) -> TaskTargets:
     """The targets of members, given by their processes."""
     known = {
-        name: TaskMember(process, (had or {}).get(name, NO_TARGET))
+        name: AssignmentMemberSpec(process, (had or {}).get(name, NO_TARGET))
         for name, process in members.items()
     }
     return all_of(assign_tasks(known, parts, standbys))
@@ -82,14 +82,14 @@ def test_who_has_a_copy_takes_over() -> None:
     parts = {"0": part(2, stateful=True)}
     members = {"a": "p", "b": "q", "c": "r"}
     had = {
-        "a": TaskLists(frozen([("0", [0])]), frozen([("0", [1])])),
-        "c": TaskLists(frozen([("0", [1])])),
+        "a": TasksTuple(frozen([("0", [0])]), frozen([("0", [1])])),
+        "c": TasksTuple(frozen([("0", [1])])),
     }
     del members["c"]
     found = share(parts, members, had, standbys=1)
     assert found["a"].active["0"] == {0}
     assert found["b"].active["0"] == {1}, "the one with the copy has its part already"
-    found = share(parts, members, {"a": TaskLists(standby=frozen([("0", [1])]))}, standbys=1)
+    found = share(parts, members, {"a": TasksTuple(standby=frozen([("0", [1])]))}, standbys=1)
     assert found["a"].active["0"] == {1}
     assert found["b"].active["0"] == {0}
 

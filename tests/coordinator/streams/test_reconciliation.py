@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.coordinator.streams.group import (
-    HeldTasks,
     StreamsGroup,
-    StreamsMember,
+    StreamsGroupMember,
     StreamsMemberState,
-    TaskLists,
+    TasksTuple,
+    TasksTupleWithEpochs,
 )
 from kbroker.coordinator.streams.reconciliation import reconcile
 from kbroker.protocol.errors import ErrorCode
@@ -36,12 +36,12 @@ def test_tasks_go_from_one_member_to_another(h: Harness) -> None:
 def test_a_member_waits_for_the_tasks_of_each_part() -> None:
     """That those of a later part are free does not end the waiting for those of an earlier one."""
     group = StreamsGroup("g")
-    had = HeldTasks({"0": {2: 2}})
-    group.put(StreamsMember("a", process_id="a", epoch=2, assigned=had))
-    target = TaskLists({"0": frozenset({2}), "1": frozenset({0})})
-    waiting = reconcile(StreamsMember("b", process_id="b", epoch=2), 3, target, None, group)
+    had = TasksTupleWithEpochs({"0": {2: 2}})
+    group.put(StreamsGroupMember("a", process_id="a", epoch=2, assigned=had))
+    target = TasksTuple({"0": frozenset({2}), "1": frozenset({0})})
+    waiting = reconcile(StreamsGroupMember("b", process_id="b", epoch=2), 3, target, None, group)
     assert (waiting.state, waiting.assigned.active) == (UNRELEASED, {"1": {0: 3}})
-    group.put(StreamsMember("a", process_id="a", epoch=3))
+    group.put(StreamsGroupMember("a", process_id="a", epoch=3))
     after = reconcile(waiting, 3, target, None, group)
     assert (after.state, after.assigned.active) == (STABLE, {"0": {2: 3}, "1": {0: 3}})
 

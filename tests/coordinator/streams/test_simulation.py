@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.streams.group import StreamsGroup, TaskLists
+from kbroker.coordinator.streams.group import StreamsGroup, TasksTuple
 
 from ..consumer.simulation import Violation
 from .simulation import StreamsSimulation
@@ -51,6 +51,6 @@ def test_a_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_coordinator_that_does_not_wait_for_revocation_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(TaskLists, "has_any", lambda self, revoking: False)
+    monkeypatch.setattr(TasksTuple, "has_any", lambda self, revoking: False)
     with pytest.raises(Violation):
         run_all()

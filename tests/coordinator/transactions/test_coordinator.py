@@ -18,7 +18,7 @@ from kbroker.coordinator import (
 from kbroker.coordinator.common.memory import MemoryLimit
 from kbroker.coordinator.transactions.transaction import (
     LAST_EPOCH_GIVEN,
-    Transaction,
+    TransactionMetadata,
     from_value,
     to_value,
 )
@@ -125,7 +125,7 @@ class Log:
         return len([self.keep(result) for result in self.coordinator.due(self.now)])
 
     @property
-    def transaction(self) -> Transaction:
+    def transaction(self) -> TransactionMetadata:
         return self.coordinator.transactions["t"]
 
     @property
@@ -551,7 +551,7 @@ def test_what_is_refused_leaves_no_record() -> None:
 
 
 def test_records_come_back_as_they_were() -> None:
-    transaction = Transaction(
+    transaction = TransactionMetadata(
         producer_id=5,
         epoch=7,
         previous_producer_id=4,
@@ -567,7 +567,7 @@ def test_records_come_back_as_they_were() -> None:
 
 
 def test_a_record_with_an_unknown_state() -> None:
-    value = to_value(Transaction(1, 1000, 0))
+    value = to_value(TransactionMetadata(1, 1000, 0))
     value.status = 99
     with pytest.raises(DecodeError, match="transactional id t"):
         load(Log().coordinator, encode_key("t"), encode_value(value, 1))

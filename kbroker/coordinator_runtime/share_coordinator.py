@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from kbroker.cluster import SHARE_STATE_TOPIC, TopicsChanged
 from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic
-from kbroker.coordinator import Result, ShareStateCoordinator
+from kbroker.coordinator import Result, ShareCoordinator
 from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.slices import Slices
 from kbroker.storage.errors import StorageError
@@ -31,12 +31,12 @@ REWRITE_RATIO = 2
 REWRITE_RECORDS_MIN = 1_000
 """A shorter log is left alone: it is read in a moment."""
 
-ShareStateShard: TypeAlias = Shard[ShareStateCoordinator]
+ShareStateShard: TypeAlias = Shard[ShareCoordinator]
 Operation: TypeAlias = Callable[..., Result[Any]]
-"""One of `ShareStateCoordinator`: a share partition, its row of the request, the time."""
+"""One of `ShareCoordinator`: a share partition, its row of the request, the time."""
 
 
-class ShareStateService(SweepingShards[ShareStateCoordinator]):
+class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
     """All share coordinators of one node.
 
     Updates follow each other, so compaction, which keeps the last record of a key, cannot keep the log
@@ -61,10 +61,10 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
             },
         )
 
-    def _new_coordinator(self, index: int) -> ShareStateCoordinator:
+    def _new_coordinator(self, index: int) -> ShareCoordinator:
         context = self._context
         topics = ClusterTopics(context.cluster)
-        return ShareStateCoordinator(topics, lambda: context.config.share_state_updates_max)
+        return ShareCoordinator(topics, lambda: context.config.share_state_updates_max)
 
     def _expiry_interval_ms(self) -> int:
         return REWRITE_INTERVAL_MS
@@ -92,7 +92,7 @@ class ShareStateService(SweepingShards[ShareStateCoordinator]):
                 self.sweep(shard, shard.coordinator.forget_topics(gone)) for shard in self.shards()
             )
 
-    def _on_loaded(self, load: Load[ShareStateCoordinator]) -> None:
+    def _on_loaded(self, load: Load[ShareCoordinator]) -> None:
         """Topics may have been deleted while no node had the coordinator."""
         self._begin([self.sweep(load.shard, load.shard.coordinator.forget_missing_topics())])
 

@@ -12,9 +12,9 @@ from kbroker.cluster import SHARE_STATE_TOPIC, Cluster, LocalStore, Topic
 from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.node_context import NodeContext
 from kbroker.config import BrokerConfig
-from kbroker.coordinator import ShareStateCoordinator
+from kbroker.coordinator import ShareCoordinator
 from kbroker.coordinator_runtime.shards import ShardPending
-from kbroker.coordinator_runtime.share_states import ShareStateService
+from kbroker.coordinator_runtime.share_coordinator import ShareCoordinatorService
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.share_state import (
     InitializeShareGroupStateRequest,
@@ -40,7 +40,7 @@ class World(NamedTuple):
 
     context: NodeContext
     partitions: PartitionsInMemory
-    service: ShareStateService
+    service: ShareCoordinatorService
     topic: Topic
 
     @property
@@ -49,7 +49,7 @@ class World(NamedTuple):
 
     async def loaded_again(self) -> World:
         """Return new coordinators of the same partitions, as after a restart."""
-        service = ShareStateService(self.context, self.partitions)
+        service = ShareCoordinatorService(self.context, self.partitions)
         await service.load()
         return self._replace(service=service)
 
@@ -60,12 +60,12 @@ class World(NamedTuple):
         asked = InitializeShareGroupStateRequest.Partition(
             partition=index, state_epoch=epoch, start_offset=start
         )
-        operation = ShareStateCoordinator.initialize
+        operation = ShareCoordinator.initialize
         return Asked(self.service.perform(operation, self.share(index), asked))
 
     def start_offset(self, index: int = 0) -> int:
         asked = ReadShareGroupStateSummaryRequest.Partition(partition=index)
-        operation = ShareStateCoordinator.summary
+        operation = ShareCoordinator.summary
         rows = self.service.perform(operation, self.share(index), asked)
         assert isinstance(rows, list)
         return int(rows[0].start_offset)
@@ -111,7 +111,7 @@ async def world() -> World:
         turns=TurnQueue(),
     )
     partitions = PartitionsInMemory(cluster)
-    return World(context, partitions, ShareStateService(context, partitions), topic)
+    return World(context, partitions, ShareCoordinatorService(context, partitions), topic)
 
 
 def refuse(code: ErrorCode) -> Callable[[ReplicaInMemory], None]:

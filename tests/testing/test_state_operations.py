@@ -107,7 +107,7 @@ async def test_a_member_that_there_is_not(broker: RunningBroker, wire: Wire, gro
         await broker.expire_member(group, "x")
 
 
-async def test_members_of_newer_groups(broker: RunningBroker, wire: Wire) -> None:
+async def test_members_of_modern_groups(broker: RunningBroker, wire: Wire) -> None:
     """Of a consumer group of KIP-848 and of a streams group of KIP-1071, and what they wait for."""
     for group in ("consumers", "streams"):
         await find(wire, group)

@@ -55,7 +55,9 @@ def _pending_work_of_groups(broker: Broker, node: Node, group: str | None) -> st
 def _pending_work_of(broker: Broker, coordinator: GroupCoordinator, name: str) -> str | None:
     group = coordinator.view(name)
     if coordinator.has_share_group(name):
-        return coordinator.pending_share_work(name) or _pending_share_work(broker, coordinator, name)
+        return coordinator.pending_share_work(name) or _pending_share_work(
+            broker, coordinator, name
+        )
     if group.state not in AT_REST:
         return f"is {group.state}"
     committed = coordinator.committed(name)

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from uuid import UUID
 
-from kbroker.config.elsewhere import elsewhere
+from kbroker.config.kafka_only import find_kafka_only
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.schema import Field, Struct, fields
@@ -182,7 +182,7 @@ def both_some(comparison: Comparison, ours: Any, theirs: Any) -> bool:
 
 def own_settings(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """kbroker lacks only settings that it knows to mean nothing to it."""
-    return all(elsewhere(name) is not None for name in set(theirs) - set(ours))
+    return all(find_kafka_only(name) is not None for name in set(theirs) - set(ours))
 
 
 def unlike(comparison: Comparison, ours: Any, theirs: Any) -> bool:

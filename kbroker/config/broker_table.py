@@ -1,7 +1,7 @@
 """The table of broker settings: a class for each subject, and an attribute for each setting.
 
 It has the settings of Apache Kafka 4.3 that kbroker applies or will apply, those that appear in
-most configuration files, and kbroker's own. `elsewhere` has the rest of Kafka's names.
+most configuration files, and kbroker's own. `kafka_only` has Kafka's other settings.
 """
 
 from __future__ import annotations

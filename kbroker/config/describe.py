@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .elsewhere import LISTENER_PREFIX, elsewhere
 from .entry import ConfigEntry, Synonym
 from .group_values import ClientMetricsConfig, GroupConfig
+from .kafka_only import LISTENER_PREFIX, find_kafka_only
 from .property import Property, Source, Value
 from .tables import BROKER_PROPERTIES, GROUP_PROPERTIES, PROPERTIES, TOPIC_PROPERTIES
 from .values import BrokerConfig, ResourceConfig, TopicConfig
@@ -183,7 +183,7 @@ def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[Co
             doc="",
         )
         for name, found in sorted(given.items())
-        if elsewhere(name) is None or found.keys() != {Source.STATIC_BROKER}
+        if find_kafka_only(name) is None or found.keys() != {Source.STATIC_BROKER}
     ]
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 
 from .broker_table import BrokerSettings
-from .elsewhere import ELSEWHERE
 from .group_table import ClientMetricsSettings, GroupSettings
+from .kafka_only import KAFKA_ONLY
 from .property import Effect, Property, Settings, Value, properties_of
 from .tables import BROKER_PROPERTIES, TOPIC_PROPERTIES
 from .topic_table import TopicSettings
@@ -117,7 +117,7 @@ value of the broker setting next to it.
 
 _TITLES = ("setting", "type", "default", "allowed", "broker setting", "meaning")
 
-_ELSEWHERE = """\
+_KAFKA_ONLY = """\
 ### Known by name only
 
 Kafka's other broker settings are accepted wherever Kafka accepts them, and change nothing.
@@ -142,9 +142,9 @@ def document() -> str:
         _table(_TITLES, map(_topic_row, properties_of(ClientMetricsSettings))),
         "\n## Broker settings\n",
         *_sections(),
-        _ELSEWHERE,
-        _elsewhere(Effect.LATER),
-        _elsewhere(Effect.NONE),
+        _KAFKA_ONLY,
+        _kafka_only(Effect.LATER),
+        _kafka_only(Effect.NONE),
     ]
     return "\n".join(parts)
 
@@ -188,8 +188,8 @@ def _fixed_here() -> list[Property[Value]]:
     return [each for each in _all() if each.kafka_dynamic]
 
 
-def _elsewhere(effect: Effect) -> str:
-    names = ", ".join(_code(name) for name, each in ELSEWHERE.items() if each.effect is effect)
+def _kafka_only(effect: Effect) -> str:
+    names = ", ".join(_code(name) for name, each in KAFKA_ONLY.items() if each.effect is effect)
     why = "What they ask for does not exist yet" if effect is Effect.LATER else "kbroker differs"
     return f"{why}: {names}.\n"
 

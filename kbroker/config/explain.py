@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .elsewhere import ELSEWHERE, elsewhere
+from .kafka_only import KAFKA_ONLY, find_kafka_only
 from .property import ConfigError, Effect, Property, Scope, Value
 from .sources import variable_of
 from .tables import PROPERTIES, did_you_mean
@@ -23,9 +23,9 @@ def explain(name: str) -> list[dict[str, object]]:
     found = [_facts(scope, table[name]) for scope, table in PROPERTIES.items() if name in table]
     if found:
         return found
-    other = elsewhere(name)
+    other = find_kafka_only(name)
     if other is None:
-        every = {*ELSEWHERE, *(each for table in PROPERTIES.values() for each in table)}
+        every = {*KAFKA_ONLY, *(each for table in PROPERTIES.values() for each in table)}
         raise ConfigError(f"Unknown setting: {name}{did_you_mean(name, sorted(every))}")
     return [
         {

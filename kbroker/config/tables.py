@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from .broker_table import BrokerSettings
-from .elsewhere import ELSEWHERE, elsewhere
 from .group_table import ClientMetricsSettings, GroupSettings
+from .kafka_only import KAFKA_ONLY, find_kafka_only
 from .property import ConfigError, Effect, Property, Scope, Settings, Value, properties_of
 from .topic_table import TopicSettings
 
@@ -46,13 +46,13 @@ def effect_of(name: str) -> Effect | None:
     found = BROKER_PROPERTIES.get(name)
     if found is not None:
         return found.effect
-    other = elsewhere(name)
+    other = find_kafka_only(name)
     return None if other is None else other.effect
 
 
 def unknown_name(name: str, scope: Scope) -> str:
     """An error text for a name that no table has."""
-    known = [*PROPERTIES[scope], *(ELSEWHERE if scope is Scope.BROKER else ())]
+    known = [*PROPERTIES[scope], *(KAFKA_ONLY if scope is Scope.BROKER else ())]
     return f"Unknown {scope} config name: {name}{did_you_mean(name, known)}"
 
 

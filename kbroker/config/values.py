@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, Self
 
 from .broker_table import RACK_AWARE_SELECTOR, BrokerSettings
-from .elsewhere import LISTENER_PREFIX, elsewhere
 from .entry import ConfigEntry
 from .kafka_environment import with_listeners
+from .kafka_only import LISTENER_PREFIX, find_kafka_only
 from .property import ConfigError, Effect, Scope, Settings, Source, Value
 from .sources import Layer, read_environment, read_file, read_options
 from .tables import (
@@ -357,7 +357,7 @@ def _check_dynamic(names: Iterable[str], source: Source) -> None:
 
     What Kafka knows and kbroker does not is taken as Kafka takes it.
     """
-    known = {name: BROKER_PROPERTIES.get(name) or elsewhere(name) for name in sorted(names)}
+    known = {name: BROKER_PROPERTIES.get(name) or find_kafka_only(name) for name in sorted(names)}
     unknown = [unknown_name(name, Scope.BROKER) for name, each in known.items() if each is None]
     if unknown:
         raise ConfigError("\n".join(unknown))

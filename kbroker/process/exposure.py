@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kbroker.config import BrokerConfig
-from kbroker.config.elsewhere import LISTENER_PREFIX
+from kbroker.config.kafka_only import LISTENER_PREFIX
 from kbroker.config.tables import BROKER_PROPERTIES
 from kbroker.net.server import LOOPBACK_NAMES, Listener
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from .property import Effect
 
 
-class Elsewhere(NamedTuple):
-    """What Kafka says of a setting, and what becomes of it here."""
+class KafkaOnlySetting(NamedTuple):
+    """A setting of Kafka that kbroker does not have: its effect here, and whether it is dynamic in Kafka."""
 
     effect: Effect
     dynamic: bool
@@ -221,7 +221,7 @@ _NONE_PREFIXES = ("confluent.", "password.encoder.", "rlmm.config.", "rsm.config
 """Settings of what kbroker does not have, whose names nobody can list."""
 
 
-def _all() -> Iterator[tuple[str, Elsewhere]]:
+def _all() -> Iterator[tuple[str, KafkaOnlySetting]]:
     for names, effect, dynamic in (
         (_LATER, Effect.LATER, False),
         (_LATER_DYNAMIC, Effect.LATER, True),
@@ -230,20 +230,20 @@ def _all() -> Iterator[tuple[str, Elsewhere]]:
         (_BEFORE_4, Effect.NONE, False),
     ):
         for name in names.split():
-            yield name, Elsewhere(effect, dynamic)
+            yield name, KafkaOnlySetting(effect, dynamic)
 
 
-ELSEWHERE: Mapping[str, Elsewhere] = MappingProxyType(dict(sorted(_all())))
+KAFKA_ONLY: Mapping[str, KafkaOnlySetting] = MappingProxyType(dict(sorted(_all())))
 """By name, in the order of names."""
 
 
-def elsewhere(name: str) -> Elsewhere | None:
-    """What is known of a setting that the table of kbroker does not have."""
+def find_kafka_only(name: str) -> KafkaOnlySetting | None:
+    """Return what is known of a setting that is not in kbroker's table, or None."""
     if name.startswith(LISTENER_PREFIX):
         rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
         if rest.startswith(_APPLIED_TO_LISTENERS):
-            return Elsewhere(Effect.APPLIED, True)
-        return Elsewhere(Effect.LATER, True)
+            return KafkaOnlySetting(Effect.APPLIED, True)
+        return KafkaOnlySetting(Effect.LATER, True)
     if name.startswith(_NONE_PREFIXES) or ".jmx." in name:
-        return Elsewhere(Effect.NONE, False)
-    return ELSEWHERE.get(name)
+        return KafkaOnlySetting(Effect.NONE, False)
+    return KAFKA_ONLY.get(name)

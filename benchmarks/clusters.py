@@ -157,7 +157,7 @@ class OnEtcd(Processes, Cluster):
 
     def say_gone(self, node: int) -> subprocess.Popen[bytes]:
         """Begin what a unit of systemd does when the process has ended (ExecStopPost)."""
-        words = ["cluster", "node", "gone", "--cluster", self.cluster_address]
+        words = ["cluster", "node", "mark-dead", "--cluster", self.cluster_address]
         command = [sys.executable, "-m", "kbroker", *words, str(self.data_of(node))]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 

@@ -43,7 +43,7 @@ The gaps are the longest ones between two acks of an idempotent librdkafka produ
 {SEND_SECONDS * 1e3:.0f} ms to a partition of the node in question: each node once. Sessions are of 3 s, heartbeats
 come each 0.5 s, for both. A leader is paused for {PAUSE_SECONDS:.0f} s; of three, two are killed and come back
 {DOWN_SECONDS:.0f} s later. "And said to be gone" is what a unit of systemd does when the process of a node has ended
-(`kbroker cluster node gone`); Kafka has nothing like it, so its figure is that of the row above.
+(`kbroker cluster node mark-dead`); Kafka has nothing like it, so its figure is that of the row above.
 """
 
 

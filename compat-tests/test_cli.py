@@ -523,7 +523,7 @@ def test_read_committed(apache: Broker) -> None:
     assert [each.partition(":")[0] for each in with_marks.split()] == list("012345")
 
 
-def test_clients_go_on_after_adopt(apache: Broker, folder: Path, confluent: Start) -> None:
+def test_clients_go_on_after_import(apache: Broker, folder: Path, confluent: Start) -> None:
     """A member, an idempotent producer and a newcomer: no record is lost, doubled or moved."""
     ask(apache, "topic", "create", "moved", "-p", "2", "-c", "retention.ms=-1")
     producer, member = confluent(apache, "producer"), confluent(apache, "reader")
@@ -537,7 +537,7 @@ def test_clients_go_on_after_adopt(apache: Broker, folder: Path, confluent: Star
     apache.stop()
 
     taken = KbrokerBroker(folder / "taken", PROPERTIES)
-    said = ask(apache, "log", "adopt", str(apache.data_dir), "--data-dir", str(taken.data_dir))
+    said = ask(apache, "log", "import", str(apache.data_dir), "--data-dir", str(taken.data_dir))
     assert said.status == 0, said
     checked = ask(apache, "log", "verify", str(taken.data_dir))
     assert checked.status == 0, checked
@@ -598,7 +598,7 @@ def test_users_acls_and_quotas_come_along(folder: Path) -> None:
     finally:
         apache.stop()
     taken = KbrokerBroker(folder / "taken-rights", AUTHORIZER)
-    said = ask(apache, "log", "adopt", str(apache.data_dir), "--data-dir", str(taken.data_dir))
+    said = ask(apache, "log", "import", str(apache.data_dir), "--data-dir", str(taken.data_dir))
     assert said.status == 0, said
     taken.start()
     try:

@@ -718,7 +718,7 @@ def test_a_group_of_a_stopped_kafka_goes_on(tmp_path: Path) -> None:
         before.describe()
         before.connection.close()
         apache.stop()
-        command = [sys.executable, "-m", "kbroker", "log", "adopt", str(apache.data_dir)]
+        command = [sys.executable, "-m", "kbroker", "log", "import", str(apache.data_dir)]
         subprocess.run([*command, "--data-dir", str(taken.data_dir)], check=True)
         taken.start()
         after = connected_to(taken)

@@ -18,13 +18,13 @@ from kbroker.cluster.model import random_cluster_id
 from kbroker.cluster.running import running
 from kbroker.cluster.topics import DEFAULT, NewTopic, create_topic
 from kbroker.config import BrokerConfig
-from kbroker.folders.data_folders import (
+from kbroker.data_dirs.data_folders import (
     DataFolders,
     absolute_paths,
     find_data_folders,
     known_cluster,
 )
-from kbroker.folders.growth import finish
+from kbroker.data_dirs.resize import finish
 from kbroker.handlers.registry import load_apis
 from kbroker.net.connection import Intercept
 from kbroker.net.server import CannotListen, Listener, Server

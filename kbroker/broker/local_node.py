@@ -21,8 +21,8 @@ from kbroker.cluster.peers import Way, listener_of_nodes
 from kbroker.cluster.places import check_addresses, wait_for_place
 from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
-from kbroker.folders.data_folders import DataFolders
-from kbroker.folders.found_folders import FoundFolder
+from kbroker.data_dirs.data_folders import DataFolders
+from kbroker.data_dirs.found_folders import FoundFolder
 from kbroker.handlers.context import Api
 from kbroker.net.connection import Intercept
 from kbroker.net.server import (
@@ -532,7 +532,7 @@ class NodeMaker:
         if folders.alone is not None and not self._shared.in_memory:
             raise StorageError(
                 f"{' and '.join(folders.paths)}: the node here has its data folder for itself; stop "
-                f"it, and use `kbroker cluster grow --to 2 {' '.join(folders.paths)}`"
+                f"it, and use `kbroker cluster resize --nodes 2 {' '.join(folders.paths)}`"
             )
 
     def make(self, node_id: int, nodes: int, *, rack: str | None = None) -> LocalNode:

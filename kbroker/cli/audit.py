@@ -70,18 +70,18 @@ Exit status: 0 clean, 1 something was found, 2 wrong usage, 3 the audit could no
     help="Compare with the lake that `kbroker lake` has written.",
 )
 @click.option(
-    "--by",
+    "--match-by",
     metavar="offset|FORM",
     default=OFFSET,
     show_default=True,
-    help="With --against: what a record of the other topic is found by.",
+    help="With --against: find a record of the other topic by its offset, or by its identity FORM.",
 )
-@click.option("--distinct", is_flag=True, help="With --by FORM: how often does not count.")
+@click.option("--distinct", is_flag=True, help="With --match-by FORM: how often does not count.")
 @click.option(
-    "--may-lag", is_flag=True, help="What lies behind the other side's end may be missing."
+    "--allow-lag", is_flag=True, help="Accept that the other side lacks records after its end."
 )
 @click.option(
-    "--unique", metavar="FORM", help="A record that comes again is a finding: it is known by this."
+    "--unique-by", metavar="FORM", help="Report records that occur twice, identified by FORM."
 )
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
 @click.option(
@@ -126,7 +126,7 @@ class Choices:
     lake: Path | None
     identity: Identity | None
     distinct: bool
-    may_lag: bool
+    allow_lag: bool
     unique: Identity | None
     partitions: tuple[int, ...]
     committed: bool
@@ -139,22 +139,26 @@ def _choices(target: Target, **asked: Any) -> Choices:
     )
     if against is not None and lake is not None:
         raise click.UsageError("--against and --against-lake exclude each other")
-    if against is None and (bootstrap is not None or asked["by"] != OFFSET or asked["distinct"]):
-        raise click.UsageError("--against-bootstrap, --by and --distinct need --against TOPIC")
-    if asked["distinct"] and asked["by"] == OFFSET:
-        raise click.UsageError("--distinct needs --by FORM: an offset is there once")
-    if asked["unique"] is not None and (against or lake):
-        raise click.UsageError("--unique is for one topic; audit it without --against")
+    if against is None and (
+        bootstrap is not None or asked["match_by"] != OFFSET or asked["distinct"]
+    ):
+        raise click.UsageError(
+            "--against-bootstrap, --match-by and --distinct need --against TOPIC"
+        )
+    if asked["distinct"] and asked["match_by"] == OFFSET:
+        raise click.UsageError("--distinct needs --match-by FORM: an offset is there once")
+    if asked["unique_by"] is not None and (against or lake):
+        raise click.UsageError("--unique-by is for one topic; audit it without --against")
     return Choices(
         against,
         None
         if bootstrap is None
         else replace(target, bootstrap=parse_addresses(bootstrap, "--against-bootstrap")),
         lake,
-        None if asked["by"] == OFFSET else _identity(asked["by"], "--by"),
+        None if asked["match_by"] == OFFSET else _identity(asked["match_by"], "--match-by"),
         asked["distinct"],
-        asked["may_lag"],
-        None if asked["unique"] is None else _identity(asked["unique"], "--unique"),
+        asked["allow_lag"],
+        None if asked["unique_by"] is None else _identity(asked["unique_by"], "--unique-by"),
         asked["partitions"],
         asked["isolation"] == "read_committed",
         asked["listed"],
@@ -193,7 +197,7 @@ async def _against_topic(
     other = Source(cluster, name, choices.committed, choices.partitions)
     listed = choices.listed
     if choices.identity is None:
-        return await compare_offsets(source, other, may_lag=choices.may_lag, listed=listed)
+        return await compare_offsets(source, other, allow_lag=choices.allow_lag, listed=listed)
     return await compare_contents(
         source, other, choices.identity, distinct=choices.distinct, listed=listed
     )
@@ -208,7 +212,7 @@ async def _against_lake(source: Source, lake: Path, choices: Choices) -> PairRep
         raise ClientError(
             f"reading a lake needs {error.name}: pip install 'kbroker[spark]'"
         ) from None
-    return await compare_lake(source, lake, may_lag=choices.may_lag, listed=choices.listed)
+    return await compare_lake(source, lake, allow_lag=choices.allow_lag, listed=choices.listed)
 
 
 # -- what is printed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .cluster_folders import grow, shrink
-from .cluster_moves import drain, forget, rebalance
+from .cluster_data_dirs import migrate_metadata, resize
+from .cluster_moves import drain, rebalance, unregister
 from .cluster_node import link, node
 from .cluster_quotas import quotas
 from .output import Column, format_options, paragraphs, show, table
@@ -21,11 +21,11 @@ def cluster() -> None:
 cluster.add_command(txn)
 cluster.add_command(node)
 cluster.add_command(link)
-cluster.add_command(grow)
-cluster.add_command(shrink)
+cluster.add_command(resize)
+cluster.add_command(migrate_metadata)
 cluster.add_command(drain)
 cluster.add_command(rebalance)
-cluster.add_command(forget)
+cluster.add_command(unregister)
 cluster.add_command(quotas)
 
 

@@ -1,4 +1,4 @@
-"""`kbroker cluster drain`, `rebalance` and `forget`: what brokers hold, and brokers that go."""
+"""`kbroker cluster drain`, `rebalance` and `unregister`: what brokers hold, and brokers that go."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ no_wait_option = click.option("--no-wait", is_flag=True, help="Begin, and do not
 @click.argument("broker", type=click.IntRange(min=0))
 @click.option("--undo", is_flag=True, help="Let the broker take new partitions again.")
 @click.option(
-    "--fewer-replicas",
+    "--allow-fewer-replicas",
     is_flag=True,
-    help="Let partitions have fewer copies when there are too few other brokers for all.",
+    help="Reduce the number of replicas if there are too few other brokers for all.",
 )
 @dry_run_option
 @no_wait_option
@@ -41,7 +41,7 @@ def drain(
     target: Target,
     broker: int,
     undo: bool,
-    fewer_replicas: bool,
+    allow_fewer_replicas: bool,
     dry_run: bool,
     no_wait: bool,
     output: str,
@@ -49,7 +49,7 @@ def drain(
     """Move all partitions away from a BROKER, which may be down, and give it no new ones.
 
     Without --undo it stays empty, over restarts and `kbroker cluster rebalance` too. `kbroker
-    cluster forget` then removes one that is gone for good.
+    cluster unregister` then removes one that is gone for good.
     """
     if undo:
         run(target, lambda cluster: _cordon(cluster, broker, cordoned=False))
@@ -61,7 +61,7 @@ def drain(
         return plan_drain(found.replicas, broker, found.racks)
 
     placed, moves = run(target, lambda cluster: _begin(cluster, plan, dry_run=True))
-    _check_drain(placed.replicas, moves, broker, may_lose_copies=fewer_replicas or dry_run)
+    _check_drain(placed.replicas, moves, broker, may_lose_copies=allow_fewer_replicas or dry_run)
     if not dry_run:
         run(target, lambda cluster: _cordon(cluster, broker, cordoned=True))
     _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
@@ -107,11 +107,11 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
 @click.command()
 @click.argument("broker", type=click.IntRange(min=0))
 @target_options
-def forget(target: Target, broker: int) -> None:
-    """Let the cluster forget a BROKER that is gone for good and holds no partitions."""
-    from kbroker.client.moves import forget_broker
+def unregister(target: Target, broker: int) -> None:
+    """Unregister a BROKER that is permanently gone and holds no partitions."""
+    from kbroker.client.moves import unregister_broker
 
-    run(target, lambda cluster: forget_broker(cluster, broker))
+    run(target, lambda cluster: unregister_broker(cluster, broker))
 
 
 def _check_drain(
@@ -128,7 +128,7 @@ def _check_drain(
     if fewer and not may_lose_copies:
         fail(
             f"there are too few other brokers for all copies of {_topics(fewer)}; start one more, "
-            "or give the copies up with --fewer-replicas"
+            "or give the copies up with --allow-fewer-replicas"
         )
     if fewer:
         say(f"one copy fewer of {len(fewer)} partitions: {_topics(fewer)}", err=True)

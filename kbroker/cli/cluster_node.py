@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cluster_folders import AS_OF_SERVE, FOLDERS, or_fail
+from .cluster_data_dirs import AS_OF_SERVE, FOLDERS, or_fail
 from .control import Control, ask, control_options
 from .output import Column, format_options, say, show, table
 from .settings import option
@@ -21,7 +21,7 @@ NODE = click.argument("node_id", metavar="ID", type=int)
 def node() -> None:
     """Stop, crash and start nodes of one server; it must run with --control-port.
 
-    `gone` is for nodes in processes of their own.
+    `mark-dead` is for nodes in processes of their own.
     """
 
 
@@ -88,11 +88,11 @@ def remove(control: Control, node_id: int) -> None:
     help=AS_OF_SERVE,
 )
 @FOLDERS
-def gone(address: str, folders: tuple[str, ...]) -> None:
-    """Say that the process of a node of a cluster on etcd has ended, so that nobody waits for its lease.
+def mark_dead(address: str, folders: tuple[str, ...]) -> None:
+    """End the lease of a node whose process has ended, so that the cluster on etcd does not wait for it.
 
-    DIR are the node's data folders. It is refused while a process uses them. For the unit that runs
-    the node: ExecStopPost= of systemd.
+    DIR are the node's data directories. The command fails while a process uses them. Run it from
+    ExecStopPost= of the node's systemd unit.
     """
 
     def end() -> Ended:
@@ -101,7 +101,7 @@ def gone(address: str, folders: tuple[str, ...]) -> None:
         return end_node(address, folders)
 
     ended = or_fail(end)
-    was = "is gone" if ended.was_there else "was gone already"
+    was = "is marked dead" if ended.was_there else "was already marked dead"
     say(f"node {ended.node_id} {was}")
 
 

@@ -20,7 +20,7 @@ from .units import DURATION
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.consumer import Read
-    from kbroker.client.places import Place
+    from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.record_filter import Wanted
     from kbroker.client.topics import Partition
 
@@ -40,13 +40,15 @@ NOT_DECODED = (
 %T %K %V %H their sizes, %x %y producer id and epoch, %a{compression},
 %[ %] log start and high watermark, %i records so far, and \n \t \xNN.
 %v{hex} and %v{base64} print bytes.
-PLACES are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:60,
+OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:60,
 @-2h:1h, @2026-01-31:2026-02-01. TIME is ms, s, a date, RFC 3339 or a duration from now.
 """
 )
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("-r", "--regex", is_flag=True, help="NAMES are patterns of names.")
-@click.option("-o", "--offset", "places", metavar="PLACES", help="Where to begin.  [default: end]")
+@click.option(
+    "-o", "--offset", "offsets", metavar="OFFSETS", help="Where to begin.  [default: end]"
+)
 @click.option("--from-beginning", is_flag=True, help="The same as -o start.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after so many records.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
@@ -54,7 +56,7 @@ PLACES are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:
     "-g",
     "--group",
     shell_complete=complete_groups,
-    help="Read as a member of this group, and commit what was printed. PLACES count where the group "
+    help="Read as a member of this group, and commit what was printed. OFFSETS count where the group "
     "has committed nothing.",
 )
 @click.option("-f", "--format", "template", default="json", show_default=True, metavar="FORMAT")
@@ -89,8 +91,8 @@ class Choices:
 
     names: tuple[str, ...]
     regex: bool
-    first: Place
-    last: Place | None
+    first: OffsetSpec
+    last: OffsetSpec | None
     count: int | None
     partitions: tuple[int, ...]
     group: str | None
@@ -102,20 +104,20 @@ class Choices:
 
 
 def _choices(**asked: Any) -> Choices:
-    from .offsets import BadPlace, parse_range
+    from .offsets import BadOffsetSpec, parse_range
     from .record_format import BadFormat, json_printer, template_printer
 
-    places, from_beginning = asked["places"], asked["from_beginning"]
-    if places is not None and from_beginning:
+    offsets, from_beginning = asked["offsets"], asked["from_beginning"]
+    if offsets is not None and from_beginning:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if asked["group"] is not None and asked["partitions"]:
         raise click.UsageError(
             "--group and --partition exclude each other: a group shares the partitions itself"
         )
     try:
-        text = "start" if from_beginning else places or "end"
+        text = "start" if from_beginning else offsets or "end"
         first, last = parse_range(text, time.time_ns() // 1_000_000)
-    except BadPlace as error:
+    except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--offset") from None
     try:
         if asked["as_json"] or asked["template"] == "json":
@@ -186,7 +188,7 @@ class _Job:
         import trio
 
         from kbroker.client.member import open_member
-        from kbroker.client.places import find
+        from kbroker.client.offset_spec import find
 
         from .consume_member import MemberReader, end_on_signal
 
@@ -219,7 +221,7 @@ class _Job:
 
     async def _ranges(self, cluster: ClusterClient) -> dict[Partition, tuple[int, int]]:
         from kbroker.client.consumer import FOREVER
-        from kbroker.client.places import find
+        from kbroker.client.offset_spec import find
 
         choices = self._choices
         partitions = await self._partitions(cluster)

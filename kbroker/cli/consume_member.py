@@ -13,7 +13,7 @@ import trio
 from kbroker.client.consumer import FOREVER, Read, reading
 from kbroker.client.groups import committed_offsets
 from kbroker.client.member import Member
-from kbroker.client.places import START, Place, find
+from kbroker.client.offset_spec import START, OffsetSpec, find
 
 from .output import say
 
@@ -55,7 +55,7 @@ class MemberReader:
         member: Member,
         print_: Print,
         is_enough: Callable[[], bool],
-        first: Place,
+        first: OffsetSpec,
         last: Mapping[Partition, int] | None,
         *,
         committed: bool,

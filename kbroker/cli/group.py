@@ -124,7 +124,7 @@ def _summary(row: Mapping[str, object]) -> list[str]:
 
 @group.command()
 @click.argument("name", shell_complete=complete_groups)
-@click.option("--to", "place", metavar="PLACE", help="start, end, 47, +3, -2 or @TIME.")
+@click.option("--to", "spec", metavar="OFFSET", help="start, end, 47, +3, -2 or @TIME.")
 @click.option("--shift", type=int, metavar="N", help="So many records on, or back with -N.")
 @click.option(
     "--from-file",
@@ -147,7 +147,7 @@ def _summary(row: Mapping[str, object]) -> list[str]:
 def seek(
     target: Target,
     name: str,
-    place: str | None,
+    spec: str | None,
     shift: int | None,
     file: IO[str] | None,
     topics: tuple[str, ...],
@@ -161,14 +161,14 @@ def seek(
     """
     from kbroker.client.seek import Seek
 
-    from .group_seek import BadOffsets, parse_place, parse_topics, read_offsets
+    from .group_seek import BadOffsets, parse_offset_spec, parse_topics, read_offsets
 
-    if sum(each is not None for each in (place, shift, file)) != 1:
+    if sum(each is not None for each in (spec, shift, file)) != 1:
         raise click.UsageError("give one of --to, --shift and --from-file")
     try:
         job = Seek(
             name,
-            parse_place(place, time.time_ns() // 1_000_000) if place is not None else None,
+            parse_offset_spec(spec, time.time_ns() // 1_000_000) if spec is not None else None,
             shift,
             read_offsets(file.read()) if file is not None else None,
             parse_topics(topics),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kbroker.text.documents import read_json
 
 if TYPE_CHECKING:
-    from kbroker.client.places import Place
+    from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.topics import Partition
 
 
@@ -16,13 +16,13 @@ class BadOffsets(ValueError):
     """A text or file that does not say which offsets are meant."""
 
 
-def parse_place(text: str, now_ms: int) -> Place:
+def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
     """Read `--to`. Raises BadOffsets."""
     from . import offsets
 
     try:
-        return offsets.parse_place(text, now_ms)
-    except offsets.BadPlace as error:
+        return offsets.parse_offset_spec(text, now_ms)
+    except offsets.BadOffsetSpec as error:
         raise BadOffsets(str(error)) from None
 
 

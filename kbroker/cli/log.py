@@ -22,7 +22,7 @@ COMMANDS = {
     "dump": ("kbroker.cli.log_dump:dump", "Print batches, records and index entries of files."),
     "verify": ("kbroker.cli.log:verify", "Check every batch, index and snapshot."),
     "repair": ("kbroker.cli.log:repair", "Keep what is readable before the damage."),
-    "adopt": ("kbroker.cli.log:adopt", "Take over the partitions of a stopped Apache Kafka."),
+    "import": ("kbroker.cli.log:import_kafka", "Import the partitions of a stopped Apache Kafka."),
 }
 
 
@@ -217,9 +217,9 @@ def _repaired(name: str, repaired: Repaired) -> list[str]:
 @click.option("--topic", "topics", multiple=True, help="Only this topic, and no groups.")
 @click.option("--move", is_flag=True, help="Move the files; Kafka cannot be started again.")
 @click.option("--link", is_flag=True, help="Hard links instead of copies of closed segments.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be taken over.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be imported.")
 @format_options
-def adopt(
+def import_kafka(
     sources: tuple[Path, ...],
     data_dir: Path,
     node_id: int,
@@ -236,15 +236,14 @@ def adopt(
     """
     import trio
 
-    from kbroker.folders.adopt import AdoptError, Transfer
-    from kbroker.folders.adopt import adopt as take_over
-    from kbroker.folders.adopt import plan as make_plan
+    from kbroker.data_dirs.kafka_import import KafkaImportError, Transfer, import_logs
+    from kbroker.data_dirs.kafka_import import plan as make_plan
     from kbroker.protocol.errors import KafkaError
 
     if move and link:
         raise click.UsageError("--move and --link exclude each other")
     transfer = Transfer.MOVE if move else Transfer.LINK if link else Transfer.COPY
-    progress = Progress("bytes taken over")
+    progress = Progress("bytes imported")
     try:
         plan = make_plan(sources, data_dir, only=topics)
         total = plan.bytes
@@ -253,11 +252,11 @@ def adopt(
             progress.show(done, total, time.monotonic())
 
         async def work() -> None:
-            await take_over(plan, data_dir, node_id=node_id, transfer=transfer, progress=tell)
+            await import_logs(plan, data_dir, node_id=node_id, transfer=transfer, progress=tell)
 
         if not dry_run:
             trio.run(work)
-    except (AdoptError, KafkaError, OSError, ValueError) as error:
+    except (KafkaImportError, KafkaError, OSError, ValueError) as error:
         progress.clear()
         say(f"kbroker: {error}", err=True)
         sys.exit(1)

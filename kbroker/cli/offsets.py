@@ -1,4 +1,4 @@
-"""Places in a partition as people write them: `start`, `end`, `47`, `+3`, `-2`, `@TIME`, and ranges.
+"""Offset specs as users write them: `start`, `end`, `47`, `+3`, `-2`, `@TIME`, and ranges.
 
 TIME is 13 digits (ms), 9 or 10 digits (s), `YYYY-MM-DD`, RFC 3339, or a duration such as `-48h`,
 which counts from now; the second duration of a range counts from a first time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from kbroker.client.places import END, START, Kind, Place
+from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN
 
 from .units import parse_duration
@@ -17,29 +17,29 @@ from .units import parse_duration
 FORMS = "start, end, 47, +3 (after the start), -2 (before the end), @TIME"
 
 
-class BadPlace(ValueError):
-    """A text that is no place; it says what is."""
+class BadOffsetSpec(ValueError):
+    """A string that is not an offset spec; the message lists the valid forms."""
 
 
-def parse_place(text: str, now_ms: int) -> Place:
-    """Read one place. Raises BadPlace."""
+def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
+    """Parse one offset spec. Raises BadOffsetSpec."""
     if text in ("start", "end"):
         return START if text == "start" else END
     if text.startswith("@"):
-        return Place(Kind.TIME, parse_time(text[1:], now_ms))
+        return OffsetSpec(Kind.TIME, parse_time(text[1:], now_ms))
     if not re.fullmatch(r"[+-]?\d{1,19}", text):
-        raise BadPlace(f"{text!r} is no place in a partition; there are {FORMS}")
+        raise BadOffsetSpec(f"{text!r} is not an offset; valid: {FORMS}")
     number = int(text)
     if text.startswith("+"):
-        return Place(Kind.START, number)
-    return Place(Kind.END, number) if text.startswith("-") else Place(Kind.OFFSET, number)
+        return OffsetSpec(Kind.START, number)
+    return OffsetSpec(Kind.END, number) if text.startswith("-") else OffsetSpec(Kind.OFFSET, number)
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Read a TIME as ms since the epoch, of 64 bits. Raises BadPlace."""
+    """Read a TIME as ms since the epoch, of 64 bits. Raises BadOffsetSpec."""
     ms = _parse_time(text, now_ms)
     if not TIMESTAMP_MIN <= ms <= TIMESTAMP_MAX:
-        raise BadPlace(f"{text!r} is {ms} ms from 1970, and times have 64 bits")
+        raise BadOffsetSpec(f"{text!r} is {ms} ms from 1970, and times have 64 bits")
     return ms
 
 
@@ -54,26 +54,26 @@ def _parse_time(text: str, now_ms: int) -> int:
             return now_ms + round(seconds * 1000) * (-1 if match[1] == "-" else 1)
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise BadPlace(
+        raise BadOffsetSpec(
             f"{text!r} is no time; there are 13 digits (ms), 10 digits (s), 2026-01-31, "
             "2026-01-31T12:00:00Z and durations such as -48h"
         ) from None
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def parse_range(text: str, now_ms: int) -> tuple[Place, Place | None]:
-    """Read where to begin and where to end (None: go on for ever). Raises BadPlace.
+def parse_range(text: str, now_ms: int) -> tuple[OffsetSpec, OffsetSpec | None]:
+    """Read where to begin and where to end (None: go on for ever). Raises BadOffsetSpec.
 
-    A single place is where to begin; `:47` ends there and begins at the start.
+    A single offset spec is where to begin; `:47` ends there and begins at the start.
     """
     timed = text.startswith("@")
     for match in re.finditer(":", text):
         left, right = text[: match.start()], text[match.end() :]
         try:
-            first = START if left in ("", "@") else parse_place(left, now_ms)
+            first = START if left in ("", "@") else parse_offset_spec(left, now_ms)
             since_ms = first.value if first.kind == Kind.TIME else now_ms
             is_time = timed and not right.startswith("@") and right not in ("", "start", "end")
-            return first, parse_place(f"@{right}" if is_time else right, since_ms)
-        except BadPlace:
+            return first, parse_offset_spec(f"@{right}" if is_time else right, since_ms)
+        except BadOffsetSpec:
             continue  # this colon belongs to a time
-    return parse_place(text, now_ms), None
+    return parse_offset_spec(text, now_ms), None

@@ -107,7 +107,7 @@ def _choices(**asked: Any) -> Choices:
     """Check what excludes each other, and read texts."""
     from kbroker.protocol.records import NO_TIMESTAMP
 
-    from .offsets import BadPlace, parse_time
+    from .offsets import BadOffsetSpec, parse_time
     from .record_format import BadFormat, template_printer
 
     if asked["name"] is None and not asked["as_json"]:
@@ -121,8 +121,10 @@ def _choices(**asked: Any) -> Choices:
         now_ms = time.time_ns() // 1_000_000
         asked["timestamp_ms"] = None if timestamp is None else parse_time(timestamp, now_ms)
         if asked["timestamp_ms"] == NO_TIMESTAMP:
-            raise BadPlace(f"{timestamp} is {NO_TIMESTAMP} ms, which stands for no time at all")
-    except BadPlace as error:
+            raise BadOffsetSpec(
+                f"{timestamp} is {NO_TIMESTAMP} ms, which stands for no time at all"
+            )
+    except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--timestamp") from None
     template = asked.pop("output_format")
     try:

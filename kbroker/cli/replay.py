@@ -26,7 +26,7 @@ from .units import ParamType, parse_duration
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
-    from kbroker.client.places import Place
+    from kbroker.client.offset_spec import OffsetSpec
     from kbroker.pipelines.replay.job import Found, Order, Writing
     from kbroker.pipelines.replay.pace import Pace
     from kbroker.pipelines.replay.replay import Replay
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 WRITTEN = (
     "topic", "ndjson", "lake", "to_topic", "begin", "end", "partitions", "filter_key",
-    "filter_value", "filter_header", "filter_field", "to_schema", "timestamps", "placing", "committed",
+    "filter_value", "filter_header", "filter_field", "to_schema", "timestamps", "partitioner", "committed",
 )  # fmt: skip
 """The options that decide what is written; a run that goes on must be given the same."""
 COLUMNS = [
@@ -62,7 +62,7 @@ class Speed(ParamType[float]):
 
 @click.command(
     epilog="""\b
-PLACE is start, end, 47, +3 (after the start), -2 (before the end) or @TIME; --to is the place
+OFFSET is start, end, 47, +3 (after the start), -2 (before the end) or @TIME; --to is the offset
 to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -2h.
 """
 )
@@ -84,10 +84,10 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
     help="Read what `kbroker lake` put into this folder.",
 )
 @click.option(
-    "--from", "begin", default="start", show_default=True, metavar="PLACE", help="Where to begin."
+    "--from", "begin", default="start", show_default=True, metavar="OFFSET", help="Where to begin."
 )
 @click.option(
-    "--to", "end", default="end", show_default=True, metavar="PLACE", help="Where to stop."
+    "--to", "end", default="end", show_default=True, metavar="OFFSET", help="Where to stop."
 )
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
 @filter_options
@@ -101,8 +101,8 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Records a second.")
 @click.option("--speed", type=Speed(), metavar="2x", help="As it happened, so many times faster.")
 @click.option(
-    "--place",
-    "placing",
+    "--partitioner",
+    "partitioner",
     type=click.Choice(["auto", "keep", "key"]),
     default="auto",
     show_default=True,
@@ -132,7 +132,9 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
     metavar="FILE",
     help="Keep here how far it came; the same command goes on from there and doubles nothing.",
 )
-@click.option("--into-itself", is_flag=True, help="Allow to write into the topic that is read.")
+@click.option(
+    "--allow-same-topic", is_flag=True, help="Allow to write into the topic that is read."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be written.")
 @target_options
 @partial(format_options, short=False)
@@ -166,15 +168,15 @@ def replay(
 def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> Order:
     """What the options say. Raises BadParameter and UsageError."""
     from kbroker.pipelines.replay.job import Order
-    from kbroker.pipelines.replay.placing import Placing
+    from kbroker.pipelines.replay.partitioners import PartitionerName
     from kbroker.protocol.compression import Codec
 
     now_ms = time.time_ns() // 1_000_000
     lines, said = asked["ndjson"], {name: _as_json(asked[name]) for name in WRITTEN}
     return Order(
         to_topic=asked["to_topic"],
-        first=_place(asked["begin"], now_ms, "--from"),
-        last=_place(asked["end"], now_ms, "--to"),
+        first=_offset_spec(asked["begin"], now_ms, "--from"),
+        last=_offset_spec(asked["end"], now_ms, "--to"),
         pace=_pace(asked["rate"], asked["speed"]),
         topic=asked["topic"],
         lines=lines,
@@ -182,12 +184,12 @@ def _order(asked: dict[str, Any], settings: Mapping[str, str]) -> Order:
         lake=asked["lake"],
         partitions=asked["partitions"],
         wanted=chosen_filter(asked),
-        placing=Placing(asked["placing"]),
+        partitioner=PartitionerName(asked["partitioner"]),
         shift_ms=_shift(asked["timestamps"]),
         subject=_subject(asked["to_schema"], asked["to_registry"], settings),
         codec=Codec[asked["compression"].upper()],
         committed=asked["committed"],
-        into_itself=asked["into_itself"],
+        allow_same_topic=asked["allow_same_topic"],
         progress=asked["progress"],
         asked=said,
     )
@@ -217,12 +219,12 @@ def _subject(name: str | None, registry: str | None, settings: Mapping[str, str]
     return Subject(name, address)
 
 
-def _place(text: str, now_ms: int, option: str) -> Place:
-    from .offsets import BadPlace, parse_place
+def _offset_spec(text: str, now_ms: int, option: str) -> OffsetSpec:
+    from .offsets import BadOffsetSpec, parse_offset_spec
 
     try:
-        return parse_place(text, now_ms)
-    except BadPlace as error:
+        return parse_offset_spec(text, now_ms)
+    except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint=option) from None
 
 
@@ -280,7 +282,7 @@ class _Command:
         _note(
             f"{source.name} has {source.partitions} partitions, {target.topic} has "
             f"{target.partitions}: records go by their keys"
-            if order.placing == "auto"
+            if order.partitioner == "auto"
             else "records go by their keys"
         )
 

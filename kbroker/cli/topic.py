@@ -16,7 +16,7 @@ from .target import Target, fail, refusal, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
-    from kbroker.client.places import Place
+    from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.topic_details import Row
     from kbroker.protocol.errors import ErrorCode
 
@@ -279,7 +279,7 @@ def add_partitions(target: Target, name: str, count: int) -> None:
 @click.option(
     "--before",
     required=True,
-    metavar="PLACE",
+    metavar="OFFSET",
     help="Records before this go: an offset, end, -2 (before the end), or @TIME.",
 )
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True)
@@ -290,13 +290,13 @@ def trim(
     target: Target, name: str, before: str, partitions: tuple[int, ...], dry_run: bool, output: str
 ) -> None:
     """Delete the oldest records of topic NAME, in all its partitions or those named with -p."""
-    from .offsets import BadPlace, parse_place
+    from .offsets import BadOffsetSpec, parse_offset_spec
 
     try:
-        place = parse_place(before, time.time_ns() // 1_000_000)
-    except BadPlace as error:
+        spec = parse_offset_spec(before, time.time_ns() // 1_000_000)
+    except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--before") from None
-    rows = run(target, lambda cluster: _trim(cluster, name, partitions, place, dry_run))
+    rows = run(target, lambda cluster: _trim(cluster, name, partitions, spec, dry_run))
     columns = [Column("partition"), Column("start_offset"), Column("new_start_offset")]
     columns += [Column("records"), Column("error", optional=True)]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
@@ -305,15 +305,15 @@ def trim(
 
 
 async def _trim(
-    cluster: ClusterClient, name: str, partitions: tuple[int, ...], place: Place, dry_run: bool
+    cluster: ClusterClient, name: str, partitions: tuple[int, ...], spec: OffsetSpec, dry_run: bool
 ) -> list[dict[str, object]]:
-    from kbroker.client.places import START, find
+    from kbroker.client.offset_spec import START, find
     from kbroker.client.topic_details import choose_partitions
     from kbroker.client.topics import delete_records
 
     chosen = await choose_partitions(cluster, name, partitions)
     starts = await find(cluster, chosen, START)
-    wanted = await find(cluster, chosen, place)
+    wanted = await find(cluster, chosen, spec)
     rows: list[dict[str, object]] = [
         {
             "partition": one[1],

@@ -116,7 +116,7 @@ async def elect_preferred(cluster: ClusterClient) -> None:
     check(answer.error_code)
 
 
-async def forget_broker(cluster: ClusterClient, node_id: int) -> None:
-    """Let the cluster forget a broker that is down for good. Raises KafkaError."""
+async def unregister_broker(cluster: ClusterClient, node_id: int) -> None:
+    """Unregister a broker that is permanently down. Raises KafkaError."""
     answer = await (await cluster.controller()).ask(UnregisterBrokerRequest(broker_id=node_id))
     check(answer.error_code, answer.error_message)

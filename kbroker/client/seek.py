@@ -9,7 +9,7 @@ from typing import TypedDict
 from .cluster import ClusterClient
 from .errors import ClientError
 from .groups import commit_offsets, committed_offsets, is_share_group
-from .places import END, START, Place, find
+from .offset_spec import END, START, OffsetSpec, find
 from .share_groups import alter_share_offsets, share_offsets
 from .topic_details import choose_partitions
 from .topics import Partition
@@ -27,13 +27,13 @@ class SeekRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """A move of one group: exactly one of `place`, `shift` and `offsets` is not None.
+    """A move of one group: exactly one of `spec`, `shift` and `offsets` is not None.
 
     `topics` have the partitions that are meant, None for all; none are all that the group has committed.
     """
 
     group: str
-    place: Place | None
+    spec: OffsetSpec | None
     shift: int | None
     offsets: Mapping[Partition, int] | None
     topics: Mapping[str, set[int] | None]
@@ -99,8 +99,8 @@ class Seek:
     ) -> dict[Partition, int]:
         starts = await find(cluster, partitions, START)
         ends = await find(cluster, partitions, END)
-        if self.place is not None:
-            new = await find(cluster, partitions, self.place)
+        if self.spec is not None:
+            new = await find(cluster, partitions, self.spec)
         elif self.shift is not None:
             new = {one: committed.get(one, starts[one]) + self.shift for one in partitions}
         else:

@@ -108,8 +108,8 @@ async def founded(store: MetadataStore, cluster_id: str | None) -> str:
     if meta is None:
         if await entry_at(store, LEAVING) is not None:
             raise StorageError(
-                "this cluster's metadata was being carried to a folder: finish it, with the same "
-                "`kbroker cluster shrink --cluster` as before"
+                "this cluster's metadata was being moved to a folder: finish it, with the same "
+                "`kbroker cluster migrate-metadata --from` as before"
             )
         wanted = cluster_id or random_cluster_id()
         # Of several nodes that begin at once, one is first.

@@ -6,7 +6,7 @@ import uuid
 
 META = "meta"
 LEAVING = "leaving"
-"""In the place of `META` while a cluster's metadata is carried to another store."""
+"""In the place of `META` while a cluster's metadata is moved to another store."""
 FEATURES = "features"
 PRODUCER_IDS = "pid_block"
 TOPICS = "topics/"

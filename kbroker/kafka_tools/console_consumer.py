@@ -25,7 +25,7 @@ from .base import (
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.consumer import Read
-    from kbroker.client.places import Place
+    from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.topics import Partition
 
 FORMATTER = {
@@ -147,10 +147,10 @@ class _Job:
 
     async def _read(self, cluster: ClusterClient) -> None:
         from kbroker.client.consumer import FOREVER, reading
-        from kbroker.client.places import find
+        from kbroker.client.offset_spec import find
 
         partitions = await self._partitions(cluster)
-        starts = await find(cluster, partitions, self._place(), committed=self._committed)
+        starts = await find(cluster, partitions, self._offset_spec(), committed=self._committed)
         ranges = {one: (starts[one], FOREVER) for one in partitions}
         async with reading(cluster, ranges, committed=self._committed) as channel:
             async for found in channel:
@@ -179,7 +179,7 @@ class _Job:
                     member,
                     self._print,
                     self._is_enough,
-                    self._place(),
+                    self._offset_spec(),
                     None,
                     committed=self._committed,
                     control=False,
@@ -187,12 +187,12 @@ class _Job:
                 await reader.run()
             nursery.cancel_scope.cancel()
 
-    def _place(self) -> Place:
-        from kbroker.client.places import END, START, Kind, Place
+    def _offset_spec(self) -> OffsetSpec:
+        from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 
         offset = self._options.offset
         if offset is not None and offset.isdecimal():
-            return Place(Kind.OFFSET, int(offset))
+            return OffsetSpec(Kind.OFFSET, int(offset))
         return START if self._first or offset == "earliest" else END
 
     async def _partitions(self, cluster: ClusterClient) -> list[Partition]:

@@ -14,7 +14,7 @@ from .base import FAILED, Parser, columns, message_of, refuse, run, thrown, topi
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.groups import Group
-    from kbroker.client.places import Place
+    from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.topics import Partition
     from kbroker.protocol.errors import ErrorCode
 
@@ -251,7 +251,7 @@ async def _new_offsets(
 ) -> Mapping[Partition, int]:
     from kbroker.client.errors import NoSuchGroup
     from kbroker.client.groups import committed_offsets, describe_group
-    from kbroker.client.places import Kind, find
+    from kbroker.client.offset_spec import Kind, find
 
     try:
         group = await describe_group(cluster, name)
@@ -269,7 +269,9 @@ async def _new_offsets(
     partitions = await _meant(cluster, options, committed)
     if options.to_current:
         known = {one: committed[one] for one in partitions if one in committed}
-        ends = await find(cluster, [one for one in partitions if one not in known], _place(options))
+        ends = await find(
+            cluster, [one for one in partitions if one not in known], _offset_spec(options)
+        )
         return await _kept_inside(cluster, known) | ends
     if options.shift_by is not None:
         missing = [one for one in partitions if one not in committed]
@@ -280,29 +282,29 @@ async def _new_offsets(
             )
         shifted = {one: committed[one] + options.shift_by for one in partitions}
         return await _kept_inside(cluster, shifted)
-    place = _place(options)
-    if place.kind == Kind.OFFSET:
-        return await _kept_inside(cluster, dict.fromkeys(partitions, place.value))
-    return await find(cluster, partitions, place)
+    spec = _offset_spec(options)
+    if spec.kind == Kind.OFFSET:
+        return await _kept_inside(cluster, dict.fromkeys(partitions, spec.value))
+    return await find(cluster, partitions, spec)
 
 
-def _place(options: Namespace) -> Place:
+def _offset_spec(options: Namespace) -> OffsetSpec:
     import time
 
-    from kbroker.cli.offsets import BadPlace, parse_time
-    from kbroker.client.places import END, START, Kind, Place
+    from kbroker.cli.offsets import BadOffsetSpec, parse_time
+    from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 
     if options.to_earliest:
         return START
     if options.to_offset is not None:
-        return Place(Kind.OFFSET, options.to_offset)
+        return OffsetSpec(Kind.OFFSET, options.to_offset)
     now_ms = time.time_ns() // 1_000_000
     try:
         if options.to_datetime is not None:
-            return Place(Kind.TIME, parse_time(options.to_datetime, now_ms))
+            return OffsetSpec(Kind.TIME, parse_time(options.to_datetime, now_ms))
         if options.by_duration is not None:
-            return Place(Kind.TIME, now_ms - _duration_ms(options.by_duration))
-    except BadPlace as error:
+            return OffsetSpec(Kind.TIME, now_ms - _duration_ms(options.by_duration))
+    except BadOffsetSpec as error:
         refuse(f"Error: {error}")
     return END
 
@@ -338,7 +340,7 @@ async def _kept_inside(
     cluster: ClusterClient, wanted: Mapping[Partition, int]
 ) -> dict[Partition, int]:
     """The offsets, none before the start of its partition or after its end."""
-    from kbroker.client.places import END, START, find
+    from kbroker.client.offset_spec import END, START, find
 
     starts = await find(cluster, wanted, START)
     ends = await find(cluster, wanted, END)

@@ -7,9 +7,9 @@ from functools import partial
 from typing import NamedTuple
 
 from kbroker.cluster.places import give_up_place
-from kbroker.folders.data_folders import absolute_paths, lone_node
-from kbroker.folders.found_folders import found_folder
-from kbroker.folders.growth import locked
+from kbroker.data_dirs.data_folders import absolute_paths, lone_node
+from kbroker.data_dirs.found_folders import found_folder
+from kbroker.data_dirs.resize import locked
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
 

@@ -23,8 +23,8 @@ from kbroker.client.credentials import Security
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig, ConfigError
-from kbroker.folders.data_folders import absolute_paths, node_folders
-from kbroker.folders.found_folders import METADATA_JOURNAL
+from kbroker.data_dirs.data_folders import absolute_paths, node_folders
+from kbroker.data_dirs.found_folders import METADATA_JOURNAL
 from kbroker.net.server import Listener
 from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging

@@ -24,8 +24,8 @@ from kbroker.cluster import LocalStore
 from kbroker.cluster.running import running
 from kbroker.cluster.store_server import serve_store
 from kbroker.config import BrokerConfig
-from kbroker.folders.data_folders import DataFolders, absolute_paths, find_data_folders
-from kbroker.folders.growth import finish
+from kbroker.data_dirs.data_folders import DataFolders, absolute_paths, find_data_folders
+from kbroker.data_dirs.resize import finish
 from kbroker.runtime.threads import at_once, run_in_thread
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import LOCK

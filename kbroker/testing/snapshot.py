@@ -17,7 +17,7 @@ from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.transactions.transaction import LAST_EPOCH_GIVEN
 from kbroker.coordinator_runtime.groups import GroupCoordinatorService
-from kbroker.folders.found_folders import METADATA_JOURNAL
+from kbroker.data_dirs.found_folders import METADATA_JOURNAL
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.groups import LeaveGroupRequest

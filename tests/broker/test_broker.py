@@ -82,7 +82,7 @@ async def test_fewer_nodes_than_a_folder_has_are_refused(tmp_path: Path) -> None
 async def test_the_folder_of_a_lone_node_is_no_home_for_several(tmp_path: Path) -> None:
     async with started(tmp_path):
         pass
-    with pytest.raises(StorageError, match="kbroker cluster grow --to 3"):
+    with pytest.raises(StorageError, match="kbroker cluster resize --nodes 3"):
         await _start(tmp_path, 3)
 
 
@@ -204,7 +204,7 @@ async def test_a_node_that_was_added_is_there_after_a_restart(tmp_path: Path) ->
 
 async def test_the_folder_of_a_lone_node_has_no_room_for_others(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
-        with pytest.raises(StorageError, match="kbroker cluster grow --to 2"):
+        with pytest.raises(StorageError, match="kbroker cluster resize --nodes 2"):
             await broker.add_node()
         assert len(broker.nodes) == 1
 

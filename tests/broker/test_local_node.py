@@ -13,7 +13,7 @@ import trio
 from kbroker.broker import Broker, open_broker
 from kbroker.broker.local_node import LocalNode
 from kbroker.config import BrokerConfig
-from kbroker.folders.data_folders import DataFolders
+from kbroker.data_dirs.data_folders import DataFolders
 from kbroker.net.server import CannotListen, Listener, Server
 from kbroker.node.node import Node
 from kbroker.storage.errors import StorageError

@@ -26,7 +26,7 @@ async def fill(cli: Cli, topic: str, lines: str = LINES) -> None:
 
 async def test_a_clean_topic(cli: Cli, read_json: ReadJson) -> None:
     await fill(cli, "t")
-    said = (await cli("audit", "t", "--unique", "field:id")).stdout
+    said = (await cli("audit", "t", "--unique-by", "field:id")).stdout
     assert said.startswith("PARTITION  RECORDS  FIRST-OFFSET")
     assert "20 records, 20 different keys, 0 records come again" in said
     assert said.endswith("clean\n")
@@ -40,15 +40,15 @@ async def test_findings_end_with_status_1(cli: Cli, read_json: ReadJson) -> None
     await fill(cli, "t")
     await fill(cli, "u", "".join(LINES.splitlines(keepends=True)[:-2]))
     said = (
-        await cli("audit", "t", "--against", "u", "--by", "key", "--list", "1", status=1)
+        await cli("audit", "t", "--against", "u", "--match-by", "key", "--list", "1", status=1)
     ).stdout
     assert "found: 2 missing\nmissing: t-" in said
     assert said.endswith("(not all of them are listed)\n")
     found = await read_json("audit", "t", "--against", "u", status=1)
     assert found["counts"] == {"missing": 2}
     assert {finding["key"] for finding in found["findings"]} == {"k18", "k19"}
-    await cli("audit", "t", "--against", "u", "--may-lag")
-    same = await read_json("audit", "u", "--against", "t", "--by", "key", status=1)
+    await cli("audit", "t", "--against", "u", "--allow-lag")
+    same = await read_json("audit", "u", "--against", "t", "--match-by", "key", status=1)
     assert same["counts"] == {"extra": 2}
 
 
@@ -60,7 +60,7 @@ async def test_a_topic_of_another_cluster(cli: Cli) -> None:
         said = (await cli("audit", "t", "--against", "t", *there, status=1)).stdout
         assert "20 missing" in said
         await cli("topic", "produce", "t", "--json", "-b", other.bootstrap_servers, stdin=LINES)
-        await cli("audit", "t", "--against", "t", *there, "--by", "record")
+        await cli("audit", "t", "--against", "t", *there, "--match-by", "record")
 
 
 async def test_what_cannot_be_done_ends_with_status_3(cli: Cli, tmp_path: Path) -> None:
@@ -77,13 +77,13 @@ async def test_what_cannot_be_done_ends_with_status_3(cli: Cli, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--by", "key"], "need --against TOPIC"),
+        (["--match-by", "key"], "need --against TOPIC"),
         (["--distinct"], "need --against TOPIC"),
-        (["--against", "u", "--distinct"], "--distinct needs --by FORM"),
-        (["--against", "u", "--by", "time"], "identifies no record"),
+        (["--against", "u", "--distinct"], "--distinct needs --match-by FORM"),
+        (["--against", "u", "--match-by", "time"], "identifies no record"),
         (["--against", "u", "--against-lake", "."], "exclude each other"),
-        (["--against", "u", "--unique", "key"], "--unique is for one topic"),
-        (["--unique", "header"], "identifies no record"),
+        (["--against", "u", "--unique-by", "key"], "--unique-by is for one topic"),
+        (["--unique-by", "header"], "identifies no record"),
     ],
 )
 def test_wrong_usage_ends_with_status_2(words: list[str], why: str) -> None:

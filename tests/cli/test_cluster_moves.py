@@ -49,13 +49,13 @@ async def test_a_node_is_emptied_filled_again_and_forgotten(cli: Cli) -> None:
         held = [each for nodes in placed(broker) for each in nodes]
         assert [held.count(each) for each in (1, 2, 3)] == [6, 6, 6]
         assert (await cli("cluster", "rebalance", *where)).stdout == "nothing moves\n"
-        said = await cli("cluster", "forget", "3", *where, status=1)
+        said = await cli("cluster", "unregister", "3", *where, status=1)
         assert "broker 3 runs; stop it first" in said.stderr
         await broker.local_node(3).stop()
-        said = await cli("cluster", "forget", "3", *where, status=1)
+        said = await cli("cluster", "unregister", "3", *where, status=1)
         assert "kbroker cluster drain 3" in said.stderr
         await cli("cluster", "drain", "3", *where)
-        await cli("cluster", "forget", "3", *where)
+        await cli("cluster", "unregister", "3", *where)
         assert broker.running().cluster.node_ids == [1, 2]
 
 
@@ -91,11 +91,11 @@ async def test_draining_gives_up_no_copies_that_nobody_gave_up(cli: Cli) -> None
         assert any(nodes == [3] for nodes in placed(broker)), "it takes partitions as before"
         shown = await cli("cluster", "drain", "3", "--dry-run", *where)
         assert "one copy fewer of 2 partitions: orders" in shown.stderr
-        said = await cli("cluster", "drain", "3", "--fewer-replicas", *where)
+        said = await cli("cluster", "drain", "3", "--allow-fewer-replicas", *where)
         assert "one copy fewer of 2 partitions: orders\n" in said.stderr
         assert {each for nodes in placed(broker) for each in nodes} == {1, 2}
-        await cli("cluster", "drain", "2", "--fewer-replicas", *where)
-        said = await cli("cluster", "drain", "1", "--fewer-replicas", *where, status=1)
+        await cli("cluster", "drain", "2", "--allow-fewer-replicas", *where)
+        said = await cli("cluster", "drain", "1", "--allow-fewer-replicas", *where, status=1)
         assert "no other broker takes the partitions of later, orders, users" in said.stderr
         assert list(placed(broker)) == [[1]] * 8
 

@@ -43,16 +43,19 @@ READS = ["--operation", "read"]
 SILENT = (
     *("serve", "run", "health", "completion", "new pipeline", "clock advance", "demo"),
     *(f"config {verb}" for verb in ("explain", "show", "set", "unset")),
-    *(f"log {verb}" for verb in ("verify", "repair", "adopt")),
+    *(f"log {verb}" for verb in ("verify", "repair", "import")),
     *(f"fault {verb}" for verb in ("arm", "hits", "disarm")),
     *(f"spark {verb}" for verb in ("packages", "doctor")),
     *(f"profile {verb}" for verb in ("list", "use", "create")),
     *(f"lake {verb}" for verb in ("archive", "merge", "check", "set-aside")),
-    *(f"cluster {verb}" for verb in ("grow", "shrink", "drain", "rebalance", "forget")),
+    *(
+        f"cluster {verb}"
+        for verb in ("resize", "migrate-metadata", "drain", "rebalance", "unregister")
+    ),
     *(f"cluster link {verb}" for verb in ("cut", "heal")),
     *(
         f"cluster node {verb}"
-        for verb in ("list", "stop", "crash", "start", "add", "remove", "gone")
+        for verb in ("list", "stop", "crash", "start", "add", "remove", "mark-dead")
     ),
 )
 """Commands that print what their user wrote, or what is on this machine, or numbers."""
@@ -102,7 +105,7 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
             ["kafka-consumer-groups", *words]
             for words in (["--list"], ["--describe", "--all-groups", "--members"])
         ],
-        "audit": [["t", *form] for form in FORMS] + [["t", "--unique", "key"]],
+        "audit": [["t", *form] for form in FORMS] + [["t", "--unique-by", "key"]],
         "replay": [["t", "--to-topic", "x" + EVIL, "--dry-run"]],
         "explain group": [[EVIL], [OTHER]],
         "explain partition": [["t", "0"]],

@@ -181,7 +181,7 @@ async def test_what_is_refused(filled: Cli, tmp_path: Path) -> None:
         "--ndjson", "-", "--to-topic", "copy", stdin='{"partition":3}\n'
     )
     assert [row["key"] for row in await rows(filled, "copy")] == []
-    await filled("replay", "orders", "--to-topic", "orders", "--into-itself")
+    await filled("replay", "orders", "--to-topic", "orders", "--allow-same-topic")
     assert len(await rows(filled, "orders")) == 16
 
 

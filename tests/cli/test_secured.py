@@ -19,11 +19,11 @@ from .test_output import leaves
 USERS = {"admin": "ink", "nobody": "pen"}
 ALONE = {
     *("serve", "run", "completion", "new pipeline", "demo", "config explain"),
-    *(f"log {verb}" for verb in ("dump", "verify", "repair", "adopt")),
+    *(f"log {verb}" for verb in ("dump", "verify", "repair", "import")),
     *(f"spark {verb}" for verb in ("packages", "doctor")),
     *(f"profile {verb}" for verb in ("list", "use", "create")),
     *(f"lake {verb}" for verb in ("merge", "check", "set-aside")),
-    *("cluster grow", "cluster shrink", "cluster node gone"),
+    *("cluster resize", "cluster migrate-metadata", "cluster node mark-dead"),
 }
 """Commands that ask no broker that runs already."""
 ELSEWHERE = {"lake archive", "compat"}
@@ -70,7 +70,7 @@ CALLS = [
     "security token expire {token}",
     "audit a",
     "replay a --to-topic copy",
-    "audit a --against copy --by key",
+    "audit a --against copy --match-by key",
     "fault arm Produce --error NOT_LEADER_OR_FOLLOWER --times 1",
     "fault hits 1",
     "fault disarm 1",
@@ -88,7 +88,7 @@ CALLS = [
     "cluster link heal",
     "cluster drain 2",
     "cluster node stop 2",
-    "cluster forget 2",
+    "cluster unregister 2",
     "cluster node start 2",
     "cluster node crash 2",
     "cluster node remove 2",

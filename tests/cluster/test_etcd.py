@@ -77,11 +77,12 @@ def test_what_is_of_one_process_does_not_go_with_it(words: list[str]) -> None:
     assert f"--cluster and {words[0]} exclude each other" in done.output
 
 
-def test_the_address_of_a_server_is_no_order_to_carry_its_metadata(tmp_path: Path) -> None:
+def test_migrate_metadata_ignores_the_address_of_a_server(tmp_path: Path) -> None:
     environment = {"KBROKER_CLUSTER": "etcd://one/shop"}
-    done = CliRunner().invoke(main, ["cluster", "shrink", str(tmp_path)], env=environment)
+    words = ["cluster", "resize", "--nodes", "1", str(tmp_path)]
+    done = CliRunner().invoke(main, words, env=environment)
     assert done.exit_code == 1
     assert "there are no nodes with folders here" in done.output
-    done = CliRunner().invoke(main, ["cluster", "grow", str(tmp_path)], env=environment)
+    done = CliRunner().invoke(main, ["cluster", "migrate-metadata", str(tmp_path)], env=environment)
     assert done.exit_code == 2
-    assert "say --to or --cluster" in done.output
+    assert "say --to or --from" in done.output

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.folders.growth import grow
+from kbroker.data_dirs.resize import grow
 from kbroker.process.facts import SIZED_MAX
 from kbroker.process.interpreter import GC_THRESHOLDS, SWITCH_SECONDS
 from kbroker.protocol.api_keys import ApiKey

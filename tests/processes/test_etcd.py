@@ -132,9 +132,9 @@ def test_nobody_waits_for_the_lease_of_a_process_that_is_said_to_be_gone(
         assert "another broker uses this data folder" in said.stderr
         nodes[2].kill()
         said = say_gone(address, nodes[2].data)
-        assert said.stdout == "node 2 is gone\n"
+        assert said.stdout == "node 2 is marked dead\n"
         produce(nodes[1].bootstrap, 0, 100)  # its lease is one of an hour
-        assert say_gone(address, nodes[2].data).stdout == "node 2 was gone already\n"
+        assert say_gone(address, nodes[2].data).stdout == "node 2 was already marked dead\n"
         nodes[2].start()
         wait_until_healthy(nodes[2].bootstrap)
         assert consume(nodes[2].bootstrap) == [*range(100)]
@@ -142,7 +142,7 @@ def test_nobody_waits_for_the_lease_of_a_process_that_is_said_to_be_gone(
 
 
 def say_gone(address: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return run("cluster", "node", "gone", "--cluster", address, str(folder))
+    return run("cluster", "node", "mark-dead", "--cluster", address, str(folder))
 
 
 def test_a_leader_that_etcd_does_not_hear_acknowledges_what_followers_have(

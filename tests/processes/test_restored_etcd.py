@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.folders.found_folders import SEEN_REVISION
+from kbroker.data_dirs.found_folders import SEEN_REVISION
 
 from ..cluster.etcd import Etcd
 from ..kill.server import Server

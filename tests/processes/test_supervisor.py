@@ -193,4 +193,4 @@ def test_a_folder_of_one_node_has_to_grow_first(tmp_path: Path) -> None:
     finally:
         server.close()
     said = refused("--processes", "2", "--port", "0", "--data-dir", str(server.data))
-    assert "kbroker cluster grow --to 2" in said
+    assert "kbroker cluster resize --nodes 2" in said

@@ -76,7 +76,7 @@ def test_a_process_that_dies_is_missed_at_once_and_comes_back(tmp_path: Path) ->
         produce(every[1].address, 0, 100)
         every[2].kill()
         after = every[2].run(words("ExecStopPost", data(tmp_path, 2)))
-        assert after.stdout == "node 2 is gone\n"
+        assert after.stdout == "node 2 is marked dead\n"
         produce(every[3].address, 100, 200)
         every[2].start()
         wait_until_healthy(every[2].address)

@@ -105,4 +105,4 @@ async def test_values_that_nobody_reads_to_their_end(cli: Cli, broker: Broker, l
         assert (await produce(wire, topic, batch(values))).error_code == 0
     found = await cli("topic", "consume", "t", "-o", ":end", "--filter-field", "id=1", "-f", "%o")
     assert found.stdout == "1"
-    assert "2 records" in (await cli("audit", "t", "--unique", "field:id")).stdout
+    assert "2 records" in (await cli("audit", "t", "--unique-by", "field:id")).stdout

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kbroker.cli import main
-from kbroker.cli.offsets import BadPlace, parse_time
+from kbroker.cli.offsets import BadOffsetSpec, parse_time
 from kbroker.client.ndjson import BadLine, parse_line
 from kbroker.pipelines.replay.pace import Speed
 from kbroker.protocol.records import (
@@ -161,7 +161,7 @@ def test_places(broker: LocalBroker) -> None:
 
 @pytest.mark.parametrize("time", ["99999999999999999d", "-99999999999999999d"])
 def test_times_of_more_than_64_bits(broker: LocalBroker, time: str) -> None:
-    with pytest.raises(BadPlace, match="times have 64 bits"):
+    with pytest.raises(BadOffsetSpec, match="times have 64 bits"):
         parse_time(time, NOW)
     said = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
     assert "times have 64 bits" in said.stderr

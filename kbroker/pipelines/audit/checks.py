@@ -81,13 +81,13 @@ def check_lake(
     *,
     settings: Settings = NO_SETTINGS,
     committed: bool = True,
-    may_lag: bool = False,
+    allow_lag: bool = False,
 ) -> PairReport:
     """Compare a topic with its lake. Raises as `check_topic`."""
     from .lake import compare_lake
 
     async def work(source: Source) -> PairReport:
-        return await compare_lake(source, lake, may_lag=may_lag)
+        return await compare_lake(source, lake, allow_lag=allow_lag)
 
     return _checked(bootstrap, settings, topic, committed, (), work)
 

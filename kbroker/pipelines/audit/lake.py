@@ -52,13 +52,13 @@ class Archive:
 
 
 async def compare_lake(
-    source: Source, lake: Path, *, may_lag: bool = False, listed: int = LISTED
+    source: Source, lake: Path, *, allow_lag: bool = False, listed: int = LISTED
 ) -> PairReport:
     """Compare each record of a topic with what a lake has of its partition and offset.
 
     Records that the archiver has put aside as unreadable count as archived. Values are compared
     byte for byte where the lake is raw; elsewhere keys, headers and timestamps are, and whether a
-    record is a tombstone. With `may_lag` what lies behind a partition's last record in the lake is
+    record is a tombstone. With `allow_lag` what lies behind a partition's last record in the lake is
     not missing. Files are listed before the topic's end is looked up. An archiver should not run
     meanwhile: half of the files of a batch may be in their places. Raises ClientError or KafkaError.
     """
@@ -68,7 +68,7 @@ async def compare_lake(
     compared = []
     for facts in reader.facts:
         files = archive.of(facts.partition)
-        end = max((one.last + 1 for one in files), default=0) if may_lag else FOREVER
+        end = max((one.last + 1 for one in files), default=0) if allow_lag else FOREVER
         rules = Rules(facts.begin, facts.end, end, values=archive.raw)
         one = Compared(source.topic, facts.partition, "the lake")
         async with reader.pieces(facts) as pieces:

@@ -42,11 +42,11 @@ class PairReport:
 
 
 async def compare_offsets(
-    source: Source, other: Source, *, may_lag: bool = False, listed: int = LISTED
+    source: Source, other: Source, *, allow_lag: bool = False, listed: int = LISTED
 ) -> PairReport:
     """Compare each record of a topic with the one at the same offset of another topic.
 
-    With `may_lag` what lies behind the end of the other partition is not missing. Raises ClientError
+    With `allow_lag` what lies behind the end of the other partition is not missing. Raises ClientError
     or KafkaError.
     """
     findings = Findings(listed)
@@ -62,7 +62,7 @@ async def compare_offsets(
             what = f"{other.topic} has no such partition"
             findings.add(Finding(Kind.MISSING, source.topic, what, facts.partition))
             continue
-        rules = Rules(facts.begin, facts.end, theirs.end if may_lag else FOREVER)
+        rules = Rules(facts.begin, facts.end, theirs.end if allow_lag else FOREVER)
         async with left.pieces(facts) as ours, right.pieces(theirs) as pieces:
             await Comparison(one, rules, findings).run(ours, pieces)
     for number in others:

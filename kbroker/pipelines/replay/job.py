@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.errors import ClientError
-from kbroker.client.places import Kind, Place
+from kbroker.client.offset_spec import Kind, OffsetSpec
 from kbroker.client.producer import AWAY_SECONDS, Identity, Producer, new_identity
 from kbroker.client.record_filter import Wanted
 from kbroker.protocol.compression import Codec
@@ -18,7 +18,7 @@ from .journal import Journal, ends_of, go_on, load
 from .lake_source import LakeSource
 from .ndjson_source import NdjsonSource
 from .pace import Pace, Unpaced
-from .placing import Placed, Placing, by_key, keeps_partitions, kept
+from .partitioners import PartitionerName, RecordsByPartition, by_key, keeps_partitions, kept
 from .replay import Begun, Replay, Shift
 from .sources import Source
 from .target import Target, Writer, look_at, missing
@@ -37,8 +37,8 @@ class Order:
     """
 
     to_topic: str
-    first: Place
-    last: Place
+    first: OffsetSpec
+    last: OffsetSpec
     pace: Pace
     topic: str | None = None
     lines: BinaryIO | None = None
@@ -46,12 +46,12 @@ class Order:
     lake: str | None = None
     partitions: tuple[int, ...] = ()
     wanted: Wanted | None = None
-    placing: Placing = Placing.AUTO
+    partitioner: PartitionerName = PartitionerName.AUTO
     shift_ms: int | None = 0
     subject: Subject | None = None
     codec: Codec = Codec.NONE
     committed: bool = True
-    into_itself: bool = False
+    allow_same_topic: bool = False
     progress: Path | None = None
     asked: dict[str, object] = field(default_factory=dict)
 
@@ -89,18 +89,18 @@ async def find(order: Order, cluster: ClusterClient, to_cluster: ClusterClient) 
     source = await _source(order, cluster, {} if journal is None else journal.source)
     encode = await encoding(order.subject, source)
     count = target.partitions or source.partitions or 0
-    keeps = keeps_partitions(order.placing, source.partitions, count)
+    keeps = keeps_partitions(order.partitioner, source.partitions, count)
     return Found(source, target, encode, keeps, journal)
 
 
 async def _refuse_itself(order: Order, cluster: ClusterClient, target: Target) -> None:
     is_topic = order.lines is None and order.lake is None
-    if not is_topic or order.into_itself or order.topic != order.to_topic:
+    if not is_topic or order.allow_same_topic or order.topic != order.to_topic:
         return
     if (await cluster.metadata([])).cluster_id == target.cluster_id:
         raise ClientError(
             f"this would write {order.topic} into itself; name another --to-topic, or say "
-            "--into-itself"
+            "--allow-same-topic"
         )
 
 
@@ -123,11 +123,11 @@ async def _source(order: Order, cluster: ClusterClient, remembered: Mapping[str,
     )
 
 
-def _bounds(order: Order, remembered: Mapping[str, Any]) -> tuple[Place, Place]:
+def _bounds(order: Order, remembered: Mapping[str, Any]) -> tuple[OffsetSpec, OffsetSpec]:
     """Where to begin and end: `-2h` still counts from when the first run began."""
     if "bounds" not in remembered:
         return order.first, order.last
-    first, last = (Place(Kind(kind), value) for kind, value in remembered["bounds"])
+    first, last = (OffsetSpec(Kind(kind), value) for kind, value in remembered["bounds"])
     return first, last
 
 
@@ -137,7 +137,7 @@ def rehearse(order: Order, found: Found, written: Callable[[], None]) -> Replay:
     if not count:
         raise missing(found.target, None)
 
-    async def write(placed: Placed) -> None:
+    async def write(placed: RecordsByPartition) -> None:
         pass
 
     return Replay(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 import trio
 
 from kbroker.client.errors import ClientError
-from kbroker.client.places import Kind, Place
+from kbroker.client.offset_spec import Kind, OffsetSpec
 from kbroker.client.record_filter import Wanted
 from kbroker.protocol.records import NO_TIMESTAMP, Record
 
@@ -31,7 +31,13 @@ class LakeSource:
     """
 
     def __init__(
-        self, lake: Path, topic: str, first: Place, last: Place, *, only: Sequence[int] = ()
+        self,
+        lake: Path,
+        topic: str,
+        first: OffsetSpec,
+        last: OffsetSpec,
+        *,
+        only: Sequence[int] = (),
     ) -> None:
         reading = _lake_reading()
         self.name = f"{topic} in {lake}"
@@ -96,12 +102,12 @@ class LakeSource:
         """The part of a partition that is asked for; one that was begun goes on at `position`."""
         begin, end = self._ranges[index]
         first, last = (
-            Place(Kind.OFFSET, (begin if place.kind == Kind.START else end) + place.value)
-            if place.kind in (Kind.START, Kind.END)
-            else place
-            for place in self._bounds
+            OffsetSpec(Kind.OFFSET, (begin if spec.kind == Kind.START else end) + spec.value)
+            if spec.kind in (Kind.START, Kind.END)
+            else spec
+            for spec in self._bounds
         )
-        return Window(first if position is None else Place(Kind.OFFSET, position), last)
+        return Window(first if position is None else OffsetSpec(Kind.OFFSET, position), last)
 
 
 def _next_records(batches: Iterator[RecordBatch]) -> list[Record]:

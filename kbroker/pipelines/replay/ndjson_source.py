@@ -10,7 +10,7 @@ from typing import BinaryIO
 from kbroker.client.errors import ClientError
 from kbroker.client.lines import lines_of
 from kbroker.client.ndjson import BadLine, Line, parse_line
-from kbroker.client.places import Kind, Place
+from kbroker.client.offset_spec import Kind, OffsetSpec
 from kbroker.client.record_filter import Wanted
 from kbroker.protocol.records import Record
 
@@ -33,8 +33,8 @@ class NdjsonSource:
         self,
         name: str,
         stream: BinaryIO,
-        first: Place,
-        last: Place,
+        first: OffsetSpec,
+        last: OffsetSpec,
         *,
         topic: str | None = None,
         only: Collection[int] = (),
@@ -48,8 +48,8 @@ class NdjsonSource:
         self._first = first
         self._last = last
         self._windows: dict[tuple[str | None, int | None], Window] = {}
-        for place in (first, last):
-            if place.kind in (Kind.START, Kind.END) and place.value:
+        for spec in (first, last):
+            if spec.kind in (Kind.START, Kind.END) and spec.value:
                 raise ClientError(f"{name} is read line by line: nothing counts from its ends")
 
     def remembered(self) -> dict[str, object]:

@@ -13,7 +13,7 @@ from kbroker.client.record_filter import Wanted
 from kbroker.protocol.records import NO_TIMESTAMP, TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
 from .pace import Pace
-from .placing import Place, Placed
+from .partitioners import Partitioner, RecordsByPartition
 from .sources import Chunk, Source
 from .values import Encode, as_they_are
 
@@ -26,7 +26,7 @@ LINGER_SECONDS = 0.05
 """How long records wait for others when the source is slower than the target."""
 CHUNKS_AHEAD = 8
 
-Write = Callable[[Placed], Awaitable[None]]
+Write = Callable[[RecordsByPartition], Awaitable[None]]
 """Writes records by partition; when it returns they are written."""
 
 
@@ -119,7 +119,7 @@ class Replay:
     `positions` says how far each stream of the source is written; `tallies` what went to each
     partition of the target.
 
-    Parameters: `encode` gives records the values that are written; `place` says where a record goes; `in_order` whether records of several partitions
+    Parameters: `encode` gives records the values that are written; `partitioner` says where a record goes; `in_order` whether records of several partitions
     must come in the order of time; `written` is called whenever something is written.
     """
 
@@ -127,7 +127,7 @@ class Replay:
         self,
         source: Source,
         write: Write,
-        place: Place,
+        partitioner: Partitioner,
         pace: Pace,
         shift: Shift,
         *,
@@ -144,7 +144,7 @@ class Replay:
         self._source = source
         self._encode = encode
         self._write = write
-        self._place = place
+        self._partitioner = partitioner
         self._pace = pace
         self._shift = shift
         self._wanted = wanted
@@ -152,7 +152,7 @@ class Replay:
         self._there = dict(begun.there)
         self._written = written
         self._seen = dict(begun.positions)
-        self._placed: Placed = {}
+        self._placed: RecordsByPartition = {}
         self._placed_count = 0
         self._placed_bytes = 0
         self._flushed_at = float("-inf")
@@ -239,12 +239,12 @@ class Replay:
 
     def _take(self, chunk: Chunk) -> None:
         """Put records to those that are written next."""
-        placed: Placed = {}
-        place = self._place
+        placed: RecordsByPartition = {}
+        partitioner = self._partitioner
         for partition, record in zip(
             chunk.partitions, self._shift.apply(chunk.records), strict=True
         ):
-            placed.setdefault(place(partition, record), []).append(record)
+            placed.setdefault(partitioner(partition, record), []).append(record)
         for index, records in placed.items():
             new = self._not_there(index, records)
             if new:

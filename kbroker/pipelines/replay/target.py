@@ -14,7 +14,7 @@ from kbroker.client.producer import Producer
 from kbroker.protocol.errors import ErrorCode
 
 from .journal import Journal
-from .placing import Placed
+from .partitioners import RecordsByPartition
 
 SAVE_SECONDS = 1.0
 """How often progress is saved."""
@@ -91,7 +91,7 @@ class Writer:
         self._path = path
         self._saved_at = float("-inf")
 
-    async def write(self, placed: Placed) -> None:
+    async def write(self, placed: RecordsByPartition) -> None:
         """Write records by partition. Raises ClientError and KafkaError."""
         by_partition = {(self._topic, index): records for index, records in placed.items()}
         self._journal.note(await self._producer.write(by_partition))

@@ -11,7 +11,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.consumer import Read, reading
 from kbroker.client.errors import NoSuchPartition
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
-from kbroker.client.places import Place, find
+from kbroker.client.offset_spec import OffsetSpec, find
 from kbroker.client.record_filter import Wanted
 from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
@@ -98,8 +98,8 @@ async def _chunks(channel: trio.MemoryReceiveChannel[list[Read]], wanted: Wanted
 async def topic_source(
     cluster: ClusterClient,
     topic: str,
-    first: Place,
-    last: Place,
+    first: OffsetSpec,
+    last: OffsetSpec,
     *,
     only: Sequence[int] = (),
     committed: bool = True,

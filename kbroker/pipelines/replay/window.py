@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.client.places import Kind, Place
+from kbroker.client.offset_spec import Kind, OffsetSpec
 
 
 class Window:
@@ -11,7 +11,7 @@ class Window:
     A time stands for the first record that is not earlier, as it does when a broker is asked.
     """
 
-    def __init__(self, first: Place, last: Place) -> None:
+    def __init__(self, first: OffsetSpec, last: OffsetSpec) -> None:
         self._first = first
         self._last = last
         self._begun = False
@@ -26,5 +26,5 @@ class Window:
         return self._begun and not self.is_over
 
 
-def _is_at(place: Place, offset: int, timestamp: int) -> bool:
-    return (offset if place.kind == Kind.OFFSET else timestamp) >= place.value
+def _is_at(spec: OffsetSpec, offset: int, timestamp: int) -> bool:
+    return (offset if spec.kind == Kind.OFFSET else timestamp) >= spec.value

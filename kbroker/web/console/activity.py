@@ -29,8 +29,8 @@ from kbroker.text.times import iso_time
 from .answers import PARTITION_MAX, REST, answer, answer_rows, number, path_number
 from .api import DESCRIBE_CLUSTER, Api, Needs
 from .groups import DESCRIBE_GROUP
+from .sessions import Viewer
 from .topics import DESCRIBE_TOPIC
-from .viewers import Viewer
 
 EVENTS_SHOWN = 200
 CLIENTS_SHOWN = 500

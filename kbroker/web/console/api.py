@@ -23,8 +23,8 @@ from kbroker.web.logins import FORBIDDEN
 
 from .answers import Refusal, answer, guarded
 from .schemas import Schemas
+from .sessions import NO_ROOM, Sessions, Viewer
 from .trends import Trends
-from .viewers import NO_ROOM, Viewer, Viewers
 
 ROOT = "/api/v1"
 TOKEN_HEADER = "x-kbroker-token"
@@ -74,7 +74,7 @@ class Api:
         local: LocalNode,
         nodes: Sequence[LocalNode],
         trends: Trends,
-        viewers: Viewers,
+        sessions: Sessions,
         schemas: Callable[[int], Schemas] | None,
         *,
         may_write: bool,
@@ -91,7 +91,7 @@ class Api:
         self.ending = trio.Event()
         """Set before a stop: streams end by themselves then."""
         self._nodes = nodes
-        self._viewers = viewers
+        self._sessions = sessions
         self._schemas = schemas
         self._may_write = may_write
         self._token = secrets.token_urlsafe(24)
@@ -126,7 +126,7 @@ class Api:
     @property
     def listener(self) -> Listener:
         """The listener whose users log in here."""
-        return self._viewers.listener
+        return self._sessions.listener
 
     async def schemas(self, viewer: Viewer) -> Schemas | None:
         """Return the schemas that are registered by now.
@@ -146,7 +146,7 @@ class Api:
 
         async def handle(request: Request) -> Response:
             _check_origin(request)
-            async with self._viewers.viewer(request) as viewer:
+            async with self._sessions.viewer(request) as viewer:
                 _check(viewer, request, needs)
                 return await view(request, viewer)
 
@@ -158,7 +158,7 @@ class Api:
         async def handle(request: Request) -> Response:
             _check_origin(request)
             self._check_write(request)
-            async with self._viewers.viewer(request) as viewer:
+            async with self._sessions.viewer(request) as viewer:
                 _check(viewer, request, needs)
                 return await view(request, viewer)
 

@@ -27,8 +27,8 @@ from kbroker.storage.log import Log
 
 from .answers import CONFLICT, REST, Refusal, answer, answer_rows, number
 from .api import DESCRIBE_CLUSTER, Api, document, field
+from .sessions import Viewer
 from .trends import SAMPLE_SECONDS
-from .viewers import Viewer
 
 ROWS_MAX = 500
 DESCRIBED_MAX = 100

@@ -17,10 +17,10 @@ from .groups import Groups
 from .live import Live
 from .pages import Pages
 from .schemas import Schemas
+from .sessions import Sessions
 from .topics import Topics
 from .trends import Trends
 from .under_test import Found, Tests
-from .viewers import Viewers
 from .writing import Writing
 
 
@@ -45,23 +45,23 @@ class Console:
         self._nodes = nodes
         self.trends = Trends(nodes)
         self._apis: list[Api] = []
-        self._viewers: list[Viewers] = []
+        self._sessions: list[Sessions] = []
 
     def routes(self, local: LocalNode) -> list[Route]:
         """The pages and the API of one node."""
         config = self._config
-        viewers = Viewers(local, self._nodes, is_exposed=is_exposed(config.http_host))
+        sessions = Sessions(local, self._nodes, is_exposed=is_exposed(config.http_host))
         api = Api(
             local,
             self._nodes,
             self.trends,
-            viewers,
+            sessions,
             self._schemas,
             may_write=may_write(config),
             seconds=config.http_request_timeout_ms / 1000,
         )
         self._apis.append(api)
-        self._viewers.append(viewers)
+        self._sessions.append(sessions)
         parts = (
             Topics(api),
             Live(api),
@@ -73,7 +73,7 @@ class Console:
         )
         routes = [each for part in parts for each in part.routes()]
         session = api.session_route(lambda: self._under_test() is not None)
-        return [session, *routes, *Pages(viewers).routes()]
+        return [session, *routes, *Pages(sessions).routes()]
 
     async def run(self) -> None:
         """Follow how things go."""
@@ -86,5 +86,5 @@ class Console:
 
     async def aclose(self) -> None:
         """Close all clients."""
-        for viewers in self._viewers:
-            await viewers.aclose()
+        for sessions in self._sessions:
+            await sessions.aclose()

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from kbroker.client.group_details import group_details
 from kbroker.client.groups import delete_groups, list_groups
-from kbroker.client.places import Kind, Place
+from kbroker.client.offset_spec import Kind, OffsetSpec
 from kbroker.client.seek import Seek
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import INT64_MAX
@@ -16,8 +16,8 @@ from kbroker.security.acls import AclOperation, AclResourceType
 
 from .answers import Refusal, answer, answer_rows
 from .api import Api, Needs, document, field
+from .sessions import Viewer
 from .trends import SAMPLE_SECONDS
-from .viewers import Viewer
 
 TRENDS_MAX = 200
 """Of one answer."""
@@ -78,7 +78,7 @@ class Groups:
 
     async def _seek(self, request: Request, viewer: Viewer) -> Response:
         asked = await document(request)
-        place = _place(field(asked, "to", str), field(asked, "value", int, 0))
+        spec = _offset_spec(field(asked, "to", str), field(asked, "value", int, 0))
         topic = asked.get("topic")
         numbers: object = asked.get("partitions")
         if topic is not None and not isinstance(topic, str):
@@ -88,7 +88,7 @@ class Groups:
         ):
             raise Refusal(400, "partitions is a list of numbers")
         chosen = {topic: set(numbers) if numbers else None} if topic else {}
-        job = Seek(request.path_params["group"], place, None, None, chosen)
+        job = Seek(request.path_params["group"], spec, None, None, chosen)
         dry_run = field(asked, "dry_run", bool, True)
         rows = await (job.plan if dry_run else job.run)(viewer.cluster)
         return answer({"dry_run": dry_run, "partitions": rows})
@@ -101,8 +101,8 @@ class Groups:
         return answer({"deleted": name})
 
 
-def _place(kind: str, value: int) -> Place:
+def _offset_spec(kind: str, value: int) -> OffsetSpec:
     kinds = {each.value: each for each in Kind}
     if kind not in kinds or not -INT64_MAX <= value <= INT64_MAX:
         raise Refusal(400, f"to is one of {', '.join(kinds)}")
-    return Place(kinds[kind], value)
+    return OffsetSpec(kinds[kind], value)

@@ -28,10 +28,10 @@ from kbroker.text.documents import read_json
 from .answers import Refusal, json_of_rows
 from .api import Api, LiveSlot
 from .decoding import Seen, row
+from .filters import RecordFilter
 from .scan import FETCH_BYTES, Budget, Reader
+from .sessions import NOT_READY, Viewer
 from .topics import READ_TOPIC, numbers_of
-from .viewers import NOT_READY, Viewer
-from .wanted import Wanted
 
 QUEUED_MAX = 200
 """Records that wait to be sent: of more the oldest are dropped."""
@@ -72,20 +72,22 @@ class Live:
         if self._api.ending.is_set():
             raise Refusal(NOT_READY, "this node stops")
         slot = self._api.take_live_slot()
-        wanted = Wanted(name, request)
+        record_filter = RecordFilter(name, request)
         numbers = numbers_of(request.query_params.get("partition", ""))
         chosen = await choose_partitions(viewer.cluster, name, numbers)
         schemas = await self._api.schemas(viewer)
         reader = Reader(
             viewer.cluster,
             name,
-            wanted,
+            record_filter,
             committed=False,
             schemas=schemas,
             slices=Slices(rest=REST, resting=self._api.live_resting),
             record_bytes_max=RECORD_BYTES_MAX,
         )
-        stream = _Stream(self._api, slot, viewer, name, reader, wanted, [one[1] for one in chosen])
+        stream = _Stream(
+            self._api, slot, viewer, name, reader, record_filter, [one[1] for one in chosen]
+        )
         await stream.find_ends()
         stream.go_on_at(request.headers.get("last-event-id", ""))
         viewer.uses += 1
@@ -102,7 +104,7 @@ class _Stream(Response):
         viewer: Viewer,
         topic: str,
         reader: Reader,
-        wanted: Wanted,
+        record_filter: RecordFilter,
         partitions: Iterable[int],
     ) -> None:
         super().__init__(headers={"x-accel-buffering": "no"}, media_type="text/event-stream")
@@ -113,7 +115,7 @@ class _Stream(Response):
         self._cluster = viewer.cluster
         self._topic = topic
         self._reader = reader
-        self._wanted = wanted
+        self._record_filter = record_filter
         self._places = dict.fromkeys(partitions, UNKNOWN)
         self._unread = set(self._places)
         """Partitions that no task reads now."""
@@ -279,7 +281,7 @@ class _Stream(Response):
             self._leave_out(end - KEPT_ON - behind)
             return
         first = behind
-        if self._wanted.is_anything and end - behind > QUEUED_MAX:
+        if self._record_filter.matches_all and end - behind > QUEUED_MAX:
             first = self._places[index] = end - KEPT_ON
             self._leave_out(first - behind)
         budget = Budget(math.inf, 1 << 62)

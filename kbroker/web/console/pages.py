@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from .answers import guarded
-from .viewers import Viewers
+from .sessions import Sessions
 
 PLACE = "/console/"
 KINDS = {
@@ -23,8 +23,8 @@ KINDS = {
 class Pages:
     """Those of one node; who may not look at it gets none."""
 
-    def __init__(self, viewers: Viewers) -> None:
-        self._viewers = viewers
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
         folder = files(__package__).joinpath("static")
         self._files = {each.name: each.read_bytes() for each in folder.iterdir()}
 
@@ -41,7 +41,7 @@ class Pages:
         return RedirectResponse(PLACE)
 
     async def _index(self, request: Request) -> Response:
-        async with self._viewers.viewer(request):
+        async with self._sessions.viewer(request):
             return self._of("index.html")
 
     async def _file(self, request: Request) -> Response:

@@ -22,8 +22,8 @@ from kbroker.runtime.slices import Slices
 
 from .answers import REST
 from .decoding import Seen, oversized, seen
+from .filters import RecordFilter
 from .schemas import NEITHER, Schemas, decoded_parts
-from .wanted import Wanted
 
 FETCH_BYTES = 512 * 1024
 RECORD_BYTES_MAX = 16 * 1024 * 1024
@@ -66,7 +66,7 @@ class Reader:
         self,
         cluster: ClusterClient,
         topic: str,
-        wanted: Wanted,
+        record_filter: RecordFilter,
         *,
         committed: bool,
         schemas: Schemas | None = None,
@@ -75,7 +75,7 @@ class Reader:
     ) -> None:
         self.topic = topic
         self._cluster = cluster
-        self.asked = wanted
+        self.record_filter = record_filter
         self._committed = committed
         self._schemas = schemas
         self._leaders: dict[int, int] = {}
@@ -126,7 +126,7 @@ class Reader:
     def begin_of(self, row: FetchResponse.Partition, first: int) -> int:
         """From where on to look at an answer of which `first` is wanted: all of a batch is parsed anyway,
         and would be again for what is before; but where everything is wanted, each record costs more."""
-        headers = () if self.asked.is_anything else iter_headers(row.records or b"")
+        headers = () if self.record_filter.matches_all else iter_headers(row.records or b"")
         begin = next((header.base_offset for _, header in headers), first)
         return max(min(begin, first), first - WINDOW_MAX)
 
@@ -150,9 +150,9 @@ class Reader:
 
     async def _may_be_in(self, batch: memoryview, header: BatchHeader) -> bool:
         """Return True if a batch may contain a wanted record."""
-        if not self.asked.needles:
+        if not self.record_filter.needles:
             return True
-        for found in may_contain(batch, header, self.asked.needles):
+        for found in may_contain(batch, header, self.record_filter.needles):
             if found is not None:
                 return found
             await self.slices.pause()
@@ -196,15 +196,15 @@ class Reader:
     ) -> Seen | None:
         """A record as it is shown, if it is wanted."""
         if isinstance(record, OversizedRecord):
-            self.asked.too_large += not self.asked.is_anything
-            return oversized(index, record, header) if self.asked.is_anything else None
-        if not self.asked.may_want(record):
+            self.record_filter.too_large += not self.record_filter.matches_all
+            return oversized(index, record, header) if self.record_filter.matches_all else None
+        if not self.record_filter.may_match(record):
             return None
         decoded = NEITHER
         if self._schemas is not None:
             decoded = await decoded_parts(self._schemas, self.topic, record)
             await self.slices.pause()
-        if not self.asked.wants(index, record, decoded):
+        if not self.record_filter.matches(index, record, decoded):
             return None
         return seen(self.topic, index, record, header, decoded)
 
@@ -291,7 +291,7 @@ class Lane:
         """
         kept: deque[Seen] = deque(maxlen=limit)
         wanted, at = 0, first
-        counted = budget.records, reader.asked.too_large
+        counted = budget.records, reader.record_filter.too_large
         while at < self.end:
             row = await reader.fetch(self.index, at)
             if widen and at == first:
@@ -305,7 +305,7 @@ class Lane:
                         kept.append(one)
                     if budget.is_spent and (budget.is_used or not is_small):
                         # They are looked at again.
-                        budget.records, reader.asked.too_large = counted
+                        budget.records, reader.record_filter.too_large = counted
                         return None
             if at == came:
                 at = self.end

@@ -16,7 +16,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.configs import Resource as ConfigResource
 from kbroker.client.configs import describe_configs
 from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets
-from kbroker.client.places import END, START, Kind, Place, find
+from kbroker.client.offset_spec import END, START, Kind, OffsetSpec, find
 from kbroker.client.topic_details import choose_partitions, id_text, topic_details
 from kbroker.cluster.model import Topic
 from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
@@ -38,10 +38,10 @@ from .answers import (
 )
 from .api import Api, Needs
 from .decoding import row as record_row
+from .filters import RecordFilter
 from .scan import RECORD_BYTES_MAX, Budget, Lane, LeftOf, Reader, Scan
 from .schemas import Schemas, decoded_parts
-from .viewers import Viewer
-from .wanted import Wanted
+from .sessions import Viewer
 
 TOPICS_MAX = 200
 """Of one answer."""
@@ -190,7 +190,7 @@ class Topics:
 
     async def _messages(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["topic"]
-        wanted = Wanted(name, request)
+        record_filter = RecordFilter(name, request)
         limit = number(request, "limit", 100, 1, RECORDS_MAX)
         milliseconds = number(request, "ms", SECONDS, 1, SECONDS_MAX)
         bytes_max = number(request, "bytes", BYTES, 1, BYTES_MAX)
@@ -203,7 +203,7 @@ class Topics:
             reader = Reader(
                 viewer.cluster,
                 name,
-                wanted,
+                record_filter,
                 committed=committed,
                 schemas=schemas,
                 record_bytes_max=RECORD_BYTES_MAX,
@@ -216,7 +216,7 @@ class Topics:
             "left": sum(each.end - each.start for each in scan.places.values()),
             "scanned_bytes": budget.bytes,
             "seconds": round(budget.took, 3),
-            "too_large": wanted.too_large,
+            "too_large": record_filter.too_large,
             "done": scan.is_done,
             "cursor": None if scan.is_done else self._keep(name, backwards, scan.places),
         }
@@ -240,7 +240,7 @@ class Topics:
                 raise Refusal(410, "this look is too long ago to go on with: begin it again")
             return known[1], known[2]
         origin = request.query_params.get("from", "newest")
-        place = _place(origin, request)
+        place = _offset_spec(origin, request)
         numbers = numbers_of(request.query_params.get("partition", ""))
         chosen = await choose_partitions(viewer.cluster, name, numbers)
         starts = await find(viewer.cluster, chosen, START)
@@ -287,9 +287,9 @@ async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
     """The record that a path names. Raises Refusal where there is none."""
     name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
     offset = path_number(request, "offset", INT64_MAX - 1)
-    wanted = Wanted(name, request)
+    record_filter = RecordFilter(name, request)
     reader = Reader(
-        viewer.cluster, name, wanted, committed=False, record_bytes_max=RECORD_BYTES_MAX
+        viewer.cluster, name, record_filter, committed=False, record_bytes_max=RECORD_BYTES_MAX
     )
     await choose_partitions(viewer.cluster, name, (index,))
     row = await reader.fetch(index, offset)
@@ -328,14 +328,14 @@ def _may_see_group(viewer: Viewer, group: str) -> bool:
     return viewer.may(AclOperation.DESCRIBE, Resource(AclResourceType.GROUP, group))
 
 
-def _place(origin: str, request: Request) -> Place:
+def _offset_spec(origin: str, request: Request) -> OffsetSpec:
     most = (1 << 63) - 2
     if origin in ("newest", "oldest"):
         return END if origin == "newest" else START
     if origin == "offset":
-        return Place(Kind.OFFSET, number(request, "offset", 0, 0, most))
+        return OffsetSpec(Kind.OFFSET, number(request, "offset", 0, 0, most))
     if origin == "timestamp":
-        return Place(Kind.TIME, number(request, "timestamp", 0, -most, most))
+        return OffsetSpec(Kind.TIME, number(request, "timestamp", 0, -most, most))
     raise Refusal(400, "from is newest, oldest, offset or timestamp")
 
 

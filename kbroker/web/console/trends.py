@@ -21,7 +21,7 @@ from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode
 from kbroker.runtime.slices import Slices
 
-from .elsewhere import GroupsElsewhere, Place, Told
+from .remote_groups import Place, RemoteGroup, RemoteGroups
 
 SAMPLE_SECONDS = 5
 SAMPLES = 120
@@ -105,7 +105,7 @@ class Trends:
         self._ends: dict[Place, int] = {}
         self._sizes: dict[Place, int] = {}
         """Bytes that came into what nodes of this process lead."""
-        self._elsewhere = GroupsElsewhere(self._take)
+        self._remote_groups = RemoteGroups(self._take)
         self._shared: dict[str, int] = {}
         """The members of each share group that is coordinated here."""
 
@@ -120,7 +120,7 @@ class Trends:
 
     async def aclose(self) -> None:
         """Close the connections to other nodes; a sample opens new ones."""
-        await self._elsewhere.aclose()
+        await self._remote_groups.aclose()
 
     async def sample(self) -> None:
         """Take one."""
@@ -210,12 +210,12 @@ class Trends:
                     self._shared[group_id] = members
                     shared.setdefault(node.id, []).append(group_id)
                     await slices.pause()
-        told = await self._elsewhere.look(nodes, shared)
+        told = await self._remote_groups.look(nodes, shared)
         return told | {node.id for node in nodes if not node.groups.is_loading}
 
-    def _take(self, told: Told) -> None:
-        lags = {**self._lags(told.committed), **told.lags}
-        self._add(told.group, self._shared.get(told.group), lags)
+    def _take(self, group: RemoteGroup) -> None:
+        lags = {**self._lags(group.committed), **group.lags}
+        self._add(group.group, self._shared.get(group.group), lags)
 
     def _lags(self, committed: Mapping[Place, int]) -> dict[Place, int | None]:
         """None where nobody knows how far the partition goes."""

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from .answers import CONFLICT, Refusal, answer
 from .api import ALTER_CLUSTER, DESCRIBE_CLUSTER, Api, document, field
-from .viewers import Viewer
+from .sessions import Viewer
 
 CLOCKS = ("log", "coordinator")
 SECONDS_MAX = 10 * 366 * 86_400

@@ -13,8 +13,8 @@ from kbroker.protocol.records import Record
 
 from .answers import PARTITION_MAX, Refusal, answer, path_number
 from .api import Api
+from .sessions import Viewer
 from .topics import READ_TOPIC, WRITE_TOPIC, one_record
-from .viewers import Viewer
 
 LINES_MAX = 1_000
 """Of one request, which has `http.max.request.bytes` as well."""

@@ -9,7 +9,7 @@ import trio
 
 from kbroker.client.record_filter import Wanted
 from kbroker.pipelines.replay.merging import merge
-from kbroker.pipelines.replay.placing import Placed
+from kbroker.pipelines.replay.partitioners import RecordsByPartition
 from kbroker.pipelines.replay.sources import Chunk, Chunks, by_partition, of_partition
 from kbroker.protocol.records import Record
 
@@ -78,7 +78,7 @@ class ListTarget:
         self.rows: list[tuple[float, int, bytes | None]] = []
         self.began_at = trio.current_time()
 
-    async def write(self, placed: Placed) -> None:
+    async def write(self, placed: RecordsByPartition) -> None:
         now = trio.current_time() - self.began_at
         for index, listed in placed.items():
             self.rows += [(now, index, record.value) for record in listed]

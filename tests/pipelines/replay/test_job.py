@@ -15,7 +15,7 @@ from kbroker.pipelines.replay import target
 from kbroker.pipelines.replay.job import Writing
 from kbroker.pipelines.replay.journal import Journal
 from kbroker.pipelines.replay.pace import Rate
-from kbroker.pipelines.replay.placing import kept
+from kbroker.pipelines.replay.partitioners import kept
 from kbroker.pipelines.replay.replay import Begun, Replay, Shift
 from kbroker.pipelines.replay.target import Writer
 

@@ -124,10 +124,10 @@ def test_killed_at_any_moment(
     assert Command(broker, "--ndjson", str(lines), "--to-topic", "orders").run()[0] == 0
     given = ["orders"] if source == "topic" else ["--ndjson", str(lines)]
     # The order of time, in which several partitions become one, is part of what must not change.
-    whole = [*given, "--to-topic", "whole", "--rate", "1000000", "--place"]
+    whole = [*given, "--to-topic", "whole", "--rate", "1000000", "--partitioner"]
     place = "keep" if topic == "copy" else "key"
     assert Command(broker, *whole, place).run()[0] == 0
-    args = [*given, "--to-topic", topic, "--place", place, "--rate", str(RATE)]
+    args = [*given, "--to-topic", topic, "--partitioner", place, "--rate", str(RATE)]
     command = Command(broker, *args, "--progress", str(tmp_path / "progress"))
     for _ in range(KILLS):
         process = command.start()
@@ -200,7 +200,7 @@ def test_progress_of_another_replay(broker: LocalBroker, lines: Path, tmp_path: 
     progress = tmp_path / "p"
     args = ["--ndjson", str(lines), "--progress", str(progress), "--to-topic"]
     assert Command(broker, *args, "copy").run()[0] == 0
-    status, said = Command(broker, *args, "two", "--place", "key").run()
+    status, said = Command(broker, *args, "two", "--partitioner", "key").run()
     assert status == 1
     assert "is of another replay" in said
     assert str(progress) in said

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kbroker.pipelines.replay.pace import Pace, Rate, Speed, Unpaced
-from kbroker.pipelines.replay.placing import by_key, kept
+from kbroker.pipelines.replay.partitioners import by_key, kept
 from kbroker.pipelines.replay.replay import RECORDS_MAX, TICK_SECONDS, Begun, Replay, Shift
 from kbroker.pipelines.replay.sources import Chunks
 from kbroker.protocol.records import NO_TIMESTAMP, Record
@@ -20,7 +20,7 @@ from .given import ListSource, ListTarget, records
 
 def replay_of(source: ListSource, target: ListTarget, pace: Pace, **options: Any) -> Replay:
     shift = options.pop("shift", Shift(0))
-    return Replay(source, target.write, options.pop("place", kept(9)), pace, shift, **options)
+    return Replay(source, target.write, options.pop("partitioner", kept(9)), pace, shift, **options)
 
 
 async def played(source: ListSource, pace: Pace, **options: Any) -> ListTarget:

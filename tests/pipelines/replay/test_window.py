@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.client.places import END, START, Kind, Place
+from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 from kbroker.pipelines.replay.window import Window
 
 ROWS = [(0, 100), (1, 200), (3, 150), (4, 300), (5, 250)]
 """Offsets and times, not in order."""
 
 
-def offset(value: int) -> Place:
-    return Place(Kind.OFFSET, value)
+def offset(value: int) -> OffsetSpec:
+    return OffsetSpec(Kind.OFFSET, value)
 
 
-def time(value: int) -> Place:
-    return Place(Kind.TIME, value)
+def time(value: int) -> OffsetSpec:
+    return OffsetSpec(Kind.TIME, value)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def time(value: int) -> Place:
         (offset(4), offset(2), []),
     ],
 )
-def test_what_is_inside(first: Place, last: Place, inside: list[int]) -> None:
+def test_what_is_inside(first: OffsetSpec, last: OffsetSpec, inside: list[int]) -> None:
     window = Window(first, last)
     assert [at for at, when in ROWS if window.has(at, when)] == inside

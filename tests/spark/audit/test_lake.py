@@ -234,7 +234,7 @@ def test_a_lake_that_lags(topic: LocalBroker, tmp_path: Path) -> None:
     records = [one for one in topic.records(TOPIC) if one.offset < 20]
     archive(tmp_path, records)
     assert found_in(topic, tmp_path) == {Kind.MISSING: COUNT - 40}
-    report = check_lake(topic.bootstrap_servers, TOPIC, tmp_path, may_lag=True)
+    report = check_lake(topic.bootstrap_servers, TOPIC, tmp_path, allow_lag=True)
     assert [one.pending for one in report.compared] == [10, 10]
 
 

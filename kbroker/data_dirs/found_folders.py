@@ -29,7 +29,7 @@ JOURNAL_END = clean_end_path(METADATA_JOURNAL)
 SEEN_REVISION = "metadata.revision"
 """File with the newest revision of the metadata in etcd that the node has seen."""
 LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
-"""The journal while it is carried to another store."""
+"""Name of the journal while it is moved to another store."""
 NODE_FOLDER = re.compile(r"node-(\d+)")
 LEFT_BY_NODES = frozenset({RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_SHUTDOWN})
 """Files in a folder, other than `meta.properties`, after a node has used the folder."""

@@ -11,7 +11,7 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.cluster.keys import LEAVING, META
 from kbroker.cluster.quota_changes import alter_quotas
-from kbroker.folders.carrying import carry_in, carry_out
+from kbroker.data_dirs.metadata_migration import move_to_directories, move_to_store
 from kbroker.security.scram import ScramMechanism, credential_from
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
@@ -71,13 +71,13 @@ async def test_there_and_back(tmp_path: Path, nodes: int) -> None:
     folder = tmp_path / "data"
     before = await fill(folder, nodes)
     store = Strict()
-    found = await carry_out(FILES, [str(folder)], store)
+    found = await move_to_store(FILES, [str(folder)], store)
     own = {1: [str(folder)]} if nodes == 1 else None
     assert found == (own or {each: [str(folder / f"node-{each}")] for each in (1, 2, 3)})
     with pytest.raises(StorageError, match=re.escape("no cluster.journal")):
         async with started(folder, nodes=nodes):
             pass
-    assert await carry_in(FILES, [str(folder)], store) == found
+    assert await move_to_directories(FILES, [str(folder)], store) == found
     assert (await store.range("")).entries == {}
     await check(folder, nodes, before)
 
@@ -89,7 +89,7 @@ async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -
     for fails_after in range(20):
         store.fails_after = fails_after
         try:
-            await carry_out(FILES, [str(folder)], store)
+            await move_to_store(FILES, [str(folder)], store)
             break
         except StorageError:
             with pytest.raises(StorageError, match="finish it"):
@@ -99,7 +99,7 @@ async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -
     for fails_after in range(20):
         store.fails_after = fails_after
         try:
-            await carry_in(FILES, [str(folder)], store)
+            await move_to_directories(FILES, [str(folder)], store)
             break
         except StorageError:
             entries = (await store.range("")).entries
@@ -116,7 +116,7 @@ async def test_another_cluster_there_is_refused_and_nothing_has_changed(tmp_path
     store = Strict()
     await store.transact({META: {"cluster_id": "other"}}, compares={}, cause="test")
     with pytest.raises(StorageError, match="there is a cluster already, other"):
-        await carry_out(FILES, [str(folder)], store)
+        await move_to_store(FILES, [str(folder)], store)
     await check(folder, 1, before)
 
 
@@ -124,22 +124,22 @@ async def test_nodes_that_run_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     await fill(folder, 1)
     store = Strict()
-    await carry_out(FILES, [str(folder)], store)
+    await move_to_store(FILES, [str(folder)], store)
     await store.transact({"live/1": {}}, compares={}, cause="test")
     with pytest.raises(StorageError, match="nodes 1 of this cluster run"):
-        await carry_in(FILES, [str(folder)], store)
+        await move_to_directories(FILES, [str(folder)], store)
 
 
 async def test_folders_that_are_elsewhere_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     await fill(folder, 3)
     store = Strict()
-    await carry_out(FILES, [str(folder)], store)
+    await move_to_store(FILES, [str(folder)], store)
     (folder / "node-2").rename(tmp_path / "away")
     with pytest.raises(StorageError, match=r"copy it to .*node-2"):
-        await carry_in(FILES, [str(folder)], store)
+        await move_to_directories(FILES, [str(folder)], store)
 
 
 async def test_a_folder_without_a_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no data of a cluster"):
-        await carry_out(FILES, [str(tmp_path)], Strict())
+        await move_to_store(FILES, [str(tmp_path)], Strict())

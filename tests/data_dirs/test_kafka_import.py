@@ -1,4 +1,4 @@
-"""`kbroker log adopt`: the folder of a stopped Kafka becomes a data folder, with everything in it.
+"""`kbroker log import`: the folder of a stopped Kafka becomes a data folder, with everything in it.
 
 The folder is kbroker's own in the form that Kafka gives it; compat-tests do the same with a real one.
 """
@@ -17,8 +17,8 @@ from uuid import UUID
 import pytest
 import trio
 
-from kbroker.folders import adopt
-from kbroker.folders.adopt import AdoptError, KafkaMetadata, Transfer
+from kbroker.data_dirs import kafka_import
+from kbroker.data_dirs.kafka_import import KafkaImportError, KafkaMetadata, Transfer
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.metadata_log import (
@@ -150,7 +150,7 @@ async def test_everything_goes_on(
     cli: Cli, read_json: ReadJson, kafka: Path, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     target, orders = tmp_path / "new", topic_id(kafka, "orders")
-    said = await cli("log", "adopt", str(kafka), "--data-dir", str(target), *flags)
+    said = await cli("log", "import", str(kafka), "--data-dir", str(target), *flags)
     assert "unheard.of=1 of users" in said.stderr
     assert "server.properties (users)" in said.stderr
     assert "kbroker serve -o num.io.threads=1" in said.stderr
@@ -187,7 +187,7 @@ def test_links_are_for_segments_that_nobody_writes_to(kafka: Path, tmp_path: Pat
     active = kafka / "users-0" / "00000000000000000001.log"
     active.write_bytes(encode_batch([Record(None, b"v", 0)], base_offset=1))
     target = tmp_path / "new"
-    invoke("log", "adopt", str(kafka), "--data-dir", str(target), "--link")
+    invoke("log", "import", str(kafka), "--data-dir", str(target), "--link")
     assert (target / "users-0" / sealed.name).samefile(sealed)
     assert not (target / "users-0" / active.name).samefile(active)
 
@@ -207,7 +207,7 @@ async def test_log_whose_first_segment_kafka_has_deleted_begins_at_the_next_one(
         (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 1\n")
     (kafka / "recovery-point-offset-checkpoint").write_text("0\n1\nusers 0 2\n")
     (kafka / ".kafka_cleanshutdown").unlink()
-    await cli("log", "adopt", str(kafka), "--data-dir", str(target))
+    await cli("log", "import", str(kafka), "--data-dir", str(target))
     async with started(target) as broker:
         log = broker.node.partitions.named_replica("users", 0).log
         assert (log.log_start_offset, log.log_end_offset) == (1, 2)
@@ -219,9 +219,9 @@ async def test_a_kafka_that_was_killed(cli: Cli, kafka: Path, tmp_path: Path) ->
     with (kafka / "orders-0" / "00000000000000000000.log").open("ab") as segment:
         segment.write(b"torn")
     target = tmp_path / "new"
-    refused = await cli("log", "adopt", str(kafka), "--data-dir", str(target), "--link", status=1)
+    refused = await cli("log", "import", str(kafka), "--data-dir", str(target), "--link", status=1)
     assert "--link needs a Kafka that was stopped properly" in refused.stderr
-    said = await cli("log", "adopt", str(kafka), "--data-dir", str(target))
+    said = await cli("log", "import", str(kafka), "--data-dir", str(target))
     assert "was not stopped properly" in said.stderr
     async with started(target) as broker:
         assert not broker.node.partitions.logs.clean
@@ -233,7 +233,7 @@ async def test_an_interrupted_run_is_continued(
     kafka: Path, tmp_path: Path, transfer: Transfer
 ) -> None:
     target = tmp_path / "new"
-    plan = adopt.plan([kafka], tmp_path / "new")
+    plan = kafka_import.plan([kafka], tmp_path / "new")
     calls = 0
 
     def fail_at_the_second(_: int) -> None:
@@ -243,12 +243,16 @@ async def test_an_interrupted_run_is_continued(
             raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        await adopt.adopt(plan, target, node_id=1, transfer=transfer, progress=fail_at_the_second)
+        await kafka_import.import_logs(
+            plan, target, node_id=1, transfer=transfer, progress=fail_at_the_second
+        )
     with pytest.raises(ValueError, match="the metadata belongs to cluster"):
         async with started(target):
             pass
     os.unlink(target / "meta.properties")  # that start's, of a cluster of its own
-    await adopt.adopt(adopt.plan([kafka], tmp_path / "new"), target, node_id=1, transfer=transfer)
+    await kafka_import.import_logs(
+        kafka_import.plan([kafka], tmp_path / "new"), target, node_id=1, transfer=transfer
+    )
     async with started(target) as broker:
         assert set(broker.node.cluster.topics) == {"orders", "users", "__consumer_offsets"}
         assert broker.node.partitions.named_replica("orders", 1).log.high_watermark == 3
@@ -256,7 +260,7 @@ async def test_an_interrupted_run_is_continued(
 
 def test_what_is_refused(kafka: Path, tmp_path: Path) -> None:
     def refused(*args: str) -> str:
-        return invoke("log", "adopt", *args, "--data-dir", str(tmp_path / "x"), status=1).stderr
+        return invoke("log", "import", *args, "--data-dir", str(tmp_path / "x"), status=1).stderr
 
     assert "is not a folder of `log.dirs`" in refused(str(tmp_path))
     assert "no partitions" in refused(str(kafka), "--topic", "nothing")
@@ -268,11 +272,11 @@ def test_what_is_refused(kafka: Path, tmp_path: Path) -> None:
     (other / "orders-1" / "partition.metadata").unlink()
     assert "missing or damaged" in refused(str(other))
     target = tmp_path / "new"
-    invoke("log", "adopt", str(kafka), "--data-dir", str(target))
+    invoke("log", "import", str(kafka), "--data-dir", str(target))
     assert "is a data folder of kbroker" in refused(str(target))
-    again = invoke("log", "adopt", str(kafka), "--data-dir", str(target), status=1)
+    again = invoke("log", "import", str(kafka), "--data-dir", str(target), status=1)
     assert "is a data folder already" in again.stderr
-    invoke("log", "adopt", str(kafka), "--move", "--link", status=2)
+    invoke("log", "import", str(kafka), "--move", "--link", status=2)
 
 
 def test_a_running_kafka_is_seen(kafka: Path, tmp_path: Path) -> None:
@@ -285,8 +289,8 @@ def test_a_running_kafka_is_seen(kafka: Path, tmp_path: Path) -> None:
             os._exit(0)
         os.waitpid(child, os.WUNTRACED)
         try:
-            with pytest.raises(AdoptError, match="a broker still runs"):
-                adopt.plan([kafka], tmp_path / "new")
+            with pytest.raises(KafkaImportError, match="a broker still runs"):
+                kafka_import.plan([kafka], tmp_path / "new")
         finally:
             os.kill(child, 9)
             os.waitpid(child, 0)
@@ -297,7 +301,7 @@ def test_without_a_metadata_log(kafka: Path, tmp_path: Path, snapshots: bool) ->
     shutil.rmtree(kafka / "__cluster_metadata-0")
     for path in kafka.glob("orders-*/*.log" if snapshots else "*/*.snapshot"):
         path.write_bytes(b"") if snapshots else path.unlink()
-    plan = adopt.plan([kafka], tmp_path / "new")
+    plan = kafka_import.plan([kafka], tmp_path / "new")
     assert (
         plan.left_out[-1]
         == "settings of topics, users, ACLs, quotas: no folder has __cluster_metadata-0"
@@ -317,7 +321,7 @@ def test_producers_behind_a_snapshot_within_a_segment(kafka: Path, tmp_path: Pat
         [record], base_offset=3, producer_id=5000, producer_epoch=0, base_sequence=0
     )
     path.write_bytes(path.read_bytes() + more)
-    assert adopt.plan([kafka], tmp_path / "new").next_producer_id > 5000
+    assert kafka_import.plan([kafka], tmp_path / "new").next_producer_id > 5000
 
 
 def user(name: str, mechanism: int) -> UserScramCredentialRecord:
@@ -366,12 +370,12 @@ async def test_users_acls_and_quotas_come_along(kafka: Path, tmp_path: Path) -> 
         RemoveDelegationTokenRecord(token_id="over"),
     )
     target = tmp_path / "new"
-    plan = adopt.plan([kafka], target)
+    plan = kafka_import.plan([kafka], target)
     assert plan.left_out[-2:] == [
         "quota of_a_later_kafka=3 of user=<default>: Invalid configuration key of_a_later_kafka",
         "1 delegation tokens: ask for new ones",
     ]
-    await adopt.adopt(plan, target, node_id=1, transfer=Transfer.COPY)
+    await kafka_import.import_logs(plan, target, node_id=1, transfer=Transfer.COPY)
     async with started(target) as broker:
         cluster = broker.node.cluster
         assert {
@@ -394,7 +398,7 @@ def test_a_snapshot_of_the_metadata_comes_before_the_log(kafka: Path, tmp_path: 
     config = ConfigRecord(resource_type=2, resource_name="users", name="segment.ms", value="77")
     snapshot = [Record(None, frame(each), 0) for each in (ids, config)]
     (log / "00000000000000000100-0000000003.checkpoint").write_bytes(encode_batch(snapshot))
-    plan = adopt.plan([kafka], tmp_path / "new")
+    plan = kafka_import.plan([kafka], tmp_path / "new")
     assert plan.next_producer_id == 9000
     assert {topic.name: topic.configs for topic in plan.topics}["users"] == {"segment.ms": "77"}
     assert {topic.name: topic.configs for topic in plan.topics}["orders"] == {}
@@ -423,7 +427,7 @@ def test_links_lead_nowhere(kafka: Path, tmp_path: Path, name: str) -> None:
         (kafka / name).touch()
     (kafka / name).rename(elsewhere)
     (kafka / name).symlink_to(elsewhere)
-    said = invoke("log", "adopt", str(kafka), "--data-dir", str(tmp_path / "new"), status=1).stderr
+    said = invoke("log", "import", str(kafka), "--data-dir", str(tmp_path / "new"), status=1).stderr
     assert f"{kafka / name} is a symbolic link; put what it leads to in its place" in said
     assert not (tmp_path / "new").exists()
 
@@ -440,7 +444,7 @@ def test_links_lead_nowhere(kafka: Path, tmp_path: Path, name: str) -> None:
 def test_a_pipe_is_not_waited_for(kafka: Path, tmp_path: Path, name: str) -> None:
     (kafka / name).unlink(missing_ok=True)
     os.mkfifo(kafka / name)
-    command = ["log", "adopt", str(kafka), "--data-dir", str(tmp_path / "new")]
+    command = ["log", "import", str(kafka), "--data-dir", str(tmp_path / "new")]
     done = subprocess.run(
         [sys.executable, "-m", "kbroker", *command],
         capture_output=True,
@@ -456,7 +460,7 @@ def test_folders_that_only_look_like_those_of_partitions(kafka: Path, tmp_path: 
     foreign = ["..-0", ".-1", "my holiday-2026", "orders-007", "orders-٣", f"t-{2**31}"]
     for name in foreign:
         (kafka / name).mkdir()
-    said = invoke("log", "adopt", str(kafka), "--data-dir", str(tmp_path / "new")).stderr
+    said = invoke("log", "import", str(kafka), "--data-dir", str(tmp_path / "new")).stderr
     for name in foreign:
         assert f"left out: {kafka / name}: no topic of Kafka has such a name" in said
         assert not (tmp_path / "new" / name).exists()

@@ -1,4 +1,4 @@
-"""Viewers of the console, and the client through which the console asks on their behalf.
+"""Sessions of the console: its viewers, and the client through which the console asks on their behalf.
 
 The console asks all nodes by Kafka's protocol, with the principal and the address of the viewer's HTTP
 connection, so that the same ACLs apply, including their host rules. Nodes of this process are reached
@@ -37,7 +37,7 @@ SESSIONS_MAX = 32
 NO_ROOM, NOT_READY = 429, 503
 
 
-class _Session(NamedTuple):
+class _SessionKey(NamedTuple):
     """Key of a cached client: the credentials of the viewer, and the address that sent them."""
 
     shown: bytes
@@ -74,14 +74,14 @@ class Viewer:
             raise Refusal(FORBIDDEN, f"{self.client.principal} may not {operation.name} {resource}")
 
 
-class Viewers:
-    """All who look at one node. `is_exposed` says that HTTP is served to other machines."""
+class Sessions:
+    """The viewers of one node, each with a client. `is_exposed` says that HTTP is served to other machines."""
 
     def __init__(self, local: LocalNode, nodes: Sequence[LocalNode], *, is_exposed: bool) -> None:
         self._local = local
         self._nodes = nodes
         self._logins = Logins(local, Surface("the console", "--http", is_exposed))
-        self._known: dict[_Session, Viewer] = {}
+        self._known: dict[_SessionKey, Viewer] = {}
 
     @property
     def listener(self) -> Listener:
@@ -116,7 +116,7 @@ class Viewers:
         return self._of(caller, host)
 
     def _of(self, caller: Caller, host: str) -> Viewer:
-        session = _Session(caller.shown, host)
+        session = _SessionKey(caller.shown, host)
         known = self._known.get(session)
         if known is not None and trio.current_time() - known.began_at < SESSION_SECONDS:
             return known
@@ -129,7 +129,9 @@ class Viewers:
             log_in=partial(self._log_in, caller),
         )
         if known is not None:
-            self._known[_Session(secrets.token_bytes(8), host)] = known  # until its last use ends
+            self._known[_SessionKey(secrets.token_bytes(8), host)] = (
+                known  # until its last use ends
+            )
         viewer = self._known[session] = Viewer(self._local, client, cluster)
         return viewer
 

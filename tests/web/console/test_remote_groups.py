@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.client.groups import commit_offsets
-from kbroker.web.console import elsewhere
+from kbroker.web.console import remote_groups
 from kbroker.web.console.trends import UNSEEN_MAX
 
 from .trends import GROUPS, PARTITIONS, followed
@@ -34,7 +34,7 @@ async def test_of_a_node_that_does_not_answer_nothing_is_known_for_a_while() -> 
 async def test_a_node_with_very_many_groups_is_left_alone_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(elsewhere, "GROUPS_MAX", 1)
+    monkeypatch.setattr(remote_groups, "GROUPS_MAX", 1)
     async with followed() as it:
         await it.write(1)
         for group in GROUPS:
@@ -48,7 +48,7 @@ async def test_a_node_with_very_many_groups_is_left_alone_for_a_while(
 async def test_a_group_of_very_many_partitions_is_left_alone_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(elsewhere, "LARGE_GROUP_ROWS", 2)
+    monkeypatch.setattr(remote_groups, "LARGE_GROUP_ROWS", 2)
     async with followed() as it:
         await it.write(1)
         for group in GROUPS:

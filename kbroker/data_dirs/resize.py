@@ -1,4 +1,4 @@
-"""A data folder of one node becomes that of several, and the other way round.
+"""Changes of the number of nodes in the data directories of a stopped server.
 
 A node that is alone has its logs beside the journal of the metadata; of several, each has a folder
 of its own there. To change from one to the other, files are moved; nothing in them changes. What is
@@ -79,7 +79,7 @@ def grow(files: Files, paths: Sequence[str], nodes: int) -> list[int]:
         if alone is None:
             _make_folders(files, paths, new)
         else:
-            _note_and_carry_out(files, Plan(True, list(paths), alone, new))
+            _note_and_apply(files, Plan(True, list(paths), alone, new))
         return [*ids, *new]
 
 
@@ -96,7 +96,7 @@ async def shrink(files: Files, paths: Sequence[str]) -> int:
             raise StorageError(f"{' and '.join(paths)}: there are no nodes with folders here")
         stays = await _the_one(files, paths, sorted(ids))
         _check_nothing_is_lost(files, paths, ids - {stays})
-        _note_and_carry_out(files, Plan(False, list(paths), stays))
+        _note_and_apply(files, Plan(False, list(paths), stays))
         return stays
 
 
@@ -119,7 +119,7 @@ async def _the_one(files: Files, paths: Sequence[str], ids: Sequence[int]) -> in
             said = "; ".join(f"node {i} has {len(homes[i])}" for i in sorted(homes))
             raise StorageError(
                 f"partitions are on several nodes ({said}); start the cluster, move all to one node "
-                "with `kbroker cluster drain --fewer-replicas` and try again"
+                "with `kbroker cluster drain --allow-fewer-replicas` and try again"
             )
         stays = next(iter(homes), ids[0])
         for node_id in cluster.node_ids:
@@ -156,7 +156,7 @@ def finish(files: Files, paths: Sequence[str]) -> None:
             plan = Plan.from_bytes(files.read_bytes(note))
             _check_place(plan, paths, note)
             with locked(files, plan.paths):
-                _carry_out(files, plan)
+                _apply(files, plan)
             return
 
 
@@ -172,17 +172,17 @@ def _check_place(plan: Plan, paths: Sequence[str], note: str) -> None:
         )
 
 
-def _note_and_carry_out(files: Files, plan: Plan) -> None:
+def _note_and_apply(files: Files, plan: Plan) -> None:
     for path in plan.paths:
         if plan.grows:
             files.rmtree(f"{path}/{HALFWAY}")  # of a change that was never noted down
             files.mkdir(f"{path}/{HALFWAY}")
             files.sync_dir(path)
     files.write_atomic(f"{plan.paths[0]}/{NOTE}", plan.to_bytes())
-    _carry_out(files, plan)
+    _apply(files, plan)
 
 
-def _carry_out(files: Files, plan: Plan) -> None:
+def _apply(files: Files, plan: Plan) -> None:
     for path in plan.paths:
         if plan.grows:
             _move_in(files, path, plan.node_id)

@@ -1,4 +1,4 @@
-"""A cluster's metadata goes from one store to another, while no node of it runs."""
+"""Migration of a cluster's metadata from one store to another, while none of its nodes runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .keys import CONTROLLER_ALIVE, LEAVING, LIVE, META, PARTITIONS, READY, TOPI
 from .registrations import NO_EPOCH
 from .store import ABSENT, OPERATIONS_MAX, Document, Entry, MetadataStore, entry_at
 
-CAUSE = "carried to another store"
+CAUSE = "moved to another store"
 
 T = TypeVar("T")
 
@@ -27,8 +27,11 @@ async def check_nobody_runs(store: MetadataStore) -> None:
         )
 
 
-async def is_carried(target: MetadataStore, cluster_id: str) -> bool:
-    """Whether a store has all of a cluster already. Raises StorageError: it has another one."""
+async def is_migrated(target: MetadataStore, cluster_id: str) -> bool:
+    """Return True if a store already has all metadata of a cluster.
+
+    Raises StorageError: it has another cluster.
+    """
     meta = await entry_at(target, META)
     if meta is not None and meta.value["cluster_id"] != cluster_id:
         there = meta.value["cluster_id"]
@@ -38,18 +41,18 @@ async def is_carried(target: MetadataStore, cluster_id: str) -> bool:
     return meta is not None
 
 
-async def carry(source: MetadataStore, target: MetadataStore, meta: Document) -> None:
+async def copy_metadata(source: MetadataStore, target: MetadataStore, meta: Document) -> None:
     """Copy all of a cluster's metadata to a store that has none.
 
     What an attempt left there that was broken off is removed first, and `META`, which makes it a
     cluster, comes last: a target that has it already has all. Raises StorageError: it has another one.
     """
-    if await is_carried(target, meta["cluster_id"]):
+    if await is_migrated(target, meta["cluster_id"]):
         return
     await check_nobody_runs(target)
     await remove_all(target)
     entries = (await source.range("")).entries
-    kept = [(key, value) for key, value in _carried(entries) if key not in (META, LEAVING)]
+    kept = [(key, value) for key, value in _migrated(entries) if key not in (META, LEAVING)]
     for some in _parts(kept):
         await target.transact(dict(some), compares={}, cause=CAUSE)
     if await target.transact({META: meta}, compares={META: ABSENT}, cause=CAUSE) is None:
@@ -63,7 +66,7 @@ async def remove_all(store: MetadataStore) -> None:
         await store.transact(dict.fromkeys(some), compares={}, cause=CAUSE)
 
 
-def _carried(entries: Mapping[str, Entry]) -> Iterable[tuple[str, Document]]:
+def _migrated(entries: Mapping[str, Entry]) -> Iterable[tuple[str, Document]]:
     """What is worth keeping: revisions are of one store, so nobody's registration holds."""
     for key, (value, _) in entries.items():
         if key.startswith(PARTITIONS):

@@ -93,7 +93,7 @@ class DataFolders:
         if nodes is not None and nodes < len(ids):
             raise StorageError(
                 f"{there}; start with --nodes {len(ids)}, and let nodes go with "
-                "`kbroker cluster node remove` or `kbroker cluster shrink`"
+                "`kbroker cluster node remove` or `kbroker cluster resize --nodes 1`"
             )
         free = (each for each in count(first) if each not in self.known)
         return sorted([*ids, *islice(free, max((nodes or 0) - len(ids), 0))])
@@ -154,8 +154,8 @@ class DataFolders:
         for path in self.paths:
             if self.files.exists(f"{path}/{LEAVING_JOURNAL}"):
                 raise StorageError(
-                    f"{path}: the metadata was being carried to another store: finish it, with the "
-                    "same `kbroker cluster grow --cluster` as before"
+                    f"{path}: the metadata was being moved to another store: finish it, with the "
+                    "same `kbroker cluster migrate-metadata --to` as before"
                 )
         there = self._journals()
         if len(there) > 1:
@@ -177,7 +177,7 @@ class DataFolders:
         if there := self._journals() or [f"{self.paths[0]}/node-{each}" for each in self.known]:
             raise StorageError(
                 f"{there[0]} is of a cluster that has its metadata in its own folder; start it without "
-                "--cluster, or carry it over with `kbroker cluster grow --cluster`"
+                "--cluster, or move it with `kbroker cluster migrate-metadata --to`"
             )
 
     def _journals(self) -> list[str]:
@@ -232,7 +232,7 @@ def find_data_folders(
     if alone and wanted > 1 and files.durable:
         raise StorageError(
             f"{' and '.join(paths)}: the node here was alone until now; let it become the first of "
-            f"{wanted} with `kbroker cluster grow --to {wanted} {' '.join(paths)}`"
+            f"{wanted} with `kbroker cluster resize --nodes {wanted} {' '.join(paths)}`"
         )
     if alone and not files.durable:
         known = node_folders(files, _beside(paths)) | {first}

@@ -1,4 +1,4 @@
-"""Places in a partition, and the offsets that they stand for."""
+"""Offset specs, and the offsets that they stand for in each partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .topics import Partition
 
 
 class Kind(Enum):
-    """What a place counts from."""
+    """The base of an offset spec."""
 
     START = "start"
     END = "end"
@@ -20,24 +20,24 @@ class Kind(Enum):
     TIME = "time"
 
 
-class Place(NamedTuple):
-    """A place: `value` is an offset, a count from start or end, or ms since the epoch."""
+class OffsetSpec(NamedTuple):
+    """A position in a partition: `value` is an offset, a count from start or end, or ms since the epoch."""
 
     kind: Kind
     value: int = 0
 
 
-START, END = Place(Kind.START), Place(Kind.END)
+START, END = OffsetSpec(Kind.START), OffsetSpec(Kind.END)
 
 
 async def find(
     cluster: ClusterClient,
     partitions: Iterable[Partition],
-    place: Place,
+    spec: OffsetSpec,
     *,
     committed: bool = False,
 ) -> dict[Partition, int]:
-    """The offset of a place in each partition, between its start and its end.
+    """Return the offset that a spec stands for in each partition, between its start and its end.
 
     A time after the last record is the end, and one before 1970 the start, because brokers do not
     look for those: negative times stand for other things in their requests. Raises ClientError.
@@ -45,12 +45,12 @@ async def find(
     listed = list(partitions)
     starts = await offsets_at(cluster, listed, EARLIEST)
     ends = await offsets_at(cluster, listed, LATEST, committed=committed)
-    if place.kind == Kind.OFFSET:
-        return dict.fromkeys(listed, place.value)
-    if place.kind == Kind.TIME and place.value < 0:
+    if spec.kind == Kind.OFFSET:
+        return dict.fromkeys(listed, spec.value)
+    if spec.kind == Kind.TIME and spec.value < 0:
         return starts
-    if place.kind == Kind.TIME:
-        timed = await offsets_at(cluster, listed, place.value, committed=committed)
+    if spec.kind == Kind.TIME:
+        timed = await offsets_at(cluster, listed, spec.value, committed=committed)
         return {one: ends[one] if timed[one] < 0 else timed[one] for one in listed}
-    base = starts if place.kind == Kind.START else ends
-    return {one: min(max(base[one] + place.value, starts[one]), ends[one]) for one in listed}
+    base = starts if spec.kind == Kind.START else ends
+    return {one: min(max(base[one] + spec.value, starts[one]), ends[one]) for one in listed}

@@ -1,4 +1,4 @@
-"""What the metadata log of a stopped Kafka says of who may come in, do what, and how much.
+"""SCRAM users, ACLs and quotas from the metadata log of a stopped Kafka.
 
 Users of SCRAM, ACLs and quotas are taken over. Delegation tokens are not: their passwords are made of
 a setting of the brokers, and they do not live long.
@@ -40,7 +40,7 @@ EntityKey = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(slots=True)
-class Rights:
+class ImportedSecurity:
     """Users, ACLs, quotas and tokens, as the records that were replayed leave them."""
 
     users: dict[str, dict[ScramMechanism, ScramCredential]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Take over the partitions of a stopped Apache Kafka: `kbroker log adopt`.
+"""Import the partitions of a stopped Apache Kafka: `kbroker log import`.
 
 Apache Kafka and kbroker write the same files, so segments, indexes, epochs, producer snapshots and
 `__consumer_offsets` are taken as they are, with the checkpoints that say how far they are safe.
@@ -75,8 +75,8 @@ from kbroker.storage.naming import (
 from kbroker.storage.producer_state import ProducerStates
 from kbroker.storage.sync import sync_file
 
-from .adopted_rights import Rights
 from .found_folders import METADATA_JOURNAL
+from .imported_security import ImportedSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -84,14 +84,14 @@ METADATA_TOPIC = "__cluster_metadata"
 FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
 """What is read of a folder beside its partitions."""
 INT32_MAX = 2**31 - 1
-CAUSE = "adopted from Apache Kafka"
+CAUSE = "imported from Apache Kafka"
 PRODUCER_ID_BLOCK = 1000
 """How many ids Kafka hands a broker at once: some above the last one seen may be out."""
 
 Key = tuple[str, int]
 
 
-class AdoptError(Exception):
+class KafkaImportError(Exception):
     """The folders cannot be taken over; the message says why and what to do."""
 
 
@@ -125,12 +125,12 @@ class KafkaMetadata:
     """What was set on brokers while they ran."""
     leader_epochs: dict[tuple[UUID, int], int] = field(default_factory=dict)
     next_producer_id: int = 0
-    rights: Rights = field(default_factory=Rights)
+    security: ImportedSecurity = field(default_factory=ImportedSecurity)
 
     def replay(self, record: MetadataRecord | None) -> None:
         """Take in one record."""
         if isinstance(record, RightsRecord):
-            self.rights.replay(record)
+            self.security.replay(record)
         elif isinstance(record, ConfigRecord):
             self._replay_config(record)
         elif isinstance(record, PartitionRecord):
@@ -162,7 +162,7 @@ class Plan:
     folders: dict[Key, Path]
     topics: list[Topic]
     next_producer_id: int
-    rights: Rights
+    security: ImportedSecurity
     cluster_id: str
     left_out: list[str]
     """Sentences about what is not taken over."""
@@ -181,17 +181,19 @@ class Plan:
 
 
 def read_source(path: Path) -> Source:
-    """Look at a folder of Apache Kafka. Raises AdoptError."""
+    """Look at a folder of Apache Kafka. Raises KafkaImportError."""
     for name in FILES:
         _check_plain(path / name)
     try:
         text = (path / META_PROPERTIES).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise AdoptError(
+        raise KafkaImportError(
             f"{path} is not a folder of `log.dirs` ({error.strerror}: {META_PROPERTIES})"
         ) from None
     if "kbroker.format.version" in text:
-        raise AdoptError(f"{path} is a data folder of kbroker: kbroker serve --data-dir {path}")
+        raise KafkaImportError(
+            f"{path} is a data folder of kbroker: kbroker serve --data-dir {path}"
+        )
     rows = (line.split("=", 1) for line in text.splitlines() if "=" in line)
     fields = {row[0].strip(): row[1].strip() for row in rows}
     _check_stopped(path)
@@ -203,7 +205,7 @@ def read_source(path: Path) -> Source:
 
 def _partitions_in(path: Path) -> tuple[dict[Key, UUID], list[str]]:
     """The partitions in a folder, which may not exist, with the ids of their topics; and the names
-    of folders that only look like theirs. Raises AdoptError."""
+    of folders that only look like theirs. Raises KafkaImportError."""
     partitions, foreign = {}, []
     for folder in sorted(path.iterdir()) if path.is_dir() else ():
         key = parse_folder_name(folder.name) if folder.is_dir() else None
@@ -231,16 +233,16 @@ def _is_partition(key: Key) -> bool:
 def _check_plain(path: Path) -> None:
     """Refuse what leads out of the folder, and what has no end when it is read.
 
-    Nothing is said of a path that is not there. Raises AdoptError.
+    Nothing is said of a path that is not there. Raises KafkaImportError.
     """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise AdoptError(f"{path} is a symbolic link; put what it leads to in its place")
+        raise KafkaImportError(f"{path} is a symbolic link; put what it leads to in its place")
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise AdoptError(f"{path} is neither a file nor a folder; remove it")
+        raise KafkaImportError(f"{path} is neither a file nor a folder; remove it")
 
 
 def _check_stopped(path: Path) -> None:
@@ -255,7 +257,9 @@ def _check_stopped(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        raise AdoptError(f"a broker still runs on {path}; stop it, then run this again") from None
+        raise KafkaImportError(
+            f"a broker still runs on {path}; stop it, then run this again"
+        ) from None
 
 
 def _topic_id(folder: Path) -> UUID:
@@ -264,7 +268,7 @@ def _topic_id(folder: Path) -> UUID:
     except OSError:
         held = None
     if held is None:
-        raise AdoptError(
+        raise KafkaImportError(
             f"{folder / PARTITION_METADATA} is missing or damaged: start and stop the broker with "
             "Kafka 2.8 or newer, which writes it"
         )
@@ -310,18 +314,22 @@ def _values(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> Plan:
-    """Find out what can be taken over from some folders. Raises AdoptError.
+    """Find out what can be taken over from some folders. Raises KafkaImportError.
 
     Parameters: `paths` are the `log.dirs` of one broker, or of several brokers of one cluster: the
     first folder that has a partition counts. `data_dir` is where they will go; what an interrupted
     run moved there already is part of the plan. `only` names topics; none are all.
     """
     if (data_dir / META_PROPERTIES).exists():
-        raise AdoptError(f"{data_dir} is a data folder already; name a new one with --data-dir")
+        raise KafkaImportError(
+            f"{data_dir} is a data folder already; name a new one with --data-dir"
+        )
     sources = [read_source(path) for path in paths]
     clusters = {source.cluster_id for source in sources}
     if len(clusters) > 1:
-        raise AdoptError(f"these folders are of different clusters: {', '.join(sorted(clusters))}")
+        raise KafkaImportError(
+            f"these folders are of different clusters: {', '.join(sorted(clusters))}"
+        )
     metadata = read_metadata(sources)
     wanted = set(only)
     folders: dict[Key, Path] = {}
@@ -333,9 +341,9 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
                 continue
             folders.setdefault(key, path / folder_name(*key))
             if ids.setdefault(key[0], topic_id) != topic_id:
-                raise AdoptError(f"the partitions of {key[0]} are of two topics of that name")
+                raise KafkaImportError(f"the partitions of {key[0]} are of two topics of that name")
     if not folders:
-        raise AdoptError("there are no partitions of the topics that you name")
+        raise KafkaImportError("there are no partitions of the topics that you name")
     left_out = [
         f"{source.path / name}: no topic of Kafka has such a name"
         for source in sources
@@ -345,13 +353,13 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
     next_id = _next_producer_id(folders.values(), metadata)
     left_out += _open_transactions(folders)
     left_out += _broker_settings(topics, metadata)
-    rights = Rights() if metadata is None else metadata.rights
-    left_out += rights.drop_unknown()
+    security = ImportedSecurity() if metadata is None else metadata.security
+    left_out += security.drop_unknown()
     if metadata is None:
         left_out.append(
             f"settings of topics, users, ACLs, quotas: no folder has {METADATA_TOPIC}-0"
         )
-    return Plan(sources, folders, topics, next_id, rights, sources[0].cluster_id, left_out)
+    return Plan(sources, folders, topics, next_id, security, sources[0].cluster_id, left_out)
 
 
 def _topic(
@@ -364,7 +372,7 @@ def _topic(
     indexes = sorted(index for topic, index in folders if topic == name)
     if indexes != list(range(len(indexes))):
         missing = min(set(range(len(indexes))) - set(indexes))
-        raise AdoptError(
+        raise KafkaImportError(
             f"partition {missing} of {name} is in none of the folders; name the other folders of "
             "log.dirs, or those of the other brokers, too"
         )
@@ -456,10 +464,10 @@ def _open_transactions(folders: Mapping[Key, Path]) -> Iterator[str]:
             )
 
 
-# -- taking over
+# -- importing
 
 
-async def adopt(
+async def import_logs(
     what: Plan,
     data_dir: Path,
     *,
@@ -470,12 +478,14 @@ async def adopt(
     """Make a data folder for node `node_id` out of a plan.
 
     Parameters: `data_dir` is the one of the plan; `progress` is told how many bytes are there.
-    Raises AdoptError; OSError or StorageError: plan again and call again, and it goes on where it
+    Raises KafkaImportError; OSError or StorageError: plan again and call again, and it goes on where it
     stopped.
     """
     if transfer == Transfer.LINK and not what.is_clean:
         # The first start may cut a segment, and a link would cut Kafka's file too.
-        raise AdoptError("--link needs a Kafka that was stopped properly; copy the files instead")
+        raise KafkaImportError(
+            "--link needs a Kafka that was stopped properly; copy the files instead"
+        )
     files = OsFiles(at_once=at_once)
     _make_folder(data_dir)
     lock = files.lock(str(data_dir / LOCK))
@@ -531,9 +541,9 @@ async def _write_metadata(what: Plan, data_dir: Path, node_id: int) -> None:
             if topic.name not in cluster.topics:
                 await cluster.import_topic(topic, cause=CAUSE)
         await cluster.skip_producer_ids(what.next_producer_id)
-        await what.rights.write(cluster, cause=CAUSE)
+        await what.security.write(cluster, cause=CAUSE)
     except KafkaError as error:
-        raise AdoptError(error.message) from None
+        raise KafkaImportError(error.message) from None
     finally:
         await store.aclose()
 
@@ -569,7 +579,7 @@ def _transfer(folder: Path, target: Path, how: Transfer) -> None:
 
 
 def _copy(folder: Path, target: Path, how: Transfer) -> None:
-    temporary = target.with_name(f"{target.name}.adopting")
+    temporary = target.with_name(f"{target.name}.importing")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     names = sorted(path.name for path in folder.iterdir() if path.is_file())

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.folders.data_folders import JOURNAL_RESERVE
-from kbroker.folders.found_folders import JOURNAL_END, METADATA_JOURNAL
-from kbroker.folders.growth import NOTE, finish, grow, shrink
+from kbroker.data_dirs.data_folders import JOURNAL_RESERVE
+from kbroker.data_dirs.found_folders import JOURNAL_END, METADATA_JOURNAL
+from kbroker.data_dirs.resize import NOTE, finish, grow, shrink
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles

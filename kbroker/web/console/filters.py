@@ -1,4 +1,4 @@
-"""Which records somebody looks for."""
+"""Filters of the records that the console shows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MADE_TEXT_COST = 4
 """Cost of serializing a part of a JSON document, relative to searching a string of that length."""
 
 
-class Wanted:
-    """All conditions of a query; `needles` must be somewhere in the bytes of a wanted record."""
+class RecordFilter:
+    """All conditions of a query; `needles` must be in the bytes of a matching record."""
 
     def __init__(self, topic: str, request: Request) -> None:
         def given(name: str) -> str:
@@ -51,12 +51,12 @@ class Wanted:
                 raise Refusal(400, f"where: {error}") from None
 
     @property
-    def is_anything(self) -> bool:
-        """Whether every record is wanted."""
+    def matches_all(self) -> bool:
+        """Return True if every record matches."""
         return not self.needles and self._test is None
 
-    def may_want(self, record: Record) -> bool:
-        """Whether its bytes have what they are to have."""
+    def may_match(self, record: Record) -> bool:
+        """Return True if the undecoded bytes of a record match."""
         key, value = record.key or b"", record.value or b""
         if self._key and self._key not in key:
             return False
@@ -73,8 +73,8 @@ class Wanted:
             )
         )
 
-    def wants(self, partition: int, record: Record, decoded: Both) -> bool:
-        """Whether that is one, of those that may be."""
+    def matches(self, partition: int, record: Record, decoded: Both) -> bool:
+        """Return True if a record for which `may_match` is true matches the expression."""
         if self._test is None:
             return True
         fields = _DecodedFields(self._topic, partition, record, decoded)

@@ -1,4 +1,4 @@
-"""What other nodes tell of the groups that they coordinate, and every node of share groups.
+"""Groups that other nodes coordinate, and share groups of every node.
 
 They are asked by Kafka's protocol, as nodes ask each other, within a time and a number of rows: nobody
 waits for it, and one answer is decoded in a turn.
@@ -33,18 +33,18 @@ REST_SECONDS = 600
 SHARE = "share"
 
 
-class Told(NamedTuple):
-    """One group: what it has committed, or how far it is behind where it is a share group."""
+class RemoteGroup(NamedTuple):
+    """A group: its committed offsets, or its lags if it is a share group."""
 
     group: str
     committed: Mapping[Place, int]
     lags: Mapping[Place, int | None]
 
 
-class GroupsElsewhere:
-    """Asks, again and again. `take` gets what was told of each group."""
+class RemoteGroups:
+    """Requests the groups of other nodes. `take` is called with each group."""
 
-    def __init__(self, take: Callable[[Told], None]) -> None:
+    def __init__(self, take: Callable[[RemoteGroup], None]) -> None:
         self._take = take
         self._node: Node | None = None
         self._peers: Peers | None = None
@@ -138,7 +138,7 @@ class GroupsElsewhere:
                         if name and row.committed_offset >= 0 and not row.error_code:
                             committed[name, row.partition_index] = row.committed_offset
                 if not group.error_code:
-                    self._tell(Told(group.group_id, committed, {}))
+                    self._tell(RemoteGroup(group.group_id, committed, {}))
                 await trio.lowlevel.checkpoint()
 
     async def _ask_shared(self, peers: Peers, node_id: int, names: Sequence[str]) -> None:
@@ -153,7 +153,7 @@ class GroupsElsewhere:
                     if not row.error_code
                 }
                 if not group.error_code:
-                    self._tell(Told(group.group_id, {}, lags))
+                    self._tell(RemoteGroup(group.group_id, {}, lags))
                 await trio.lowlevel.checkpoint()
 
     def _packed(self, names: Sequence[str]) -> Iterator[list[str]]:
@@ -174,11 +174,11 @@ class GroupsElsewhere:
         if packed:
             yield packed
 
-    def _tell(self, told: Told) -> None:
-        size = len(told.committed) + len(told.lags)
-        self._rows[told.group] = size
+    def _tell(self, group: RemoteGroup) -> None:
+        size = len(group.committed) + len(group.lags)
+        self._rows[group.group] = size
         self._rows_left -= size
         if size > LARGE_GROUP_ROWS:
-            self._rest(told.group)
+            self._rest(group.group)
         else:
-            self._take(told)
+            self._take(group)

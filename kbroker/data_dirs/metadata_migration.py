@@ -1,7 +1,7 @@
-"""The metadata of a stopped cluster leaves its data folder for a store that machines share, or comes back.
+"""Migration of the metadata of a stopped cluster from its data directories to etcd, or back.
 
-The journal is renamed before it is carried, so that no server starts on it half way; the same command
-again finishes what was broken off.
+The journal is renamed before it is copied, so that no server starts on a part of it. After an
+interruption, the same command continues.
 """
 
 from __future__ import annotations
@@ -9,25 +9,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kbroker.cluster import LocalStore, MetadataStore
-from kbroker.cluster.carrying import CAUSE, carry, check_nobody_runs, is_carried, remove_all
 from kbroker.cluster.keys import LEAVING, META, NODES
 from kbroker.cluster.local_store import clean_end_path
+from kbroker.cluster.metadata_migration import (
+    CAUSE,
+    check_nobody_runs,
+    copy_metadata,
+    is_migrated,
+    remove_all,
+)
 from kbroker.cluster.store import Document
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 
 from .data_folders import JOURNAL_RESERVE, known_cluster, lone_node, node_folder, node_folders
 from .found_folders import JOURNAL_END, LEAVING_JOURNAL, METADATA_JOURNAL, SEEN_REVISION
-from .growth import finish, locked
+from .resize import finish, locked
 
-CARRIED_JOURNAL = METADATA_JOURNAL + ".carried"
-"""What is kept of it, for people."""
+MIGRATED_JOURNAL = METADATA_JOURNAL + ".migrated"
+"""Name under which the journal is kept after its migration. kbroker does not read it."""
 
 
-async def carry_out(
+async def move_to_store(
     files: Files, paths: Sequence[str], target: MetadataStore
 ) -> Mapping[int, Sequence[str]]:
-    """Carry the metadata of data folders to another store; returns the folders of each node.
+    """Move the metadata of data directories to another store; returns the directories of each node.
 
     Parameters: `paths` are all data folders. Raises StorageError: a server runs on them, there is
     nothing in them, or the target has another cluster.
@@ -35,7 +41,7 @@ async def carry_out(
     finish(files, paths)
     with locked(files, paths):
         nodes, cluster_id = _nodes_in(files, paths)
-        await is_carried(target, cluster_id)  # nothing is touched where another one is
+        await is_migrated(target, cluster_id)  # nothing is touched where another one is
         folder = _folder_with(files, paths, METADATA_JOURNAL, LEAVING_JOURNAL)
         leaving = f"{folder}/{LEAVING_JOURNAL}"
         if not files.exists(leaving):
@@ -44,22 +50,22 @@ async def carry_out(
             files.sync_dir(folder)
         source = LocalStore(files, leaving)
         try:
-            await carry(source, target, (await source.range(META)).entries[META].value)
+            await copy_metadata(source, target, (await source.range(META)).entries[META].value)
         finally:
             await source.aclose()
-        files.rename(leaving, f"{folder}/{CARRIED_JOURNAL}")
+        files.rename(leaving, f"{folder}/{MIGRATED_JOURNAL}")
         if files.exists(f"{folder}/{JOURNAL_RESERVE}"):
             files.remove(f"{folder}/{JOURNAL_RESERVE}")
         files.sync_dir(folder)
         return nodes
 
 
-async def carry_in(
+async def move_to_directories(
     files: Files, paths: Sequence[str], source: MetadataStore
 ) -> Mapping[int, Sequence[str]]:
-    """Carry the metadata of a cluster back to the data folders of all its nodes.
+    """Move the metadata of a cluster back to the data directories of all its nodes.
 
-    Parameters: as of `carry_out`. Raises StorageError: nodes run, or the folder of one is not there.
+    Parameters: as of `move_to_store`. Raises StorageError: nodes run, or the folder of one is not there.
     """
     with locked(files, paths):
         nodes, cluster_id = _nodes_in(files, paths)
@@ -96,7 +102,7 @@ async def _write_journal(files: Files, folder: str, source: MetadataStore, meta:
         files.remove(coming)
     target = LocalStore(files, coming)
     try:
-        await carry(source, target, meta)
+        await copy_metadata(source, target, meta)
     finally:
         await target.aclose()
     files.remove(clean_end_path(coming))

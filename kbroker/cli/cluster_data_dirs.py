@@ -1,0 +1,109 @@
+"""`kbroker cluster resize` and `migrate-metadata`: the data directories of a stopped server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import click
+
+from .output import say
+from .target import fail
+
+T = TypeVar("T")
+
+AS_OF_SERVE = "As of kbroker serve."
+ADDRESS = "etcd://HOST:2379,.../NAME"
+FOLDERS = click.argument(
+    "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True)
+)
+
+
+@click.command()
+@click.option(
+    "--nodes", type=click.IntRange(1), required=True, help="Number of nodes after the change."
+)
+@FOLDERS
+def resize(folders: tuple[str, ...], nodes: int) -> None:
+    """Change the number of nodes in the data directories of a stopped server. No records are lost.
+
+    DIR are all directories of log.dirs.
+
+    With more nodes, the partitions stay where they are. When the server runs, `kbroker cluster
+    rebalance --replicas 3` spreads them, with three replicas of each.
+
+    With --nodes 1, only the node that has all partitions stays. Move the partitions to one node
+    first, with `kbroker cluster drain --allow-fewer-replicas` for each of the others.
+    """
+    import trio
+
+    from kbroker.data_dirs.data_folders import absolute_paths
+    from kbroker.data_dirs.resize import grow, shrink
+    from kbroker.storage.files import OsFiles
+
+    if nodes > 1:
+        ids = or_fail(lambda: grow(OsFiles(), absolute_paths(folders), nodes))
+        say(f"nodes {', '.join(map(str, ids))}; start them with: kbroker serve --nodes {nodes}")
+        return
+    node_id = or_fail(lambda: trio.run(shrink, OsFiles(), absolute_paths(folders)))
+    option = "" if node_id == 1 else f" -o node.id={node_id}"
+    say(f"node {node_id} has all partitions; start it with: kbroker serve{option}")
+
+
+@click.command()
+@click.option("--to", "target", metavar=ADDRESS, help="Move the metadata to this cluster on etcd.")
+@click.option(
+    "--from", "source", metavar=ADDRESS, help="Move the metadata of this cluster on etcd back."
+)
+@FOLDERS
+def migrate_metadata(folders: tuple[str, ...], target: str | None, source: str | None) -> None:
+    """Move the metadata of a stopped cluster from its data directories to etcd, or back.
+
+    DIR are all directories of log.dirs. The number of nodes stays the same.
+
+    With --to, each node can then be started in a process of its own, on this machine or, with its
+    directory, on another one.
+
+    With --from, DIR must have the directories of all nodes: DIR/node-1 and so on. One server then
+    runs all nodes.
+    """
+    if (target is None) == (source is None):
+        raise click.UsageError("say --to or --from")
+    nodes = or_fail(lambda: _migrate(folders, target, source))
+    if target is None:
+        count = f" --nodes {len(nodes)}" if len(nodes) > 1 else ""
+        say(f"start the server with: kbroker serve{count} --data-dir {','.join(folders)}")
+        return
+    say("start each node with an address of its own:")
+    for node_id, paths in nodes.items():
+        words = f"--cluster {target} --node-id {node_id} --data-dir {','.join(paths)}"
+        say(f"  kbroker serve {words}")
+
+
+def _migrate(
+    folders: tuple[str, ...], target: str | None, source: str | None
+) -> Mapping[int, Sequence[str]]:
+    """Move the metadata to `target`, or from `source`; returns the directories of each node."""
+    from functools import partial
+
+    from kbroker.data_dirs.data_folders import absolute_paths
+    from kbroker.data_dirs.metadata_migration import move_to_directories, move_to_store
+    from kbroker.process.on_etcd import on_etcd
+    from kbroker.storage.files import OsFiles
+
+    work = move_to_directories if target is None else move_to_store
+    address = source if target is None else target
+    assert address is not None
+    return on_etcd(address, partial(work, OsFiles(), absolute_paths(folders)))
+
+
+def or_fail(work: Callable[[], T]) -> T:
+    """Do something, or say what is wrong and exit."""
+    from kbroker.protocol.errors import KafkaError
+
+    try:
+        return work()
+    except ModuleNotFoundError as error:
+        fail(f"a cluster on etcd needs {error.name}: pip install 'kbroker[cluster]'")
+    except (KafkaError, ValueError) as error:
+        fail(getattr(error, "message", None) or str(error))

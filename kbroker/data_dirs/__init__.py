@@ -1,0 +1,1 @@
+"""Offline tools for data directories: inspect, resize, and import from Apache Kafka."""

@@ -1,1 +1,0 @@
-"""What lies on disk while nothing runs."""

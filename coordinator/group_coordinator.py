@@ -166,9 +166,9 @@ class GroupCoordinator:
     def join(
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
-        """JoinGroup 0-9. The answer mostly comes when all members have joined.
+        """JoinGroup 0-9. Usually the response completes when all members have joined.
 
-        A newer group without members is for this as if it were not there: see `free_for_classic`.
+        A modern group without members is treated as missing, see `free_for_classic`.
         """
         size = sum(len(row.name) + len(row.metadata) for row in request.protocols)
         if size > self._settings.member_metadata_bytes_max:
@@ -284,10 +284,10 @@ class GroupCoordinator:
     def free_for_classic(
         self, request: JoinGroupRequest, now: Now
     ) -> Result[JoinGroupResponse] | None:
-        """Before a JoinGroup: a newer group without members is one no more; its offsets stay.
+        """Delete a modern group without members before a JoinGroup; its offsets stay.
 
-        None where there is no such group, or the request is refused anyway. Release the result only
-        if it could not be stored.
+        Return None if there is no such group, or if the request will be rejected anyway. Release the
+        result only if it could not be stored.
         """
         group_id = request.group_id
         group = self._consumer_group(group_id) or self._state.streams_group(group_id)

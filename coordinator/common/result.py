@@ -88,10 +88,10 @@ class TransactionEvent(NamedTuple):
 
 
 class PendingResponse(Generic[R]):
-    """The place of an answer that comes later.
+    """A response that completes later.
 
-    The caller sets `on_answer` (or looks at `response`, if it was answered before). When the client
-    goes away the caller hands the slot to `GroupCoordinator.abandon`.
+    The caller sets `on_answer`, or reads `response` if the response is already complete. If the client
+    disconnects, the caller passes the pending response to `GroupCoordinator.abandon`.
     """
 
     __slots__ = ("group_id", "member_id", "on_answer", "response")

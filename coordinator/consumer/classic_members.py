@@ -1,7 +1,7 @@
 """Members of consumer groups that still use the classic protocol (KIP-848, online migration).
 
 They join, sync and send heartbeats as ever; the coordinator assigns in place of their leader, and no
-one of them is told that it leads. The epoch of a member is its generation. Where the newer protocol
+one of them is told that it leads. The epoch of a member is its generation. Where the consumer protocol
 gives a member an assignment by a heartbeat, the heartbeat of a classic one is answered with
 REBALANCE_IN_PROGRESS, and it joins again: so it is told that it has to give partitions back, and says
 what it owns. A member of the eager protocols owns nothing when it joins.
@@ -168,7 +168,7 @@ class ClassicMembers:
         return owned
 
     def _become_classic(self, step: Step, now: Now, result: Result[JoinGroupResponse]) -> None:
-        """The last member of the newer protocol is back with the classic one."""
+        """Convert the group when its last member of the consumer protocol returns as a classic member."""
         group = step.group
         stale = step.epoch > group.assignment_epoch
         if not stale:
@@ -229,7 +229,7 @@ class ClassicMembers:
     def leave(
         self, group: ConsumerGroup, request: LeaveGroupRequest, now: Now, version: int
     ) -> Result[LeaveGroupResponse]:
-        """Members leave, or an operator takes them out: those of the newer protocol, too."""
+        """Remove members of either protocol that leave, or that an operator removes."""
         rows: list[LeaveGroupResponse.Member] = []
         gone: dict[str, ConsumerGroupMember] = {}
         for leaver in leaving_members(request, version):

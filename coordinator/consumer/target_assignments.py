@@ -210,7 +210,7 @@ class TargetAssignments:
         names = tuple(self._topics.all_names())
         group.patterns_version = self._topics.version
         if len(names) * len(wanted) > AT_ONCE:
-            step.work = self._resolve_beside(group.id, wanted, names, is_other, now)
+            step.work = self._resolve_in_background(group.id, wanted, names, is_other, now)
             return changed
         found = all_of(_matches(wanted, names))
         return take_resolved(step, found, now) or changed or is_other
@@ -225,7 +225,7 @@ class TargetAssignments:
                 return list(patterns)
         return [each for each in patterns if each not in group.resolved]
 
-    def _resolve_beside(
+    def _resolve_in_background(
         self,
         group_id: str,
         patterns: Collection[str],
@@ -275,7 +275,7 @@ class TargetAssignments:
             return False
         names = tuple(self._topics.all_names())
         if len(names) > AT_ONCE:
-            step.work = self._describe_beside(group.id, member, names, rights, is_other, now)
+            step.work = self._describe_in_background(group.id, member, names, rights, is_other, now)
             return False
         found = all_of(_matches([member.pattern], names, rights.may_describe))[member.pattern]
         described = ResolvedRegularExpression(found, self._topics.version, now.log_ms)
@@ -323,7 +323,7 @@ class TargetAssignments:
         step.resolved = {**step.resolved, pattern: known}
         step.records.append(resolved_record(group.id, pattern, known))
 
-    def _describe_beside(
+    def _describe_in_background(
         self,
         group_id: str,
         member: ConsumerGroupMember,

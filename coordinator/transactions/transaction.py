@@ -76,7 +76,7 @@ def check_follows(before: TransactionState, after: TransactionState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """A transactional id as its newest record has it.
+    """State of a transactional ID, from its newest record.
 
     Attributes:
       previous_producer_id: What `producer_id` was before the newest record.

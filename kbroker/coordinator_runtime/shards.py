@@ -130,7 +130,7 @@ class Shards(ABC, Generic[C]):
     def _note(self, event: Any) -> None:
         """Keep and log one event of a result."""
 
-    def _do_beside(self, shard: Shard[C], work: Pieces) -> None:
+    def _run_in_background(self, shard: Shard[C], work: Pieces) -> None:
         """Do work of a coordinator that was stored, as much of it as fits now; the rest beside clients."""
         raise NotImplementedError
 
@@ -365,7 +365,7 @@ class Shards(ABC, Generic[C]):
         for event in result.events:
             self._note(event)
         if result.work is not None:
-            self._do_beside(shard, result.work)
+            self._run_in_background(shard, result.work)
         self.deadlines.arm(shard)
         self._context.changes.happened()
         return result

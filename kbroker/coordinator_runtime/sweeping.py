@@ -25,7 +25,7 @@ class SweepingShards(Shards[C]):
         self._sweeps: deque[Iterator[int]] = deque()
         self._more_sweeps = trio.Event()
 
-    def _do_beside(self, shard: Shard[C], work: Pieces) -> None:
+    def _run_in_background(self, shard: Shard[C], work: Pieces) -> None:
         self._begin([self.sweep(shard, work)])
 
     def _begin(self, sweeps: Iterable[Iterator[int]]) -> None:

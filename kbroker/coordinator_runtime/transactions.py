@@ -154,14 +154,18 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
 
     # -- partitions of a transaction
 
-    async def admit(
+    async def add_or_verify_transaction(
         self, writer: Writer, partitions: Collection[tuple[str, int]], *, adds: bool
     ) -> dict[tuple[str, int], ErrorCode]:
-        """Whether records of a producer's transaction may be written to partitions: NONE, or why
-        not, as its coordinator says, wherever that is.
+        """Add partitions to a transaction, or verify that it contains them, at its coordinator.
 
-        Parameters: `adds` makes the partitions part of the transaction (second protocol); else
-        they have to be part of it.
+        Args:
+            writer: Transactional producer.
+            partitions: Topic and index of each partition.
+            adds: Add the partitions (transaction version 2). Otherwise only verify them.
+
+        Returns:
+            The error code of each partition, NONE if records may be appended.
         """
         coordinator_id = self.coordinator_id(writer.transactional_id)
         if coordinator_id == NO_LEADER:

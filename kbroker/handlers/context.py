@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kbroker.runtime.slices import Turn
     from kbroker.security.login import Login
 
-    from .refused_batches import RefusedBatches
+    from .rejected_batches import RejectedBatches
 
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
@@ -86,7 +86,7 @@ class Peer:
         "local",
         "login",
         "port",
-        "refused_batches",
+        "rejected_batches",
         "software",
         "transport",
     )
@@ -113,7 +113,7 @@ class Peer:
         self.transport: PeerTransport | None = None
         self.heavy_client: HeavyClient | None = None
         """Account of the heavy work of this connection, None before the first such work."""
-        self.refused_batches: RefusedBatches | None = None
+        self.rejected_batches: RejectedBatches | None = None
         """Produced batches behind which no later one of the same producer may be appended."""
         self._when_gone: list[Callable[[], None]] = []
 

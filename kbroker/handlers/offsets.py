@@ -217,7 +217,7 @@ async def _ask_and_commit(
     partition = (replica.topic.name, replica.index)
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
     asked = PartitionSnapshot.of(replica, writer.producer_id)
-    codes = await ctx.node.transactions.admit(
+    codes = await ctx.node.transactions.add_or_verify_transaction(
         writer, [partition], adds=ctx.version >= FIRST_VERSION_THAT_JOINS
     )
     code = codes[partition]

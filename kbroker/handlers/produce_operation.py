@@ -36,7 +36,7 @@ from kbroker.storage.errors import StorageError
 
 from .context import Context, Refused
 from .current_leader import Place, awaits_new_leader, first_awaiting_leader, tell_leaders
-from .refused_batches import RefusedBatches
+from .rejected_batches import RejectedBatches
 from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
 
 ACKS = NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
@@ -385,7 +385,7 @@ class ProduceOperation:
         header: BatchHeader,
     ) -> ProduceResponse.Partition:
         assert batch is not None
-        index, refused = replica.index, self.ctx.peer.refused_batches
+        index, refused = replica.index, self.ctx.peer.rejected_batches
         if refused and header.producer_id >= 0:
             producers = replica.log.producers
             refused.check(_key(topic), index, header, producers, trio.current_time())
@@ -451,9 +451,9 @@ class ProduceOperation:
     ) -> None:
         """Remember a rejected batch, so that later batches of its producer do not overtake it."""
         peer = self.ctx.peer
-        if peer.refused_batches is None:
-            peer.refused_batches = RefusedBatches()
-        peer.refused_batches.note(
+        if peer.rejected_batches is None:
+            peer.rejected_batches = RejectedBatches()
+        peer.rejected_batches.note(
             _key(topic), partition.index, partition.records, error.code, trio.current_time()
         )
 

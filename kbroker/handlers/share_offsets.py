@@ -10,7 +10,7 @@ from kbroker.coordinator.common.modern_group import Target
 from kbroker.coordinator.share.group import SharedTopic
 from kbroker.coordinator.share.offsets import Begun
 from kbroker.coordinator_runtime.groups import GroupShard
-from kbroker.coordinator_runtime.log_ends import Ends, log_ends
+from kbroker.coordinator_runtime.high_watermarks import Ends, high_watermarks
 from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -153,7 +153,7 @@ async def _rows(ctx: Context, shares: list[SharePartitionKey]) -> list[Topic]:
         async for share in ctx.turn.each(shares)
         if share.topic_id in names and _has_lag(summaries[share])
     ]
-    ends = await log_ends(ctx.node.context, ctx.node.partitions, ctx.node.peers, places)
+    ends = await high_watermarks(ctx.node.context, ctx.node.partitions, ctx.node.peers, places)
     topics: dict[UUID, Topic] = {}
     async for share in ctx.turn.each(shares):
         name = names.get(share.topic_id)

@@ -80,7 +80,7 @@ class ProduceTransaction:
             for replica in replicas:
                 self._asked[_place(replica)] = PartitionSnapshot.of(replica, producer_id)
             writer = Writer(self._transactional_id, producer_id, epoch)
-            self._codes |= await self._node.transactions.admit(
+            self._codes |= await self._node.transactions.add_or_verify_transaction(
                 writer, [_place(replica) for replica in replicas], adds=self._is_implicit
             )
 

@@ -43,7 +43,7 @@ class FakeTransactions:
         self.verified: list[tuple[str, int]] = []
         self.gate: trio.Event | None = None
 
-    async def admit(
+    async def add_or_verify_transaction(
         self, writer: Writer, partitions: Collection[tuple[str, int]], *, adds: bool
     ) -> dict[tuple[str, int], ErrorCode]:
         assert writer.transactional_id == "tx"
@@ -64,7 +64,7 @@ def transactions() -> FakeTransactions:
 
 async def prepare(broker: Broker, wire: Wire, transactions: FakeTransactions) -> None:
     """A topic "t", a coordinator for every group, and a fake one for every transaction."""
-    broker.node.transactions.admit = transactions.admit  # type: ignore[method-assign]
+    broker.node.transactions.add_or_verify_transaction = transactions.add_or_verify_transaction  # type: ignore[method-assign]
     if "t" not in broker.node.cluster.topics:
         await create_topic(wire, "t", partitions=4)
         await broker.node.groups.create_topic()

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from kbroker.handlers.refused_batches import RefusedBatches
+from kbroker.handlers.rejected_batches import RejectedBatches
 from kbroker.partitions.leader_state import LeaderState
 
 from .clients import Violation
@@ -91,7 +91,7 @@ def test_a_planted_defect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_that_pass_a_refused_one_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RefusedBatches, "check", lambda *_: None)
+    monkeypatch.setattr(RejectedBatches, "check", lambda *_: None)
     with pytest.raises(BaseExceptionGroup) as raised:
         _simulate_all(DEFECT_SEEDS)
     assert raised.group_contains(Violation, match="OUT_OF_ORDER_SEQUENCE_NUMBER", depth=None)

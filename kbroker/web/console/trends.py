@@ -15,7 +15,7 @@ import trio
 
 from kbroker.broker.local_node import LocalNode
 from kbroker.cluster.model import Partition, Topic
-from kbroker.coordinator_runtime.log_ends import log_ends
+from kbroker.coordinator_runtime.high_watermarks import high_watermarks
 from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode
@@ -162,7 +162,7 @@ class Trends:
                 await slices.pause()
         if elsewhere:
             node = nodes[0]
-            found = await log_ends(
+            found = await high_watermarks(
                 node.context, node.partitions, node.peers, elsewhere, ENDS_SECONDS
             )
             ends.update((at, end) for at, end in found.items() if not isinstance(end, ErrorCode))

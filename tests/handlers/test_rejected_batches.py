@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.handlers.refused_batches import KEPT_MAX, KEPT_SECONDS, RefusedBatches
+from kbroker.handlers.rejected_batches import KEPT_MAX, KEPT_SECONDS, RejectedBatches
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import read_header
@@ -123,7 +123,7 @@ async def test_batches_behind_one_with_a_fault_of_its_own_are_out_of_order(
 
 
 def test_refused_batches_are_bounded_and_forgotten_in_time() -> None:
-    refused, states = RefusedBatches(), ProducerStates()
+    refused, states = RejectedBatches(), ProducerStates()
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     for index in range(KEPT_MAX + 1):
         refused.note("t", index, memoryview(sequenced(PRODUCER, 0)), code, 0.0)
@@ -135,7 +135,7 @@ def test_refused_batches_are_bounded_and_forgotten_in_time() -> None:
 
 
 def test_batches_without_a_producer_are_not_remembered() -> None:
-    refused, code = RefusedBatches(), ErrorCode.NOT_LEADER_OR_FOLLOWER
+    refused, code = RejectedBatches(), ErrorCode.NOT_LEADER_OR_FOLLOWER
     for records in (None, b"", b"x" * 100, sequenced(-1, -1), sequenced(PRODUCER, -1)):
         refused.note("t", 0, records and memoryview(records), code, 0.0)  # type: ignore[arg-type]
     assert not refused

@@ -26,7 +26,7 @@ Key: TypeAlias = tuple[str | UUID, int, int, int]
 """Name or ID of the topic in the request, partition, producer ID and producer epoch."""
 
 
-class _Refused(NamedTuple):
+class _Rejected(NamedTuple):
     """Range of rejected sequences, and the error."""
 
     first: int
@@ -35,13 +35,13 @@ class _Refused(NamedTuple):
     until: float
 
 
-class RefusedBatches:
+class RejectedBatches:
     """Rejected batches of one connection. Most connections never create one."""
 
     __slots__ = ("_refused",)
 
     def __init__(self) -> None:
-        self._refused: dict[Key, _Refused] = {}
+        self._refused: dict[Key, _Rejected] = {}
 
     def __bool__(self) -> bool:
         return bool(self._refused)
@@ -72,7 +72,7 @@ class RefusedBatches:
                 first = known.first
             if sequence_distance(known.last, sequence) > 0:
                 last = known.last
-        self._refused[key] = _Refused(first, last, code, now + KEPT_SECONDS)
+        self._refused[key] = _Rejected(first, last, code, now + KEPT_SECONDS)
         if len(self._refused) > KEPT_MAX:
             del self._refused[next(iter(self._refused))]
 

@@ -1,4 +1,4 @@
-"""Where logs end, wherever they are led."""
+"""High watermarks of partitions, from their leaders on any node."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ from .partition_writer import PartitionWriter
 
 ANSWER_SECONDS = 10
 ROWS_MAX = 500
-"""Of one request."""
+"""Maximum number of partitions per request."""
 LATEST = -1
 
 Place: TypeAlias = tuple[str, int]
 Ends: TypeAlias = dict[Place, int | ErrorCode]
 
 
-async def log_ends(
+async def high_watermarks(
     context: NodeContext,
     partitions: PartitionWriter,
     peers: Peers,
     places: Collection[Place],
     seconds: float = ANSWER_SECONDS,
 ) -> Ends:
-    """The high watermarks of partitions, as their leaders say, or why they do not.
+    """Return the high watermark of each partition, or the error code if it is unknown.
 
-    Parameters: `seconds` is how long the leaders may take.
+    Args:
+        context: The node.
+        partitions: Partitions of the node.
+        peers: Connections to the other nodes.
+        places: Topic and partition of each requested partition.
+        seconds: Timeout for the responses of other leaders, in seconds.
     """
     ends: Ends = {}
     elsewhere: defaultdict[int, list[Place]] = defaultdict(list)

@@ -40,11 +40,11 @@ COMPILED = {
         "segment_indexes",
         "sync",
     ),
-    "runtime": ("rates", "slices"),
+    "runtime": ("rates", "time_slices"),
     "partitions": ("flusher", "leader_state", "partitions", "replica", "traffic"),
-    "node": ("activity", "fetch_sessions", "metering", "request_memory"),
+    "node": ("activity", "client_quota_manager", "fetch_sessions", "request_memory"),
     "handlers": ("context", "fetch_operation", "produce_operation"),
-    "net": ("arrivals", "connection", "replies", "requests", "stored", "transport"),
+    "net": ("connection", "readiness_poller", "replies", "requests", "stored", "transport"),
 }
 """Modules by the room of `kbroker` that they are in."""
 

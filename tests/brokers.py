@@ -44,7 +44,7 @@ async def started(
         clock=clock,
     ) as broker:
         yield broker
-        assert [each.node.context.troubles.unhandled_errors for each in broker.nodes] == [0] * len(
+        assert [each.node.context.error_log.unhandled_errors for each in broker.nodes] == [0] * len(
             broker.nodes
         )
 
@@ -63,7 +63,7 @@ async def started_on(
         files=files,
     ) as broker:
         yield broker
-        assert [each.node.context.troubles.unhandled_errors for each in broker.nodes] == [0] * len(
+        assert [each.node.context.error_log.unhandled_errors for each in broker.nodes] == [0] * len(
             broker.nodes
         )
 

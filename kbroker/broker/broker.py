@@ -12,7 +12,7 @@ import trio
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import MetadataStore
-from kbroker.cluster.cluster import founded
+from kbroker.cluster.cluster import create_or_load_cluster
 from kbroker.cluster.links import Links
 from kbroker.cluster.model import random_cluster_id
 from kbroker.cluster.running import running
@@ -34,9 +34,9 @@ from kbroker.runtime.disk_work import DiskWork
 from kbroker.runtime.threads import InThread, at_once, run_in_thread
 from kbroker.storage.files import Files, MemFiles, OsFiles
 
-from .local_node import Apart, LocalNode, NodeMaker, Shared
+from .decommission import LOOK_SECONDS, decommission
+from .local_node import DistributedNodeOptions, LocalNode, NodeMaker, Shared
 from .service import Service
-from .vacating import LOOK_SECONDS, vacate
 
 MEMORY_FOLDER = "memory"
 NODES_APART = 3
@@ -105,7 +105,7 @@ class Broker:
         own. Raises OSError.
         """
         for each in self.nodes:
-            stream = each.insider(endpoint)
+            stream = each.connect_in_process(endpoint)
             if stream is not None:
                 return stream
         raise ConnectionRefusedError(f"no node of this process is at {endpoint}")
@@ -132,7 +132,7 @@ class Broker:
         records.
         """
         local = self.local_node(node_id)
-        await vacate(self.running_beside(node_id), local)
+        await decommission(self.running_beside(node_id), local)
         await local.stop()
         cluster = self.running_beside(node_id).cluster
         # It may have crashed, and nobody missed it yet.
@@ -177,7 +177,7 @@ async def open_broker(
     clock: Clock | None = None,
     grace_seconds: float = 5,
     cluster_id: str | None = None,
-    apart: Apart | None = None,
+    distributed: DistributedNodeOptions | None = None,
     intercept: Intercept | None = None,
     service: Service | None = None,
 ) -> AsyncIterator[Broker]:
@@ -190,12 +190,12 @@ async def open_broker(
     all; `listeners_of` are those of nodes, by id, that have them already from an earlier run;
     `files` is where the data folder is, to be handed in when it must outlive a broker in memory;
     `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
-    default a random one; `apart` says which node runs here of a cluster that has others in other
+    default a random one; `distributed` says which node runs here of a cluster that has others in other
     processes; `intercept` makes the interceptor of each connection's requests; `service` is served beside them. Several brokers can run in one process.
 
     Error handling: raises CannotListen or StorageError when it cannot start.
     """
-    here = _local_nodes(config, data_dir, files, nodes, apart)
+    here = _local_nodes(config, data_dir, files, nodes, distributed)
     shared = Shared(
         folders=here.folders,
         in_memory=data_dir is None,
@@ -204,22 +204,22 @@ async def open_broker(
         intercept=intercept,
         grace_seconds=grace_seconds,
         nodes=len(here.ids),
-        apart=apart,
+        distributed=distributed,
     )
     maker = NodeMaker(here.config, listeners, listeners_of, shared)
     places = cycle(racks or (None,))
     local = [maker.make(each, here.total, rack=next(places)) for each in here.ids]
     # Files that are handed in are as fast as whoever made them wants.
     in_thread = None if data_dir is None or files is not None else _metadata_syncs(here.config)
-    store = await _open_all(local, here.folders, cluster_id, apart, in_thread, service)
-    at_work = running(store) if apart is None else nullcontext()
+    store = await _open_all(local, here.folders, cluster_id, distributed, in_thread, service)
+    at_work = running(store) if distributed is None else nullcontext()
     async with at_work, trio.open_nursery() as nursery:
         try:
             if service is not None:
                 nursery.start_soon(service.run)
             await _each(local, lambda node: node.join())
-            if apart is not None:
-                await apart.others_joined()
+            if distributed is not None:
+                await distributed.others_joined()
             await _each(local, lambda node: node.begin(nursery))
             yield Broker(store, local, shared.links, maker, nursery)
         finally:
@@ -256,16 +256,16 @@ def _local_nodes(
     data_dir: str | Sequence[str] | None,
     files: Files | None,
     nodes: int | None,
-    apart: Apart | None,
+    distributed: DistributedNodeOptions | None,
 ) -> _Local:
-    """Return the nodes that run here: the whole cluster, or the node that `apart` names."""
-    if apart is None:
+    """Return the nodes that run here: the whole cluster, or the node that `distributed` names."""
+    if distributed is None:
         folders = _data_folders(config, data_dir, files, nodes)
         ids = folders.node_ids(config.node_id, nodes)
         return _Local(config, folders, ids, len(ids))
     config = config.apart()
-    folders = _data_folders(config, data_dir, files, apart.nodes or 1)
-    return _Local(config, folders, [apart.node_id], apart.nodes or NODES_APART)
+    folders = _data_folders(config, data_dir, files, distributed.nodes or 1)
+    return _Local(config, folders, [distributed.node_id], distributed.nodes or NODES_APART)
 
 
 def _metadata_syncs(config: BrokerConfig) -> InThread:
@@ -295,7 +295,7 @@ async def _open_all(
     local: Sequence[LocalNode],
     folders: DataFolders,
     cluster_id: str | None,
-    apart: Apart | None,
+    distributed: DistributedNodeOptions | None,
     in_thread: InThread | None,
     service: Service | None,
 ) -> MetadataStore:
@@ -309,12 +309,12 @@ async def _open_all(
     try:
         _check_ports(local)
         found = {node.id: node.look() for node in local}
-        if apart is None:
+        if distributed is None:
             every = (each for some in found.values() for each in some)
             store = own = folders.open_store(every, in_thread=in_thread)
         else:
-            store = apart.store
-            if apart.nodes is None:
+            store = distributed.store
+            if distributed.nodes is None:
                 folders.check_has_no_store()
         for node in local:
             await node.check(store, found[node.id])
@@ -326,8 +326,8 @@ async def _open_all(
             await node.check_addresses(store)
         paths = [path for node in local for path in folders.of_node(node.id)]
         cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
-        if apart is not None:  # it may have an id already, and folders have to be of that
-            cluster_id = await founded(store, cluster_id)
+        if distributed is not None:  # it may have an id already, and folders have to be of that
+            cluster_id = await create_or_load_cluster(store, cluster_id)
         for node in local:
             node.open_logs(cluster_id)
         for node in local:

@@ -15,7 +15,7 @@ import trio
 from kbroker.client.connection import Connection, encrypted
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.cluster import Cluster, MetadataStore
-from kbroker.cluster.cluster import check_cluster_id, founded, known_node
+from kbroker.cluster.cluster import check_cluster_id, create_or_load_cluster, known_node
 from kbroker.cluster.links import Links
 from kbroker.cluster.peers import Way, listener_of_nodes
 from kbroker.cluster.places import check_addresses, wait_for_place
@@ -34,7 +34,7 @@ from kbroker.net.server import (
     close_all,
     listen_all,
 )
-from kbroker.node.gate import Gate
+from kbroker.node.listener_security import ListenerSecurity
 from kbroker.node.node import Node
 from kbroker.partitions.flusher import Flusher
 from kbroker.runtime.changes import Changes
@@ -60,7 +60,7 @@ class NodeState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class DistributedNodeOptions:
     """One node of a cluster that has others in other processes.
 
     `store` has the metadata; whoever opened it lets it work. `node_id` runs here. It has the data
@@ -78,7 +78,7 @@ class Apart:
 class Shared:
     """What the nodes of one process have in common.
 
-    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `apart` is there
+    `grace_seconds` bounds a stop; `nodes` is how many share the process's descriptors; `distributed` is there
     when the cluster has nodes in other processes; `changes` hears of what happens in any of those here.
     """
 
@@ -89,19 +89,19 @@ class Shared:
     intercept: Intercept | None
     grace_seconds: float
     nodes: int
-    apart: Apart | None = None
+    distributed: DistributedNodeOptions | None = None
     links: Links = field(default_factory=Links)
     changes: Changes = field(default_factory=Changes)
 
     @property
     def others_are_anywhere(self) -> bool:
         """Whether nothing is known here of the cluster's other nodes."""
-        return self.apart is not None and self.apart.nodes is None
+        return self.distributed is not None and self.distributed.nodes is None
 
     @property
     def names_nodes(self) -> bool:
         """Whether lines of the log say whose they are: several nodes write it."""
-        shared = self.apart is not None and self.apart.nodes is not None
+        shared = self.distributed is not None and self.distributed.nodes is not None
         return shared or self.nodes > 1
 
 
@@ -128,7 +128,7 @@ class LocalNode:
     ) -> None:
         self.id = config.node_id
         self.state = NodeState.STARTING
-        self.ends_with_others = shared.apart is None
+        self.ends_with_others = shared.distributed is None
         """When it is closed the whole cluster stops, and nobody takes over."""
         self.listeners = list(listeners)
         """With the ports that the system chose, as soon as it did."""
@@ -164,15 +164,17 @@ class LocalNode:
         """Where a client on this machine connects."""
         return _here(self.listeners[0])
 
-    def insider(self, endpoint: Endpoint) -> trio.SocketStream | None:
-        """A connection of this process itself, see `Server.insider`; None where this node is not the one
+    def connect_in_process(self, endpoint: Endpoint) -> trio.SocketStream | None:
+        """Return an in-process connection, see `Server.connect_in_process`; None if this node is not the one
         that clients reach at that address, or is down. Raises OSError."""
         if not self.is_running:
             return None
         is_here = endpoint == self.endpoint or endpoint in self.server.advertised().values()
-        return self.server.insider(self.endpoint) if is_here else None
+        return self.server.connect_in_process(self.endpoint) if is_here else None
 
-    def insider_for(self, client: Client, endpoint: Endpoint, name: str) -> trio.SocketStream:
+    def connect_in_process_for(
+        self, client: Client, endpoint: Endpoint, name: str
+    ) -> trio.SocketStream:
         """Connect from inside this process on behalf of an authenticated client.
 
         Args:
@@ -185,7 +187,7 @@ class LocalNode:
         """
         if not self.is_running:
             raise ConnectionRefusedError(f"node {self.id} does not run now")
-        return self.server.insider(endpoint, name, client)
+        return self.server.connect_in_process(endpoint, name, client)
 
     @property
     def endpoint_of_nodes(self) -> Endpoint:
@@ -197,11 +199,11 @@ class LocalNode:
         told = self.endpoints().values()
         return endpoint in told or endpoint in map(_here, self.listeners)
 
-    def insider_of_nodes(self) -> trio.SocketStream:
-        """As `insider`, told of other nodes where those reach each other. Raises OSError."""
+    def connect_in_process_inter_broker(self) -> trio.SocketStream:
+        """Return an in-process connection to the inter-broker listener. Raises OSError."""
         if not self.is_running:
             raise ConnectionRefusedError(f"node {self.id} does not run now")
-        return self.server.insider(self.endpoint_of_nodes, self._listener_of_nodes.name)
+        return self.server.connect_in_process(self.endpoint_of_nodes, self._listener_of_nodes.name)
 
     @property
     def _marked(self) -> AbstractContextManager[None]:
@@ -234,7 +236,9 @@ class LocalNode:
             if directory_id in there or directory_id in self._config.discarded_log_dir_ids:
                 continue
             if path in self.data_dirs and self._shared.folders.is_in_use(path):
-                meta = MetaProperties(await founded(store, None), self.id, directory_id)
+                meta = MetaProperties(
+                    await create_or_load_cluster(store, None), self.id, directory_id
+                )
                 raise StorageError(
                     f"{path}/{META_PROPERTIES} is missing, and the folder has data of this node; "
                     f"restore the file from a copy, or write it with these lines: {meta.lines()}"
@@ -311,7 +315,9 @@ class LocalNode:
             shared.clock,
             in_memory=shared.in_memory,
             way=Way(self.dial_other, self.log_in),
-            gates=[each.gate for each in self.listeners if each.gate is not None],
+            listener_security=[
+                each.security for each in self.listeners if each.security is not None
+            ],
         )
         self.server = Server(
             self.node, shared.apis, self._bound, shared.intercept, nodes=shared.nodes
@@ -323,11 +329,11 @@ class LocalNode:
     async def dial_other(self, endpoint: Endpoint) -> trio.abc.Stream:
         """Reach another node: with TLS where nodes listen so to each other. Raises OSError."""
         stream = await self._shared.links.dial(self.id, endpoint)
-        gate = self._gate_between_nodes
-        if gate is None or gate.certificates is None:
+        security = self._security_between_nodes
+        if security is None or security.certificates is None:
             return stream
         try:
-            tls = gate.certificates.to_others()
+            tls = security.certificates.to_others()
         except BadSettings as error:
             await trio.aclose_forcefully(stream)
             raise OSError(str(error)) from None
@@ -335,22 +341,22 @@ class LocalNode:
 
     async def log_in(self, connection: Connection) -> None:
         """Show another node who this one is, where nodes ask each other. Raises OSError."""
-        gate = self._gate_between_nodes
-        if gate is None or gate.users is None:
+        security = self._security_between_nodes
+        if security is None or security.users is None:
             return
         from kbroker.client.security import BadSecurity, log_in  # most nodes never need it
 
         try:
-            credentials = gate.credentials()
+            credentials = security.credentials()
         except BadSecurity as error:
             raise OSError(str(error)) from None
         assert credentials is not None  # it is a listener with logins
         await log_in(connection, credentials)
 
     @property
-    def _gate_between_nodes(self) -> Gate | None:
+    def _security_between_nodes(self) -> ListenerSecurity | None:
         """That of `_listener_of_nodes`."""
-        return self._listener_of_nodes.gate
+        return self._listener_of_nodes.security
 
     @property
     def _listener_of_nodes(self) -> Listener:
@@ -553,9 +559,11 @@ class NodeMaker:
 
 
 def _with_own_gate(listener: Listener, config: BrokerConfig) -> Listener:
-    """The same listener with a gate that obeys the settings of its node alone. Raises ConfigError."""
+    """The same listener with a security that obeys the settings of its node alone. Raises ConfigError."""
     return (
-        listener if listener.gate is None else replace(listener, gate=listener.gate.of_node(config))
+        listener
+        if listener.security is None
+        else replace(listener, security=listener.security.of_node(config))
     )
 
 

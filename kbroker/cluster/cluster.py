@@ -98,7 +98,7 @@ def _check_same(stored: str, cluster_id: str | None) -> None:
         )
 
 
-async def founded(store: MetadataStore, cluster_id: str | None) -> str:
+async def create_or_load_cluster(store: MetadataStore, cluster_id: str | None) -> str:
     """The id of the cluster in a store; one that is empty becomes a new cluster, of this id.
 
     Raises StorageError: its metadata is on its way to another store, of a newer format, or it runs
@@ -173,7 +173,7 @@ class Cluster(ClusterView):
         `cluster_id` is the id that a node's data folder names. Raises ValueError when the store
         belongs to another cluster.
         """
-        stored = await founded(store, cluster_id)
+        stored = await create_or_load_cluster(store, cluster_id)
         _check_same(stored, cluster_id)
         while True:
             cluster = cls(store, stored)

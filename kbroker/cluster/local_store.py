@@ -13,8 +13,8 @@ from typing import Any
 
 import trio
 
-from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import StorageError, SyncFailedError, WriteRefusedError
 from kbroker.storage.files import File, Files, cut_torn
 from kbroker.storage.naming import RESERVE
@@ -418,10 +418,10 @@ class LocalStore:
         A crash leaves either the old or the new journal, which hold the same entries. If the disk has
         no space for the new journal, the old one stays in use.
         """
-        slices, lines = Slices(), []
+        duty_cycle, lines = DutyCycle(), []
         for line in self._snapshot():
             lines.append(line)
-            await slices.pause()
+            await duty_cycle.pause()
         write = partial(self._files.write_atomic, self._path, b"".join(lines))
         try:
             if self._in_thread is None:

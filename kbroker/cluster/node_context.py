@@ -9,9 +9,9 @@ from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.disk_reads import DiskReads
-from kbroker.runtime.slices import TurnQueue
+from kbroker.runtime.error_log import ErrorLog
 from kbroker.runtime.threads import InThread
-from kbroker.runtime.troubles import Troubles
+from kbroker.runtime.time_slices import FairQueue
 
 from .cluster import Cluster
 from .live_config import LiveConfig
@@ -26,26 +26,26 @@ class NodeContext:
         live_config: Settings of the node, which may change while it runs; read `config`.
         cluster: Metadata of the cluster.
         clock: Time of the node.
-        troubles: Problems of the node and the messages that were logged already.
+        error_log: Problems of the node and the messages that were logged already.
         changes: Wakes tasks that wait until something changes in the node.
         in_memory: True if the node stores nothing on a disk.
         in_thread: Runs blocking work in a worker thread.
         disk_reads: Loads bytes that are only on a disk without blocking the event loop.
         batch_reads: Reads stored batches within the time slice of a client.
-        turns: Order in which long work continues in the event loop.
+        fair_queue: Order in which long work continues in the event loop.
     """
 
     node_id: int
     live_config: LiveConfig
     cluster: Cluster
     clock: Clock
-    troubles: Troubles
+    error_log: ErrorLog
     changes: Changes
     in_memory: bool
     in_thread: InThread
     disk_reads: DiskReads
     batch_reads: BatchReads
-    turns: TurnQueue
+    fair_queue: FairQueue
 
     @property
     def config(self) -> BrokerConfig:

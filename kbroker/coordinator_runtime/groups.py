@@ -56,7 +56,7 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
     ) -> None:
         super().__init__(context, partitions, OFFSETS_TOPIC)
         self.share_state_initializer = ShareStateInitializer(
-            self, persister, context.troubles.is_news
+            self, persister, context.error_log.is_new
         )
         """Has share coordinators asked for the states of share groups."""
         self.history: History[str, Event] = History()

@@ -19,7 +19,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.record_stream import OversizedRecord, stream_records
 from kbroker.protocol.records import BatchHeader, Record, iter_headers
-from kbroker.runtime.slices import Slices, Wanted
+from kbroker.runtime.time_slices import DutyCycle, Wanted
 from kbroker.storage.cached import Reading
 
 from .partition_writer import LeaderLog, PartitionWriter
@@ -213,11 +213,11 @@ class CoordinatorLoader(Generic[C]):
 
     async def _finish(self) -> None:
         """Rebuild one coordinator after the other, beside clients of the others."""
-        slices = Slices(rest=REST)
+        duty_cycle = DutyCycle(rest=REST)
         while load := next(filter(self._is_ready, self._loads.values()), None):
             while self._is_ready(load):
                 await self._try_to_go_on(load, RECORDS_PER_STEP)
-                await slices.pause()
+                await duty_cycle.pause()
 
     def _is_ready(self, load: Load[C]) -> bool:
         """Return True if a load is unfinished, its leadership holds and its log is committed."""

@@ -47,7 +47,7 @@ from kbroker.protocol.records import (
     read_header,
 )
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import StorageError
 
 from .deadlines import Deadlines
@@ -139,7 +139,7 @@ class Shards(ABC, Generic[C]):
 
         def warn() -> None:
             text = f"a coordinator of this node has reached {setting}={limit}; rejecting more"
-            if self._context.troubles.is_news(text):
+            if self._context.error_log.is_new(text):
                 logger.warning("%s", text)
 
         return MemoryLimit(limit, warn)
@@ -178,7 +178,7 @@ class Shards(ABC, Generic[C]):
         except KafkaError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 text = f"{self.topic} cannot be created: {error.message or error.code.name}"
-                if self._context.troubles.is_news(text):
+                if self._context.error_log.is_new(text):
                     logger.error("%s", text)
                 raise
             return cluster.topics[self.topic]
@@ -275,7 +275,7 @@ class Shards(ABC, Generic[C]):
         if isinstance(error, StorageError):
             return  # `Partitions` logged why the partition is offline
         text = f"there is no coordinator for {self.topic}-{index}: {error}"
-        if self._context.troubles.is_news(text):
+        if self._context.error_log.is_new(text):
             logger.error("%s", text)
 
     def _begin_load(self, topic: Topic, index: int) -> Load[C]:
@@ -377,13 +377,13 @@ class Shards(ABC, Generic[C]):
         elif error.code == ErrorCode.KAFKA_STORAGE_ERROR:
             level = (
                 logging.ERROR
-                if self._context.troubles.is_news(f"{self.topic}: {error}")
+                if self._context.error_log.is_new(f"{self.topic}: {error}")
                 else NO_NEWS
             )
         elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:
             level = (
                 logging.WARNING
-                if self._context.troubles.is_news(f"{self.topic}: {error}")
+                if self._context.error_log.is_new(f"{self.topic}: {error}")
                 else NO_NEWS
             )
         logger.log(level, "records for %s were not stored: %s", self.topic, str(error))
@@ -516,10 +516,10 @@ class Shards(ABC, Generic[C]):
 
     async def expire(self) -> None:
         """Forget what has outlived its retention, beside clients."""
-        slices = Slices()
+        duty_cycle = DutyCycle()
         for shard in self.shards():
             for _ in self.sweep(shard, shard.coordinator.expire(self.now())):
-                await slices.pause()
+                await duty_cycle.pause()
 
 
 def _is_led(shard: Shard[C]) -> bool:

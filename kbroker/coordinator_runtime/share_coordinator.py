@@ -12,7 +12,7 @@ from kbroker.cluster.node_context import NodeContext
 from kbroker.cluster.topics import NewTopic
 from kbroker.coordinator import Result, ShareCoordinator
 from kbroker.protocol.share_state_log import SharePartitionKey
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import StorageError
 
 from .loading import Load
@@ -98,7 +98,7 @@ class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
 
     async def expire(self) -> None:
         """Rewrite the logs that are mostly of the past, beside clients."""
-        slices = Slices()
+        duty_cycle = DutyCycle()
         for shard in self.shards():
             log = shard.replica.log
             past = log.log_end_offset
@@ -107,7 +107,7 @@ class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
             if records < max(needed, REWRITE_RECORDS_MIN):
                 continue
             for _ in self.sweep(shard, shard.coordinator.expire(self.now())):
-                await slices.pause()
+                await duty_cycle.pause()
             if self.serves(shard) and await outcome_of(self.release(shard, True)):
                 self._delete_before(shard.replica, past)
 

@@ -46,7 +46,7 @@ from kbroker.protocol.messages.share_state import (
 from kbroker.protocol.records import FoundRecord
 from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.batch_reads import charge_nobody
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 
 from .share_persister import SharePersister
 
@@ -515,7 +515,7 @@ class SharePartitionManager:
         )
         search = lookup.record_since(log, since_ms, log.high_watermark)
         with self._partitions.storage_errors_reported(replica):
-            return await Slices().finish(search)
+            return await DutyCycle().finish(search)
 
     async def _write(self, share_partitions: Sequence[SharePartition]) -> None:
         taken: dict[SharePartition, list[_Write]] = {}

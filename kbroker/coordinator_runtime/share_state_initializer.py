@@ -46,15 +46,15 @@ class ShareStateInitializer:
     Args:
         groups: Shards of the group coordinators.
         persister: Client of the share coordinators.
-        is_news: Return True if an error is to be logged, False if it was logged before.
+        is_new: Return True if an error is to be logged, False if it was logged before.
     """
 
     def __init__(
-        self, groups: GroupShards, persister: SharePersister, is_news: Callable[[str], bool]
+        self, groups: GroupShards, persister: SharePersister, is_new: Callable[[str], bool]
     ) -> None:
         self._groups = groups
         self._persister = persister
-        self._is_news = is_news
+        self._is_new = is_new
         self._due: list[tuple[GroupShard, StatesToInitialize]] = []
         self._more = trio.Event()
         self._limit = trio.CapacityLimiter(AT_ONCE)
@@ -111,7 +111,7 @@ class ShareStateInitializer:
                     self._groups.run(shard, result)
         for share, error in islice(failed.items(), 1):
             text = f"states were not made, as that of {share.name}: {error}"
-            level = logging.WARNING if self._is_news(text) else logging.DEBUG
+            level = logging.WARNING if self._is_new(text) else logging.DEBUG
             logger.log(level, "share group %s: %d %s", states.group_id, len(failed), text)
         return failed
 

@@ -9,7 +9,7 @@ import trio
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.coordinator import Pieces
-from kbroker.runtime.slices import Slices, Turn
+from kbroker.runtime.time_slices import DutyCycle, TimeSlice
 
 from .loading import RECORDS_AT_ONCE, REST
 from .partition_writer import PartitionWriter
@@ -33,12 +33,12 @@ class SweepingShards(Shards[C]):
 
         A little is done at once however slow the machine is.
         """
-        turn = Turn(self._context.turns)
+        time_slice = TimeSlice(self._context.fair_queue)
         done = 0
         for sweep in sweeps:
             for records in sweep:
                 done += max(records, 1)
-                if done >= RECORDS_AT_ONCE and turn.is_over:
+                if done >= RECORDS_AT_ONCE and time_slice.is_over:
                     self._sweeps.append(sweep)
                     self._more_sweeps.set()
                     break
@@ -54,9 +54,9 @@ class SweepingShards(Shards[C]):
         while True:
             await self._more_sweeps.wait()
             self._more_sweeps = trio.Event()
-            slices = Slices(rest=REST)
+            duty_cycle = DutyCycle(rest=REST)
             while self._sweeps:
                 sweep = self._sweeps.popleft()
                 if next(sweep, None) is not None:
                     self._sweeps.append(sweep)  # none of them waits for the others
-                await slices.pause()
+                await duty_cycle.pause()

@@ -36,7 +36,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import EndTxnResponse
 from kbroker.protocol.records import Marker, end_transaction_marker, read_header
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.time_slices import TimeSlice
 
 from .add_partitions_to_txn import Writer, add_partitions
 from .markers import DueMarker, TransactionEnd, TransactionMarkerChannelManager
@@ -297,9 +297,9 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
                 await self._write_in_turns(ending)
 
     async def _write_in_turns(self, ending: _Ending) -> None:
-        turn = Turn(self._context.turns)
+        time_slice = TimeSlice(self._context.fair_queue)
         ending.waits += 1  # for the markers that are not written yet
-        async for partition in turn.each(sorted(ending.unwritten)):
+        async for partition in time_slice.each(sorted(ending.unwritten)):
             if self.serves(ending.shard):
                 self._write_marker(ending, partition)
         ending.waits -= 1

@@ -8,7 +8,7 @@ Every client can name thousands of things, and there can be thousands of everyth
 
 * works on each thing once, however often it is named, and answers what Apache Kafka does for such a
   request (an error, one row, or the last row counts);
-* goes over what was sent, and over all that there is, in turns with other clients (`ctx.turn`);
+* goes over what was sent, and over all that there is, in turns with other clients (`ctx.time_slice`);
 * asks a coordinator, which cannot pause, for a bounded piece of work at a time.
 
 `tests/broker/test_oversized_requests.py` holds every array of every API to that.

@@ -100,7 +100,7 @@ async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeA
     except KafkaError as error:
         return cls(error_code=error.code, error_message=error.message)
     rows: dict[Pattern, DescribeAclsResponse.Resource] = {}
-    async for acl in ctx.turn.each(ctx.node.cluster.acls):
+    async for acl in ctx.time_slice.each(ctx.node.cluster.acls):
         if wanted.fits(acl):
             pattern = acl.pattern
             row = rows.get(pattern)
@@ -139,10 +139,10 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
         return cls(
             results=[
                 cls.Result(error_code=error.code, error_message=error.message)
-                async for _ in ctx.turn.each(request.creations)
+                async for _ in ctx.time_slice.each(request.creations)
             ]
         )
-    async for asked in ctx.turn.each(request.creations):
+    async for asked in ctx.time_slice.each(request.creations):
         row = cls.Result()
         rows.append(row)
         try:
@@ -164,7 +164,7 @@ def _cause(ctx: Context) -> str:
 
 async def _tell(ctx: Context, done: str, acls: Iterable[Acl]) -> None:
     """Write changes to the audit log."""
-    async for acl in ctx.turn.each(acls):
+    async for acl in ctx.time_slice.each(acls):
         ctx.node.audit.changed(
             ctx.peer.client,
             f"ACL {done}: {acl}",
@@ -267,7 +267,7 @@ def _check_known(wanted: AclFilter) -> None:
 async def _fitting(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str, Acl]:
     """The ACLs that a filter fits, by key. Raises KafkaError when there are more."""
     found = {}
-    async for key, acl in ctx.turn.each(ctx.node.cluster.acls.items()):
+    async for key, acl in ctx.time_slice.each(ctx.node.cluster.acls.items()):
         if wanted.fits(acl):
             found[key] = acl
         if len(found) > count_max:

@@ -95,7 +95,9 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     topics = await _to_elect(ctx, request)
     rows: dict[str, list[ElectLeadersResponse.Partition]] = {name: [] for name in topics}
     batch: list[tuple[str, int]] = []
-    async for place in ctx.turn.each((name, each) for name in topics for each in topics[name]):
+    async for place in ctx.time_slice.each(
+        (name, each) for name in topics for each in topics[name]
+    ):
         batch.append(place)
         if len(batch) == ELECTED_AT_ONCE:
             await _elect(ctx, request, batch, rows)
@@ -113,7 +115,7 @@ async def _to_elect(ctx: Context, request: ElectLeadersRequest) -> Mapping[str, 
     if asked is None:
         topics = ctx.node.cluster.topics.values()
         return {topic.name: range(len(topic.partitions)) for topic in topics}
-    return await distinct_partitions(ctx.turn, ((row.topic, row.partitions) for row in asked))
+    return await distinct_partitions(ctx.time_slice, ((row.topic, row.partitions) for row in asked))
 
 
 async def _refuse_elections(
@@ -133,7 +135,7 @@ async def _refuse_elections(
                     ElectLeadersResponse.Partition(
                         partition_id=index, error_code=code, error_message=message
                     )
-                    async for index in ctx.turn.each(indexes)
+                    async for index in ctx.time_slice.each(indexes)
                 ],
             )
             for name, indexes in topics.items()
@@ -180,7 +182,7 @@ async def alter_partition_reassignments(
     topics: dict[str, dict[int, AlterPartitionReassignmentsRequest.Partition]] = {}
     for topic in request.topics:
         rows = topics.setdefault(topic.name, {})
-        async for row in ctx.turn.each(topic.partitions):
+        async for row in ctx.time_slice.each(topic.partitions):
             rows[row.partition_index] = row
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -189,7 +191,7 @@ async def alter_partition_reassignments(
                 name=name,
                 partitions=[
                     await _reassign(ctx, request, name, row)
-                    async for row in ctx.turn.each(rows.values())
+                    async for row in ctx.time_slice.each(rows.values())
                 ],
             )
             for name, rows in topics.items()
@@ -214,10 +216,10 @@ async def _refuse_reassignments(
                         error_code=error.code,
                         error_message=error.message,
                     )
-                    async for row in ctx.turn.each(topic.partitions)
+                    async for row in ctx.time_slice.each(topic.partitions)
                 ],
             )
-            async for topic in ctx.turn.each(request.topics)
+            async for topic in ctx.time_slice.each(request.topics)
         ],
     )
 
@@ -262,13 +264,13 @@ async def list_partition_reassignments(
         asked = {topic.name: range(len(topic.partitions)) for topic in cluster.topics.values()}
     else:
         asked = await distinct_partitions(
-            ctx.turn, ((row.name, row.partition_indexes) for row in rows)
+            ctx.time_slice, ((row.name, row.partition_indexes) for row in rows)
         )
     response = ListPartitionReassignmentsResponse()
     for name, indexes in asked.items():
         partitions = [
             _moving_row(found)
-            async for found in ctx.turn.each(map(partial(cluster.partition, name), indexes))
+            async for found in ctx.time_slice.each(map(partial(cluster.partition, name), indexes))
             if found is not None and is_moving(found)
         ]
         if partitions:
@@ -317,7 +319,7 @@ async def _updated_levels(ctx: Context, request: UpdateFeaturesRequest) -> dict[
     cluster = ctx.node.cluster
     levels = dict(cluster.features)
     nodes = {each: known.features for each, known in cluster.registrations.known.items()}
-    async for update in ctx.turn.each(request.feature_updates):
+    async for update in ctx.time_slice.each(request.feature_updates):
         kind = _update_type(ctx, update)
         check_update(cluster.features, nodes, update.feature, update.max_version_level, kind)
         levels[update.feature] = update.max_version_level

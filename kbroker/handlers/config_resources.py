@@ -41,7 +41,7 @@ from .log_levels import LEVELS, ROOT, levels_in_effect, loggers, own_levels, set
 
 if TYPE_CHECKING:
     from kbroker.node.node import Node
-    from kbroker.runtime.slices import Turn
+    from kbroker.runtime.time_slices import TimeSlice
 
 logger = logging.getLogger(__name__)
 
@@ -159,8 +159,8 @@ class BrokerResource(StoredResource):
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
         is_stored = await super().store(values, cause)
-        for gate in self.node.gates:
-            await gate.settle()
+        for security in self.node.listener_security:
+            await security.settle()
         return is_stored
 
 
@@ -316,7 +316,9 @@ _LISTED = (
 """In the order of Kafka's answers."""
 
 
-async def list_resources(node: Node, types: Iterable[int], turn: Turn) -> Iterator[ConfigResource]:
+async def list_resources(
+    node: Node, types: Iterable[int], time_slice: TimeSlice
+) -> Iterator[ConfigResource]:
     """The resources of some types (none given: of all) that can have settings, or do.
 
     Raises KafkaError: UNSUPPORTED_VERSION for a type that does not exist.
@@ -327,13 +329,13 @@ async def list_resources(node: Node, types: Iterable[int], turn: Turn) -> Iterat
     cluster = node.cluster
     nodes = [str(each) for each in cluster.node_ids]
     names: dict[ResourceType, Iterable[str]] = {
-        each: await turn.in_order(tuple(cluster.configs), partial(_name_of, each))
+        each: await time_slice.in_order(tuple(cluster.configs), partial(_name_of, each))
         for each in (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
     }
     names |= {
         ResourceType.BROKER_LOGGER: nodes,
         ResourceType.BROKER: nodes,
-        ResourceType.TOPIC: await turn.in_order(tuple(cluster.topics), str),
+        ResourceType.TOPIC: await time_slice.in_order(tuple(cluster.topics), str),
     }
     wanted = [each for each in _LISTED if not types or each in types]
     return (ConfigResource(each, name) for each in wanted for name in names[each])

@@ -53,14 +53,14 @@ async def describe_configs(
     most, which need not exist; for more there is POLICY_VIOLATION.
     """
     resources: dict[tuple[int, str], DescribeConfigsRequest.Resource] = {}
-    async for row in ctx.turn.each(request.resources):
+    async for row in ctx.time_slice.each(request.resources):
         resources[row.resource_type, row.resource_name] = row
     unknown = {kind for kind, _ in resources} - set(ResourceType)
     if unknown:
         return await _refuse_all(ctx, resources, f"there is no resource type {min(unknown)}")
     described = _Described(ctx, request)
     return DescribeConfigsResponse(
-        results=[described.result(each) async for each in ctx.turn.each(resources.values())]
+        results=[described.result(each) async for each in ctx.time_slice.each(resources.values())]
     )
 
 
@@ -92,7 +92,7 @@ async def _refuse_all(
                 resource_type=kind,
                 resource_name=name,
             )
-            async for kind, name in ctx.turn.each(resources)
+            async for kind, name in ctx.time_slice.each(resources)
         ]
     )
 
@@ -243,11 +243,11 @@ async def _alter_each(
     """Alter each resource by itself; returns its row, error code and message."""
     named: set[tuple[int, str]] = set()
     twice: set[tuple[int, str]] = set()
-    async for row in ctx.turn.each(rows):
+    async for row in ctx.time_slice.each(rows):
         resource = row.resource_type, row.resource_name
         (twice if resource in named else named).add(resource)
     outcomes: list[tuple[Altered, int, str | None]] = []
-    async for row in ctx.turn.each(rows):
+    async for row in ctx.time_slice.each(rows):
         try:
             if (row.resource_type, row.resource_name) in twice:
                 raise KafkaError(
@@ -298,12 +298,12 @@ async def list_config_resources(
     types = request.resource_types if ctx.version else [ResourceType.CLIENT_METRICS]
     try:
         ctx.require_cluster(AclOperation.DESCRIBE_CONFIGS)
-        found = await list_resources(ctx.node, types, ctx.turn)
+        found = await list_resources(ctx.node, types, ctx.time_slice)
     except KafkaError as error:
         return ListConfigResourcesResponse(error_code=error.code)
     return ListConfigResourcesResponse(
         config_resources=[
             ListConfigResourcesResponse.Resource(resource_type=each.type, resource_name=each.name)
-            async for each in ctx.turn.each(found)
+            async for each in ctx.time_slice.each(found)
         ]
     )

@@ -26,10 +26,10 @@ from kbroker.security.rights import MEANT_FOR
 
 if TYPE_CHECKING:
     from kbroker.cluster import Registration
-    from kbroker.node.metering import Toll
+    from kbroker.node.client_quota_manager import QuotaCharge
     from kbroker.node.node import Node
     from kbroker.partitions.waiters import Outcome
-    from kbroker.runtime.slices import Turn
+    from kbroker.runtime.time_slices import TimeSlice
     from kbroker.security.login import Login
 
     from .rejected_batches import RejectedBatches
@@ -136,12 +136,12 @@ class Peer:
         """
         return self.is_gone or (self.transport is not None and self.transport.peer_has_closed())
 
-    def came_to(self, host: str) -> None:
-        """It has named the host that it wants to talk to, and is told that one again."""
+    def set_sni_host(self, host: str) -> None:
+        """Advertise the host name of the client's SNI extension to it."""
         self.local = Endpoint(host, self.local.port)
 
-    def shows(self, principal: Principal) -> None:
-        """It has shown who it is."""
+    def set_principal(self, principal: Principal) -> None:
+        """Set the principal of the authenticated client."""
         self.client = Client(principal, self.host)
 
 
@@ -179,11 +179,21 @@ class Context:
     """One request's surroundings.
 
     `key` is the API's, `version` that of the request and of its response, `rows` how many array elements the request
-    has, `toll` what it takes of quotas, None where nobody has one. Who goes over what the request
-    names pauses with `turn` on the way, because others want their turn as well.
+    has, `quota_charge` what it takes of quotas, None where nobody has one. Who goes over what the request
+    names pauses with `time_slice` on the way, because others want their turn as well.
     """
 
-    __slots__ = ("apis", "client_id", "key", "node", "peer", "rows", "toll", "turn", "version")
+    __slots__ = (
+        "apis",
+        "client_id",
+        "key",
+        "node",
+        "peer",
+        "quota_charge",
+        "rows",
+        "time_slice",
+        "version",
+    )
 
     def __init__(
         self,
@@ -193,9 +203,9 @@ class Context:
         client_id: str | None,
         key: int,
         version: int,
-        turn: Turn,
+        time_slice: TimeSlice,
         rows: int,
-        toll: Toll | None = None,
+        quota_charge: QuotaCharge | None = None,
     ) -> None:
         self.node = node
         self.apis = apis
@@ -203,9 +213,9 @@ class Context:
         self.client_id = client_id
         self.key = key
         self.version = version
-        self.turn = turn
+        self.time_slice = time_slice
         self.rows = rows
-        self.toll = toll
+        self.quota_charge = quota_charge
 
     def client_info(self) -> ClientInfo:
         """Who asks, as groups show their members."""
@@ -306,8 +316,8 @@ class Context:
         Parameters: `told_since` is the version of the API since which its clients know the error.
         Raises THROTTLING_QUOTA_EXCEEDED.
         """
-        if self.toll is not None:
-            self.toll.change_partitions(count, is_told=self.version >= told_since)
+        if self.quota_charge is not None:
+            self.quota_charge.change_partitions(count, is_told=self.version >= told_since)
 
     @contextmanager
     def heavy_client(self) -> Iterator[HeavyClient]:
@@ -319,8 +329,8 @@ class Context:
         try:
             yield client
         finally:
-            if self.toll is not None:
-                self.toll.worked_in_thread(client.seconds - before)
+            if self.quota_charge is not None:
+                self.quota_charge.worked_in_thread(client.seconds - before)
 
     # -- where nodes are
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.time_slices import TimeSlice
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -23,15 +23,15 @@ def distinct(names: Iterable[Name]) -> Iterator[Name]:
 
 
 async def distinct_partitions(
-    turn: Turn, rows: Iterable[tuple[str, Iterable[int]]]
+    time_slice: TimeSlice, rows: Iterable[tuple[str, Iterable[int]]]
 ) -> dict[str, dict[int, None]]:
     """Return the distinct partitions of each topic, in the order of their first position.
 
     Args:
-        turn: Time slice of the connection.
+        time_slice: Time slice of the connection.
         rows: Topics with the partitions that a request names.
     """
     topics: dict[str, dict[int, None]] = {}
-    async for name, indexes in turn.each(rows):
+    async for name, indexes in time_slice.each(rows):
         topics.setdefault(name, {}).update(dict.fromkeys(indexes))
     return topics

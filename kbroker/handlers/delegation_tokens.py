@@ -90,7 +90,7 @@ async def _checked_renewers(
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     if owner != ctx.peer.client.principal:
         ctx.require(AclOperation.CREATE_TOKENS, Resource(USER, str(owner)))
-    rows = ctx.turn.each(request.renewers)
+    rows = ctx.time_slice.each(request.renewers)
     renewers = [Principal(each.principal_type, each.principal_name) async for each in rows]
     check_principals(owner, renewers)
     return renewers
@@ -166,13 +166,13 @@ async def describe_delegation_token(
         return cls(error_code=error.code)
     wanted: set[Principal] | None = None
     if request.owners is not None:
-        owners = ctx.turn.each(request.owners)
+        owners = ctx.time_slice.each(request.owners)
         wanted = {Principal(each.principal_type, each.principal_name) async for each in owners}
     tokens = ctx.node.cluster.delegation_tokens if wanted is None or wanted else ()
     return cls(
         tokens=[
             _described(token, key)
-            async for token in ctx.turn.each(tokens)
+            async for token in ctx.time_slice.each(tokens)
             if _is_wanted(token, wanted) and _may_see(ctx, token) and key.made(token)
         ]
     )

@@ -39,7 +39,9 @@ class DownConversion:
         self._reads = ctx.node.context.batch_reads
         self._disk_reads = ctx.node.context.disk_reads
         self._client = ctx.peer
-        self._charge = charge_nobody if ctx.toll is None else ctx.toll.worked_in_thread
+        self._charge = (
+            charge_nobody if ctx.quota_charge is None else ctx.quota_charge.worked_in_thread
+        )
         self._magic = magic
         self._bytes_left = max(max_bytes, 1)
         self._content_left = CONTENT_BYTES_MAX

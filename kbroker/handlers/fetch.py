@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.runtime.slices import Later
+from kbroker.runtime.time_slices import Later
 
 from .context import Context
 from .fetch_operation import Answer, FetchOperation
@@ -30,4 +30,4 @@ def fetch(ctx: Context, request: FetchRequest) -> Answer | Later[Answer]:
     Kafka sent a part of it, which clients report as an error. A follower that has less than its
     reader answers OFFSET_NOT_AVAILABLE, not OFFSET_OUT_OF_RANGE, which makes readers start over.
     """
-    return ctx.turn.run(FetchOperation(ctx, request).begin())
+    return ctx.time_slice.run(FetchOperation(ctx, request).begin())

@@ -11,17 +11,17 @@ import trio
 
 from kbroker.cluster import Topic
 from kbroker.cluster.topics import find_topic
+from kbroker.node.client_quota_manager import QuotaCharge
 from kbroker.node.fetch_sessions import FetchPlan, Target, TargetKey
-from kbroker.node.metering import Toll
-from kbroker.node.meters import NO_TOPIC
 from kbroker.node.node import Node
+from kbroker.node.request_metrics import NO_TOPIC
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import FetchWait, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.runtime.slices import Wanted
+from kbroker.runtime.time_slices import Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
 from kbroker.storage.cached import Reading, must_not_wait
 from kbroker.storage.errors import StorageError
@@ -217,8 +217,8 @@ class FetchOperation:
         self._may_follow = self.follower is not None and ctx.allows(
             AclOperation.CLUSTER_ACTION, CLUSTER
         )
-        if ctx.toll is not None:
-            self._obey_quota(ctx.toll)
+        if ctx.quota_charge is not None:
+            self._obey_quota(ctx.quota_charge)
         # No client waits for more than one answer may carry.
         self.min_bytes = min(self.min_bytes, self.max_bytes)
         self._arrived = False
@@ -229,12 +229,12 @@ class FetchOperation:
         self._idle: list[tuple[Target, Replica]] = []
         self._empty: dict[TargetKey, _Row] = {}
 
-    def _obey_quota(self, toll: Toll) -> None:
+    def _obey_quota(self, quota_charge: QuotaCharge) -> None:
         """A client gets no more at a time than its quota allows."""
         if self._may_follow:
-            toll.exempt()
+            quota_charge.exempt()
             return
-        bytes_max = toll.fetch_bytes_max()
+        bytes_max = quota_charge.fetch_bytes_max()
         if bytes_max is not None and bytes_max < self.max_bytes:
             self.max_bytes = int(bytes_max)
 
@@ -527,22 +527,22 @@ class FetchOperation:
             # The first time as well: earlier answers may have kept this one waiting for its turn.
             rows, paused = await self._read_in_turns()
             if self._is_enough(rows) or trio.current_time() >= self.deadline:
-                return await self.ctx.turn.finish(self._respond(rows))
+                return await self.ctx.time_slice.finish(self._respond(rows))
             await self._wait_for_change(rows, paused=paused)
 
     async def _read_in_turns(self) -> tuple[list[_Row], bool]:
         """Read all; returns also whether others had their turn meanwhile, and may have written."""
-        turn, reading = self.ctx.turn, self._read_all()
-        turn.begin()  # what was waited for is not counted
+        time_slice, reading = self.ctx.time_slice, self._read_all()
+        time_slice.begin()  # what was waited for is not counted
         paused = False
         while True:
             try:
                 wanted = next(reading)
             except StopIteration as end:
                 return end.value, paused
-            if wanted is not None or turn.is_over:
+            if wanted is not None or time_slice.is_over:
                 paused = True
-                await turn.give_way(wanted)
+                await time_slice.give_way(wanted)
 
     async def park_converting(self) -> FetchResponse:
         """As `park`, for a client that reads message sets.
@@ -556,7 +556,7 @@ class FetchOperation:
                 converted = await self._down_convert(rows)
                 came_to_nothing = _size_of(rows) and not _size_of(converted)
                 if over or not came_to_nothing or self._is_enough(converted):
-                    return await self.ctx.turn.finish(self._respond(converted))
+                    return await self.ctx.time_slice.finish(self._respond(converted))
                 paused = True
             await self._wait_for_change(rows, paused=paused)
 
@@ -564,7 +564,8 @@ class FetchOperation:
         magic = 0 if self.version < FIRST_VERSION_OF_MAGIC_1 else 1
         conversion = DownConversion(self.ctx, magic, self.max_bytes)
         return [
-            await self._down_convert_row(conversion, row) async for row in self.ctx.turn.each(rows)
+            await self._down_convert_row(conversion, row)
+            async for row in self.ctx.time_slice.each(rows)
         ]
 
     async def _down_convert_row(self, conversion: DownConversion, row: _Row) -> _Row:
@@ -606,10 +607,10 @@ class FetchOperation:
     async def _anything_changed(self, rows: list[_Row]) -> bool:
         """Whether something happened between the reading of a partition and the waiting for it."""
         to_log_end = self.follower is not None
-        async for row in self.ctx.turn.each(rows):
+        async for row in self.ctx.time_slice.each(rows):
             if row.has_changed(to_log_end=to_log_end):
                 return True
-        async for target, _ in self.ctx.turn.each(self._idle):
+        async for target, _ in self.ctx.time_slice.each(self._idle):
             if target.idle_replica(to_log_end=to_log_end) is None:
                 return True
         return False
@@ -617,8 +618,8 @@ class FetchOperation:
     # -- answering
 
     def _respond(self, rows: list[_Row]) -> Generator[Wanted, None, FetchResponse]:
-        toll = self.ctx.toll
-        if toll is not None and not toll.takes_records(_size_of(rows)):
+        quota_charge = self.ctx.quota_charge
+        if quota_charge is not None and not quota_charge.takes_records(_size_of(rows)):
             return self._without_records()
         session = self.plan.session
         response = FetchResponse(session_id=self.plan.session_id)
@@ -643,7 +644,7 @@ class FetchOperation:
             topic.partitions.append(row.response)
             code = row.response.error_code
             if code:
-                self.node.meters.refuses(ApiKey.FETCH, self._name_of(row), code)
+                self.node.request_metrics.refuses(ApiKey.FETCH, self._name_of(row), code)
                 if code in TELLING:
                     refused.append((key, index, row.response))
             elif of_client and row.replica is not None:

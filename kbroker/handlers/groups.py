@@ -28,7 +28,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from kbroker.protocol.share_state_log import SharePartitionKey
-from kbroker.runtime.slices import Later, Turn
+from kbroker.runtime.time_slices import Later, TimeSlice
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import GROUP, Context
@@ -60,7 +60,9 @@ async def find_coordinator(
     """
     batched = ctx.version >= 4
     keys = request.coordinator_keys if batched else [request.key]
-    rows = [await _find(ctx, request.key_type, key) async for key in ctx.turn.each(distinct(keys))]
+    rows = [
+        await _find(ctx, request.key_type, key) async for key in ctx.time_slice.each(distinct(keys))
+    ]
     if batched:
         return FindCoordinatorResponse(coordinators=rows)
     row = rows[0]
@@ -185,7 +187,7 @@ def leave_group(
 async def _leave_in_steps(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse:
     whole = LeaveGroupResponse()
     for first in range(0, len(request.members), MEMBERS_AT_ONCE):
-        await ctx.turn.pause()
+        await ctx.time_slice.pause()
         members = request.members[first : first + MEMBERS_AT_ONCE]
         some = LeaveGroupRequest(group_id=request.group_id, members=members)
         answer: LeaveGroupResponse | None = await outcome_of(_leave(ctx, some))
@@ -221,11 +223,13 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
     for shard in groups.shards():
         found = shard.coordinator.list_groups(request.states_filter, request.types_filter)
         rows = [
-            row async for row in ctx.turn.each(found) if sees_all or ctx.knows_group(row.group_id)
+            row
+            async for row in ctx.time_slice.each(found)
+            if sees_all or ctx.knows_group(row.group_id)
         ]
         if groups.serves(shard):
             parts.append((groups.release(shard, rows), gone))
-    return ListGroupsResponse(groups=await together(ctx.turn, parts))
+    return ListGroupsResponse(groups=await together(ctx.time_slice, parts))
 
 
 @handles(ApiKey.DESCRIBE_GROUPS, versions="0-6", only_looks=True)
@@ -236,7 +240,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
     """
     groups = ctx.node.groups
     parts: list[Part[DescribeGroupsResponse.Group]] = []
-    async for group_id in ctx.turn.each(distinct(request.groups)):
+    async for group_id in ctx.time_slice.each(distinct(request.groups)):
         lost = DescribeGroupsResponse.Group(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
             ctx.require_group(AclOperation.DESCRIBE, group_id)
@@ -249,7 +253,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
         if request.include_authorized_operations and not row.error_code:
             row.authorized_operations = ctx.operations(Resource(GROUP, group_id))
         parts.append((groups.release(shard, [row]), [lost]))
-    return DescribeGroupsResponse(groups=await together(ctx.turn, parts))
+    return DescribeGroupsResponse(groups=await together(ctx.time_slice, parts))
 
 
 @handles(ApiKey.DELETE_GROUPS, versions="0-2")
@@ -262,9 +266,9 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
     """
     parts = [
         await _delete(ctx, group_id)
-        async for group_id in ctx.turn.each(distinct(request.groups_names))
+        async for group_id in ctx.time_slice.each(distinct(request.groups_names))
     ]
-    return DeleteGroupsResponse(results=await together(ctx.turn, parts))
+    return DeleteGroupsResponse(results=await together(ctx.time_slice, parts))
 
 
 async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Group]:
@@ -283,7 +287,9 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
             if code:
                 lost.error_code = code
                 return None, [lost]
-        async for piece in ctx.turn.each(shard.coordinator.delete_group(group_id, groups.now())):
+        async for piece in ctx.time_slice.each(
+            shard.coordinator.delete_group(group_id, groups.now())
+        ):
             if not groups.serves(shard):
                 return None, [lost]
             stored = groups.store(shard, piece)
@@ -309,10 +315,10 @@ async def _delete_share_states(
     return ErrorCode.NONE if groups.serves(shard) else ErrorCode.NOT_COORDINATOR
 
 
-async def together(turn: Turn, parts: list[Part[R]]) -> list[R]:
+async def together(time_slice: TimeSlice, parts: list[Part[R]]) -> list[R]:
     """The rows of several coordinators, in order, those that have to wait included."""
     rows: list[R] = []
-    async for outcome, lost in turn.each(parts):
+    async for outcome, lost in time_slice.each(parts):
         found = await outcome_of(outcome)
         rows += lost if found is None else found
     return rows

@@ -16,7 +16,7 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochResponse,
 )
 from kbroker.runtime.batch_reads import charge_nobody
-from kbroker.runtime.slices import Later, Wanted
+from kbroker.runtime.time_slices import Later, Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
 
 from .context import Context
@@ -64,7 +64,7 @@ def list_offsets(
     whose latest offset is the last stable one; 4 checks and answers leader epochs. A special timestamp that is newer than the
     version is UNSUPPORTED_VERSION for its partition.
     """
-    return ctx.turn.run(_list_all(ctx, request))
+    return ctx.time_slice.run(_list_all(ctx, request))
 
 
 def _list_all(
@@ -155,7 +155,7 @@ def _lookup(ctx: Context, replica: Replica) -> TimeLookup:
             raise KafkaError(replica.failure())
 
     context = ctx.node.context
-    charge = charge_nobody if ctx.toll is None else ctx.toll.worked_in_thread
+    charge = charge_nobody if ctx.quota_charge is None else ctx.quota_charge.worked_in_thread
     return TimeLookup(context.disk_reads, context.batch_reads, ctx.peer, charge, check)
 
 
@@ -207,10 +207,10 @@ async def offset_for_leader_epoch(
                 topic=topic.topic,
                 partitions=[
                     _epoch_end(ctx, topic.topic, row)
-                    async for row in ctx.turn.each(topic.partitions)
+                    async for row in ctx.time_slice.each(topic.partitions)
                 ],
             )
-            async for topic in ctx.turn.each(request.topics)
+            async for topic in ctx.time_slice.each(request.topics)
         ]
     )
 

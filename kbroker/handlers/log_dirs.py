@@ -43,7 +43,7 @@ async def describe_log_dirs(
         each.data_dir: {} for each in ctx.node.partitions.logs.managers
     }
     for name, indexes in (await _asked(ctx, request)).items():
-        async for index in ctx.turn.each(indexes):
+        async for index in ctx.time_slice.each(indexes):
             for path, row in _places(ctx, name, index):
                 rows[path].setdefault(name, []).append(row)
     return DescribeLogDirsResponse(
@@ -58,7 +58,7 @@ async def _asked(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[str, 
         topics = ctx.node.cluster.topics.values()
         return {topic.name: range(len(topic.partitions)) for topic in topics}
     return await distinct_partitions(
-        ctx.turn, ((row.topic, row.partitions) for row in request.topics)
+        ctx.time_slice, ((row.topic, row.partitions) for row in request.topics)
     )
 
 
@@ -115,7 +115,7 @@ async def alter_replica_log_dirs(
     """
     topics: dict[str, dict[int, str]] = {}
     for folder in request.dirs:
-        async for topic in ctx.turn.each(folder.topics):
+        async for topic in ctx.time_slice.each(folder.topics):
             topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions, folder.path))
     return AlterReplicaLogDirsResponse(
         results=[
@@ -125,7 +125,7 @@ async def alter_replica_log_dirs(
                     AlterReplicaLogDirsResponse.Partition(
                         partition_index=index, error_code=_begin(ctx, name, index, path)
                     )
-                    async for index, path in ctx.turn.each(paths.items())
+                    async for index, path in ctx.time_slice.each(paths.items())
                 ],
             )
             for name, paths in topics.items()

@@ -19,7 +19,7 @@ from kbroker.protocol.messages.metadata import (
     MetadataResponse,
 )
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.runtime.slices import Later
+from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import TOPIC, Context
@@ -50,8 +50,10 @@ def metadata(
     """
     work = _Answer(ctx, request)
     if work.is_about_all and ctx.node.authorizer is None:
-        return ctx.node.responses.all_topics.told(work.about_all_key(), work.about_all, ctx.turn)
-    unfinished = ctx.turn.run(work.read())
+        return ctx.node.responses.all_topics.told(
+            work.about_all_key(), work.about_all, ctx.time_slice
+        )
+    unfinished = ctx.time_slice.run(work.read())
     if unfinished is not None or work.missing:
         return work.finish(unfinished)
     return work.response
@@ -165,9 +167,11 @@ class _Answer:
             await reading
         if self.missing:
             self._bound_missing()
-            async for name in ctx.turn.each(self.missing):
-                if ctx.toll is not None:
-                    ctx.toll.change_partitions(ctx.node.config.num_partitions, is_told=False)
+            async for name in ctx.time_slice.each(self.missing):
+                if ctx.quota_charge is not None:
+                    ctx.quota_charge.change_partitions(
+                        ctx.node.config.num_partitions, is_told=False
+                    )
                 try:
                     await ctx.node.auto_create_topic(name)
                 except KafkaError as error:
@@ -175,7 +179,7 @@ class _Answer:
                         self._failures[name] = error.code
                 if ctx.peer.has_disconnected():
                     return self.response
-            await ctx.turn.finish(self._tell(self._find_all()))
+            await ctx.time_slice.finish(self._tell(self._find_all()))
         return self.response
 
     def _bound_missing(self) -> None:
@@ -183,7 +187,7 @@ class _Answer:
         partitions = len(self.missing) * self._ctx.node.config.num_partitions
         if partitions > MAX_NEW_PARTITIONS:
             news = f"a Metadata request would create {partitions} partitions"
-            if self._ctx.node.context.troubles.is_news(news):
+            if self._ctx.node.context.error_log.is_new(news):
                 logger.warning(
                     "%s, one request may create %d: it creates none", news, MAX_NEW_PARTITIONS
                 )
@@ -355,7 +359,7 @@ async def describe_topic_partitions(
     """
     cluster = ctx.node.cluster
     cursor = request.cursor
-    asked = {row.name async for row in ctx.turn.each(request.topics)}
+    asked = {row.name async for row in ctx.time_slice.each(request.topics)}
     begin = cursor.topic_name if cursor is not None else ""
     if cursor is not None and (
         cursor.partition_index < 0 or (request.topics and begin not in asked)
@@ -365,17 +369,17 @@ async def describe_topic_partitions(
                 DescribeTopicPartitionsResponse.Topic(
                     error_code=ErrorCode.INVALID_REQUEST, name=row.name
                 )
-                async for row in ctx.turn.each(request.topics)
+                async for row in ctx.time_slice.each(request.topics)
             ]
         )
     limit = max(1, min(request.response_partition_limit, ctx.node.config.request_max_partitions))
     nodes = _Nodes(ctx)
     response = DescribeTopicPartitionsResponse()
-    names = await ctx.turn.in_order(
+    names = await ctx.time_slice.in_order(
         asked or tuple(cluster.topics), lambda name: name if name >= begin else None
     )
     denied: list[DescribeTopicPartitionsResponse.Topic] = []
-    async for name in ctx.turn.each(names):
+    async for name in ctx.time_slice.each(names):
         if not ctx.allows(
             AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=not request.topics
         ):

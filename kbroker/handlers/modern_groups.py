@@ -32,13 +32,13 @@ def require_feature(ctx: Context, name: str) -> None:
 
 async def require_known_topics(ctx: Context, names: Iterable[str]) -> None:
     """Raise KafkaError TOPIC_AUTHORIZATION_FAILED where a client may not know of one of these topics."""
-    async for name in ctx.turn.each(distinct(names)):
+    async for name in ctx.time_slice.each(distinct(names)):
         ctx.require_topic(AclOperation.DESCRIBE, name)
 
 
 async def may_know_all(ctx: Context, names: Iterable[str]) -> bool:
     """Whether a client may know of all these topics, which it has not named itself."""
-    async for name in ctx.turn.each(distinct(names)):
+    async for name in ctx.time_slice.each(distinct(names)):
         if not ctx.allows(AclOperation.DESCRIBE, Resource(TOPIC, name), is_looked_for=True):
             return False
     return True
@@ -62,7 +62,7 @@ async def describe_all(
     """
     groups = ctx.node.groups
     parts: list[Part[Row]] = []
-    async for group_id in ctx.turn.each(distinct(request.group_ids)):
+    async for group_id in ctx.time_slice.each(distinct(request.group_ids)):
         lost: Any = row_class(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
         try:
             check(group_id)
@@ -78,4 +78,4 @@ async def describe_all(
             parts.append((groups.release(shard, [row]), [lost]))
         else:
             parts.append((None, [lost]))
-    return await together(ctx.turn, parts)
+    return await together(ctx.time_slice, parts)

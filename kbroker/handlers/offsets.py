@@ -29,7 +29,7 @@ from kbroker.protocol.messages.offsets import (
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kbroker.protocol.schema import ZERO_UUID
-from kbroker.runtime.slices import Later
+from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import AclOperation
 
 from .context import Context
@@ -106,15 +106,15 @@ async def _commit_in_steps(
 
     Parameters: `commit` stores those of a short one, `refuse` says that none of them is.
     """
-    topics = await last_rows(ctx.turn, request.topics)
+    topics = await last_rows(ctx.time_slice, request.topics)
     fits = await _fits_a_batch(ctx, request.group_id, topics)
     outcomes: list[Any] = []
     for step in steps_of(request, topics):
-        await ctx.turn.pause()
+        await ctx.time_slice.pause()
         outcome = commit(step) if fits else refuse(step, INVALID_SIZE)
         outcomes.append(await outcome if isinstance(outcome, Awaitable) else outcome)
     rows: list[Any] = []
-    async for outcome in ctx.turn.each(outcomes):
+    async for outcome in ctx.time_slice.each(outcomes):
         answer = await outcome_of(outcome)
         assert answer is not None  # an answer that is lost says so in its rows
         join(rows, answer.topics)
@@ -132,7 +132,7 @@ async def _fits_a_batch(ctx: Context, group_id: str, topics: Iterable[Any]) -> b
     for topic in topics:
         topic_id = getattr(topic, "topic_id", ZERO_UUID)
         known = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic_id)
-        async for row in ctx.turn.each(topic.partitions):
+        async for row in ctx.time_slice.each(topic.partitions):
             if known is not None and 0 <= row.partition_index < len(known.partitions):
                 metadata = row.committed_metadata or ""
                 size += ROW_BYTES + len(group_id) + len(known.name) + len(metadata)
@@ -258,7 +258,7 @@ def offset_fetch(
     times.
     """
     work = _FetchedOffsets(ctx, request)
-    unfinished = ctx.turn.run(work.read())
+    unfinished = ctx.time_slice.run(work.read())
     if unfinished is not None or work.waits:
         return work.finish(unfinished)
     return work.response()
@@ -438,9 +438,9 @@ async def _delete_long(ctx: Context, request: OffsetDeleteRequest) -> OffsetDele
     whole = OffsetDeleteResponse()
     steps: Iterable[OffsetDeleteRequest] = [request]
     if request.topics:
-        steps = steps_of(request, await last_rows(ctx.turn, request.topics))
+        steps = steps_of(request, await last_rows(ctx.time_slice, request.topics))
     for step in steps:
-        await ctx.turn.pause()
+        await ctx.time_slice.pause()
         answer: OffsetDeleteResponse | None = await outcome_of(_delete(ctx, step))
         if answer is None or answer.error_code:
             return answer or OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR)

@@ -23,7 +23,7 @@ async def split(
     """
     permitted: list[Row] = []
     denied: list[Row] = []
-    async for row in ctx.turn.each(topics):
+    async for row in ctx.time_slice.each(topics):
         (permitted if is_permitted(ctx, operation, row) else denied).append(row)
     return permitted, denied
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import claims_transaction
-from kbroker.runtime.slices import Later
+from kbroker.runtime.time_slices import Later
 
 from .context import Context
 from .produce_operation import (
@@ -36,8 +36,8 @@ def produce(ctx: Context, request: ProduceRequest) -> Answer | Later[Answer]:
     Differs from Kafka: acks=1 waits for the disk like acks=all (with `flush.policy=fsync`). Where
     too few replicas are in sync after the append, that and not the timeout is the error.
     """
-    if ctx.toll is not None:
-        ctx.toll.produce()
+    if ctx.quota_charge is not None:
+        ctx.quota_charge.produce()
     operation = ProduceOperation(ctx, request)
     if ctx.rows > ROWS_AT_ONCE:
         return operation.do_in_turns()

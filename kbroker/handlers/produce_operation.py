@@ -11,8 +11,8 @@ from uuid import UUID
 import trio
 
 from kbroker.cluster.topics import find_topic
-from kbroker.node.meters import NO_TOPIC
 from kbroker.node.node import Node
+from kbroker.node.request_metrics import NO_TOPIC
 from kbroker.partitions.replica import Replica
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
@@ -30,7 +30,7 @@ from kbroker.protocol.records import (
 )
 from kbroker.protocol.stencil import Stencil
 from kbroker.runtime.heavy_work import Steps
-from kbroker.runtime.slices import Later
+from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import AclOperation
 from kbroker.storage.errors import StorageError
 
@@ -131,10 +131,10 @@ class ProduceOperation:
 
     async def do_in_turns(self) -> Answer:
         """Append many batches, in turns with other clients."""
-        turn = self.ctx.turn
+        time_slice = self.ctx.time_slice
         missing: Missing = {}
-        async for topic in turn.each(self.topics):
-            async for partition in turn.each(topic.partition_data):
+        async for topic in time_slice.each(self.topics):
+            async for partition in time_slice.each(topic.partition_data):
                 if self.refusal is None and claims_transaction(partition.records):
                     self.check_transaction()
                 if self.transaction is not None and self.transaction.asks:
@@ -215,15 +215,15 @@ class ProduceOperation:
 
     async def prepare_and_append(self) -> Answer:
         """Append what is not appended yet, from a batch on that takes heavy work before."""
-        turn = self.ctx.turn
+        time_slice = self.ctx.time_slice
         is_heavy = True
         answers = self.answers
         topics = self.topics
-        async for position in turn.each(range(max(len(answers) - 1, 0), len(topics))):
+        async for position in time_slice.each(range(max(len(answers) - 1, 0), len(topics))):
             topic = topics[position]
             is_begun = position < len(answers)
             rows = answers[position].partition_responses if is_begun else self._answer_to(topic)
-            async for partition in turn.each(topic.partition_data[len(rows) :]):
+            async for partition in time_slice.each(topic.partition_data[len(rows) :]):
                 self.effort = 0
                 row = None if is_heavy else self._append_unless_heavy(topic, partition)
                 if row is None:
@@ -232,7 +232,7 @@ class ProduceOperation:
                 rows.append(row)
         if self.waiting and self.acks != NO_ANSWER:
             pending = self._begin_waiting()
-            async for appended in turn.each(self.waiting):
+            async for appended in time_slice.each(self.waiting):
                 self._wait_for(*appended)
             return pending
         return self._answer()
@@ -323,7 +323,7 @@ class ProduceOperation:
             del validator  # the thread begins from scratch, once no other heavy work is in progress
             return await self._in_thread(begin)
         while not validator.step():
-            await self.ctx.turn.pause()
+            await self.ctx.time_slice.pause()
         return validator.result()
 
     async def _in_thread(self, begin: Callable[[], Steps[Result]]) -> Result:
@@ -443,7 +443,7 @@ class ProduceOperation:
         cluster = self.node.cluster
         found = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic.topic_id)
         name = NO_TOPIC if found is None else found.name
-        self.node.meters.refuses(ApiKey.PRODUCE, name, error.code)
+        self.node.request_metrics.refuses(ApiKey.PRODUCE, name, error.code)
         return _refusal(partition.index, error)
 
     def _note_refused(
@@ -489,7 +489,7 @@ class ProduceOperation:
         self.failed = True
         row.error_code = code
         row.base_offset = row.log_append_time_ms = row.log_start_offset = -1
-        self.node.meters.refuses(ApiKey.PRODUCE, replica.topic.name, code)
+        self.node.request_metrics.refuses(ApiKey.PRODUCE, replica.topic.name, code)
 
     def _expire(self) -> ProduceResponse:
         for replica, end_offset, row in self.waiting:

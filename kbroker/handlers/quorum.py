@@ -106,10 +106,10 @@ async def _unknown(ctx: Context, request: DescribeQuorumRequest) -> DescribeQuor
                         error_code=code,
                         error_message=message,
                     )
-                    async for row in ctx.turn.each(topic.partitions)
+                    async for row in ctx.time_slice.each(topic.partitions)
                 ],
             )
-            async for topic in ctx.turn.each(request.topics)
+            async for topic in ctx.time_slice.each(request.topics)
         ]
     )
 

@@ -75,7 +75,7 @@ async def describe_client_quotas(
     except KafkaError as error:
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message)
     entries = []
-    async for quota in ctx.turn.each(ctx.node.cluster.client_quotas.all):
+    async for quota in ctx.time_slice.each(ctx.node.cluster.client_quotas.all):
         if wanted.takes(quota.entity):
             entries.append(_described(quota))
     return DescribeClientQuotasResponse(entries=entries)
@@ -161,7 +161,7 @@ async def alter_client_quotas(
         ctx.require_cluster(AclOperation.ALTER_CONFIGS)
     except KafkaError as error:
         refusal = error
-    async for row in ctx.turn.each(request.entries):
+    async for row in ctx.time_slice.each(request.entries):
         key = _key(row, len(outcomes))
         if refusal is not None:
             outcomes[key] = Outcome(row).failed(refusal)
@@ -179,10 +179,10 @@ async def alter_client_quotas(
                 error_message=outcome.message,
                 entity=[
                     answer.Entity(entity_type=each.entity_type, entity_name=each.entity_name)
-                    async for each in ctx.turn.each(outcome.row.entity)
+                    async for each in ctx.time_slice.each(outcome.row.entity)
                 ],
             )
-            async for outcome in ctx.turn.each(outcomes.values())
+            async for outcome in ctx.time_slice.each(outcomes.values())
         ]
     )
 
@@ -199,7 +199,7 @@ async def _planned(ctx: Context, row: Row) -> Outcome:
     alteration: dict[str, float | None] = {}
     try:
         entity = _entity(row)
-        async for op in ctx.turn.each(row.ops):
+        async for op in ctx.time_slice.each(row.ops):
             if op.key in alteration:
                 raise BadQuota(f"Duplicate quota key {op.key}")
             if not op.remove:
@@ -239,7 +239,7 @@ async def _carry_out(ctx: Context, outcomes: dict[str, Outcome], *, validate_onl
                 _tell(ctx, changes)
         except KafkaError as error:
             outcomes.update((key, outcomes[key].failed(error)) for key in keys)
-        await ctx.turn.pause()
+        await ctx.time_slice.pause()
 
 
 def _tell(ctx: Context, changes: Iterable[tuple[Entity, Alteration]]) -> None:

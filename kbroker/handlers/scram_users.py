@@ -74,13 +74,15 @@ async def describe_user_scram_credentials(
         )
     users = ctx.node.cluster.scram_users
     times: dict[str, int] = {}
-    async for row in ctx.turn.each(request.users or ()):
+    async for row in ctx.time_slice.each(request.users or ()):
         times[row.name] = times.get(row.name, 0) + 1
     names: Iterable[str] = times
     if not times:
-        names = await ctx.turn.in_order(tuple(users.names), str)
+        names = await ctx.time_slice.in_order(tuple(users.names), str)
     return DescribeUserScramCredentialsResponse(
-        results=[_described(users, name, times.get(name, 1)) async for name in ctx.turn.each(names)]
+        results=[
+            _described(users, name, times.get(name, 1)) async for name in ctx.time_slice.each(names)
+        ]
     )
 
 
@@ -137,7 +139,7 @@ async def alter_user_scram_credentials(
         ctx.require_cluster(AclOperation.ALTER)
     except KafkaError as error:
         refusal = Outcome.of(error)
-    async for row in ctx.turn.each(rows):
+    async for row in ctx.time_slice.each(rows):
         if refusal != DONE:
             outcomes[row.name] = refusal
             continue
@@ -150,13 +152,13 @@ async def alter_user_scram_credentials(
             if outcome == DONE:
                 _tell(ctx, name, some[name])
         outcomes |= stored
-        await ctx.turn.pause()
+        await ctx.time_slice.pause()
     return AlterUserScramCredentialsResponse(
         results=[
             AlterUserScramCredentialsResponse.User(
                 user=name, error_code=outcome.code, error_message=outcome.message
             )
-            async for name, outcome in ctx.turn.each(outcomes.items())
+            async for name, outcome in ctx.time_slice.each(outcomes.items())
         ]
     )
 

@@ -46,7 +46,7 @@ async def share_acknowledge(
     )
     topics: dict[object, ShareAcknowledgeResponse.Topic] = {}
     refused = []
-    async for (topic_id, index), outcome in ctx.turn.each(outcomes.items()):
+    async for (topic_id, index), outcome in ctx.time_slice.each(outcomes.items()):
         topic = topics.get(topic_id)
         if topic is None:
             topic = topics[topic_id] = ShareAcknowledgeResponse.Topic(topic_id=topic_id)

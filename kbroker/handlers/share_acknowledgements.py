@@ -42,12 +42,12 @@ async def acknowledge(ctx: Context, request: Any) -> dict[TargetKey, Outcome]:
     """
     asked: dict[TargetKey, Sequence[Any]] = {}
     for topic in request.topics:
-        async for row in ctx.turn.each(topic.partitions):
+        async for row in ctx.time_slice.each(topic.partitions):
             asked[topic.topic_id, row.partition_index] = row.acknowledgement_batches
     outcomes: dict[TargetKey, Outcome | Pending[Outcome]] = {}
     has_nothing: list[TargetKey] = []
     is_any_good = False
-    async for key, rows in ctx.turn.each(asked.items()):
+    async for key, rows in ctx.time_slice.each(asked.items()):
         try:
             _check(ctx, request, key, rows)
             if rows:
@@ -59,7 +59,7 @@ async def acknowledge(ctx: Context, request: Any) -> dict[TargetKey, Outcome]:
             outcomes[key] = Outcome(error.code, error.message)
     if is_any_good:
         outcomes.update(dict.fromkeys(has_nothing, Outcome()))
-    return {key: await _settled(each) async for key, each in ctx.turn.each(outcomes.items())}
+    return {key: await _settled(each) async for key, each in ctx.time_slice.each(outcomes.items())}
 
 
 async def _settled(outcome: Outcome | Pending[Outcome]) -> Outcome:

@@ -144,8 +144,8 @@ class _ShareFetch:
         self.has_acknowledgements = False
         self.outcomes: dict[TargetKey, Outcome] = {}
         self._check()
-        if ctx.toll is not None:
-            bytes_max = ctx.toll.fetch_bytes_max()
+        if ctx.quota_charge is not None:
+            bytes_max = ctx.quota_charge.fetch_bytes_max()
             if bytes_max is not None:
                 self.max_bytes = min(self.max_bytes, int(bytes_max))
         self.min_bytes = min(self.min_bytes, self.max_bytes)
@@ -164,7 +164,7 @@ class _ShareFetch:
         """Go over what the request names."""
         known = self.node.cluster.topics_by_id
         for topic in self.request.topics:
-            async for row in self.ctx.turn.each(topic.partitions):
+            async for row in self.ctx.time_slice.each(topic.partitions):
                 key = topic.topic_id, row.partition_index
                 target = ShareTarget(key, is_known=topic.topic_id in known)
                 target.must_tell = self.epoch != INITIAL_EPOCH
@@ -172,7 +172,7 @@ class _ShareFetch:
                 if row.acknowledgement_batches:
                     self.has_acknowledgements = True
         for gone in self.request.forgotten_topics_data:
-            async for index in self.ctx.turn.each(gone.partitions):
+            async for index in self.ctx.time_slice.each(gone.partitions):
                 self.forgotten.append((gone.topic_id, index))
 
     def open_session(self) -> None:
@@ -217,7 +217,7 @@ class _ShareFetch:
         refused: list[_Part] = []
         found: list[_Found] = []
         wants_records = self.request.max_records > 0 and self.max_bytes > 0
-        async for target in self.ctx.turn.each(self._rotated()):
+        async for target in self.ctx.time_slice.each(self._rotated()):
             try:
                 topic = self._topic(target)
                 if wants_records:
@@ -298,15 +298,15 @@ class _ShareFetch:
     async def _read_all(self, found: Sequence[_Found], wait: FetchWait) -> list[_Read]:
         """What can be had now. `wait` hears of what comes while others have their turn."""
         ready: list[_Found] = []
-        turn = self.ctx.turn
-        turn.begin()  # what was waited for is not counted
-        async for each in turn.each(found):
+        time_slice = self.ctx.time_slice
+        time_slice.begin()  # what was waited for is not counted
+        async for each in time_slice.each(found):
             each.share_partition.waits[wait] = None
             if _is_ready(each.share_partition):
                 ready.append(each)
         reads: list[_Read] = []
         anything = False
-        async for each in turn.each(ready):
+        async for each in time_slice.each(ready):
             most = self.max_bytes // len(ready)
             read = await self.node.context.disk_reads.read(
                 partial(self._read, each, most, not anything)
@@ -337,12 +337,12 @@ class _ShareFetch:
 
     async def _give(self, reads: Iterable[_Read]) -> list[_Part]:
         """Give the member records of each partition, until it has as many as it wants."""
-        toll = self.ctx.toll
-        if toll is not None and not toll.takes_records(0):
+        quota_charge = self.ctx.quota_charge
+        if quota_charge is not None and not quota_charge.takes_records(0):
             return []
         parts = []
         left = self.request.max_records
-        async for read in self.ctx.turn.each(reads):
+        async for read in self.ctx.time_slice.each(reads):
             target, share_partition = read.found
             row = Row(partition_index=share_partition.key.partition)
             if read.error is not None:
@@ -356,8 +356,8 @@ class _ShareFetch:
                 except StorageError as error:
                     row = Row(partition_index=row.partition_index, error_code=error.code)
             parts.append(_Part(target, row))
-        if toll is not None:
-            toll.gives_records(sum(len(part.row.records) for part in parts))
+        if quota_charge is not None:
+            quota_charge.gives_records(sum(len(part.row.records) for part in parts))
         return parts
 
     def _give_some(self, read: _Read, row: Row, left: int) -> int:
@@ -416,7 +416,7 @@ class _ShareFetch:
                 response.responses.append(topic)
             topic.partitions.append(row)
 
-        async for part in self.ctx.turn.each(parts):
+        async for part in self.ctx.time_slice.each(parts):
             if not self._must_tell(part):
                 continue
             outcome = outcomes.pop(part.key, None)
@@ -426,7 +426,7 @@ class _ShareFetch:
             add(part.key[0], part.row)
             if part.row.error_code in TELLING:
                 refused.append((*part.key, part.row))
-        async for (topic_id, index), outcome in self.ctx.turn.each(outcomes.items()):
+        async for (topic_id, index), outcome in self.ctx.time_slice.each(outcomes.items()):
             row = Row(
                 partition_index=index,
                 acknowledge_error_code=outcome.code,

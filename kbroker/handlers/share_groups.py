@@ -13,7 +13,7 @@ from kbroker.protocol.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from kbroker.runtime.slices import Later
+from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import AclOperation
 
 from .context import Context
@@ -112,7 +112,7 @@ async def _visible(
     if ctx.node.authorizer is None:
         return row
     names: dict[str, None] = {}
-    async for member in ctx.turn.each(row.members):
+    async for member in ctx.time_slice.each(row.members):
         names |= dict.fromkeys(topic.topic_name for topic in member.assignment.topic_partitions)
     if await may_know_all(ctx, names):
         return row

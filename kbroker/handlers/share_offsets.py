@@ -57,7 +57,7 @@ async def describe_share_group_offsets(
     times.
     """
     asked: dict[str, list[DescribeShareGroupOffsetsRequest.Topic] | None] = {}
-    async for group in ctx.turn.each(request.groups):
+    async for group in ctx.time_slice.each(request.groups):
         known = asked.setdefault(group.group_id, [])
         if known is not None and group.topics is not None:
             known += group.topics
@@ -66,7 +66,7 @@ async def describe_share_group_offsets(
     return DescribeShareGroupOffsetsResponse(
         groups=[
             await _describe(ctx, group_id, topics)
-            async for group_id, topics in ctx.turn.each(asked.items())
+            async for group_id, topics in ctx.time_slice.each(asked.items())
         ]
     )
 
@@ -96,7 +96,7 @@ async def _describe_all(ctx: Context, group_id: str) -> list[Topic]:
     by_id = ctx.node.cluster.topics_by_id
     visible = [
         share
-        async for share in ctx.turn.each(found)
+        async for share in ctx.time_slice.each(found)
         if share.topic_id in by_id and ctx.knows_topic(by_id[share.topic_id].name)
     ]
     return await _rows(ctx, visible)
@@ -106,12 +106,12 @@ async def _describe_named(
     ctx: Context, group_id: str, topics: list[DescribeShareGroupOffsetsRequest.Topic]
 ) -> list[Topic]:
     named = await distinct_partitions(
-        ctx.turn, ((topic.topic_name, topic.partitions) for topic in topics)
+        ctx.time_slice, ((topic.topic_name, topic.partitions) for topic in topics)
     )
     shares: list[SharePartitionKey] = []
     others: list[Topic] = []
     denied: list[Topic] = []
-    async for name, indexes in ctx.turn.each(named.items()):
+    async for name, indexes in ctx.time_slice.each(named.items()):
         known = ctx.node.cluster.topics.get(name)
         try:
             ctx.require_topic(AclOperation.DESCRIBE, name)
@@ -141,7 +141,7 @@ async def _rows(ctx: Context, shares: list[SharePartitionKey]) -> list[Topic]:
         share: ReadShareGroupStateSummaryRequest.Partition(
             partition=share.partition, leader_epoch=-1
         )
-        async for share in ctx.turn.each(shares)
+        async for share in ctx.time_slice.each(shares)
     }
     summaries = await ctx.node.share.persister.summary(asked)
     by_id = ctx.node.cluster.topics_by_id
@@ -150,12 +150,12 @@ async def _rows(ctx: Context, shares: list[SharePartitionKey]) -> list[Topic]:
     }
     places = [
         (names[share.topic_id], share.partition)
-        async for share in ctx.turn.each(shares)
+        async for share in ctx.time_slice.each(shares)
         if share.topic_id in names and _has_lag(summaries[share])
     ]
     ends = await high_watermarks(ctx.node.context, ctx.node.partitions, ctx.node.peers, places)
     topics: dict[UUID, Topic] = {}
-    async for share in ctx.turn.each(shares):
+    async for share in ctx.time_slice.each(shares):
         name = names.get(share.topic_id)
         if name is not None:
             row = _row(share, summaries[share], name, ends)
@@ -231,7 +231,7 @@ async def alter_share_group_offsets(
     # Until it is committed that they are there, the next coordinator would have them made anew.
     if not groups.serves(shard) or not await outcome_of(groups.release(shard, True)):
         return cls(error_code=ErrorCode.NOT_COORDINATOR)
-    async for share, failure in ctx.turn.each(failed.items()):
+    async for share, failure in ctx.time_slice.each(failed.items()):
         row = asked.rows[share.topic_id, share.partition][0]
         row.error_code, row.error_message = failure.code, failure.message
     return cls(responses=asked.answers)
@@ -258,13 +258,13 @@ class _Altered:
 
     async def read(self, request: AlterShareGroupOffsetsRequest) -> None:
         """Look at all that is asked for."""
-        turn = self._ctx.turn
+        time_slice = self._ctx.time_slice
         named: dict[str, dict[int, int]] = {}
-        async for topic in turn.each(request.topics):
+        async for topic in time_slice.each(request.topics):
             offsets = named.setdefault(topic.topic_name, {})
-            async for row in turn.each(topic.partitions):
+            async for row in time_slice.each(topic.partitions):
                 offsets[row.partition_index] = row.start_offset
-        async for name, offsets in turn.each(named.items()):
+        async for name, offsets in time_slice.each(named.items()):
             await self._read_topic(name, offsets)
 
     async def _read_topic(self, name: str, offsets: dict[int, int]) -> None:
@@ -277,7 +277,7 @@ class _Altered:
         refusal = ErrorCode.NONE
         if not self._ctx.allows(AclOperation.READ, Resource(TOPIC, name)):
             refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        async for index, offset in self._ctx.turn.each(offsets.items()):
+        async for index, offset in self._ctx.time_slice.each(offsets.items()):
             row = cls.Partition(partition_index=index, error_code=refusal)
             answer.partitions.append(row)
             if refusal:
@@ -327,7 +327,7 @@ async def delete_share_group_offsets(
     if isinstance(failed, ErrorCode):
         return cls(error_code=failed)
     rows = []
-    async for topic_id, name in ctx.turn.each(topics.items()):
+    async for topic_id, name in ctx.time_slice.each(topics.items()):
         row = cls.Topic(topic_name=name)
         rows.append(row)
         if topic_id not in begun.partitions:
@@ -350,7 +350,7 @@ async def _name_topics(
     cls = DeleteShareGroupOffsetsResponse
     denied: list[DeleteShareGroupOffsetsResponse.Topic] = []
     unknown: list[DeleteShareGroupOffsetsResponse.Topic] = []
-    async for name in ctx.turn.each(distinct(topic.topic_name for topic in request.topics)):
+    async for name in ctx.time_slice.each(distinct(topic.topic_name for topic in request.topics)):
         known = ctx.node.cluster.topics.get(name)
         if not ctx.allows(AclOperation.READ, Resource(TOPIC, name)):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -101,7 +101,7 @@ async def _answer(ctx: Context, request: Any, response: A, operation: Operation)
     asked: dict[UUID, dict[int, Any]] = {}
     for topic in request.topics:
         rows = asked.setdefault(topic.topic_id, {})
-        async for row in ctx.turn.each(topic.partitions):
+        async for row in ctx.time_slice.each(topic.partitions):
             rows[row.partition] = row
     answer: Any = response
     cls: Any = type(response)
@@ -116,11 +116,11 @@ async def _answer(ctx: Context, request: Any, response: A, operation: Operation)
                 operation,
                 denied,
             )
-            async for index, row in ctx.turn.each(rows.items())
+            async for index, row in ctx.time_slice.each(rows.items())
         ]
     for topic_id, some in parts.items():
         answer.results.append(
-            cls.Topic(topic_id=topic_id, partitions=await together(ctx.turn, some))
+            cls.Topic(topic_id=topic_id, partitions=await together(ctx.time_slice, some))
         )
     return response
 

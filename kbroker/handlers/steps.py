@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import Any
 
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.time_slices import TimeSlice
 
 ROWS_AT_ONCE = 200
 """Topics and partitions of one step."""
@@ -23,14 +23,16 @@ def is_long(request: Any) -> bool:
     return rows > ROWS_AT_ONCE
 
 
-async def last_rows(turn: Turn, topics: Iterable[Any]) -> list[Any]:
+async def last_rows(time_slice: TimeSlice, topics: Iterable[Any]) -> list[Any]:
     """The topics that are named, each once, with the last row for each partition."""
     found: dict[Any, tuple[Any, dict[int, Any]]] = {}
-    async for topic in turn.each(topics):
+    async for topic in time_slice.each(topics):
         _, rows = found.setdefault(_key(topic), (topic, {}))
-        async for row in turn.each(topic.partitions):
+        async for row in time_slice.each(topic.partitions):
             rows[row.partition_index] = row
-    return [_with(topic, list(rows.values())) async for topic, rows in turn.each(found.values())]
+    return [
+        _with(topic, list(rows.values())) async for topic, rows in time_slice.each(found.values())
+    ]
 
 
 def steps_of(request: Any, topics: Iterable[Any]) -> Iterator[Any]:

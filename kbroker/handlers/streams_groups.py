@@ -19,7 +19,7 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from kbroker.runtime.slices import Later
+from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
 
 from .context import TOPIC, Context
@@ -70,7 +70,7 @@ async def _heartbeat_with_topology(
                 f"Use of Kafka internal topics {','.join(internal)} in a Kafka Streams topology is "
                 "prohibited.",
             )
-        if invalid := [name async for name in ctx.turn.each(names) if not _is_valid(name)]:
+        if invalid := [name async for name in ctx.time_slice.each(names) if not _is_valid(name)]:
             raise KafkaError(
                 ErrorCode.STREAMS_INVALID_TOPOLOGY,
                 f"Topic names {','.join(invalid)} are not valid topic names.",
@@ -126,7 +126,7 @@ async def _denied(ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]) 
         return []
     return [
         name
-        async for name in ctx.turn.each(missing)
+        async for name in ctx.time_slice.each(missing)
         if not ctx.allows(AclOperation.CREATE, Resource(TOPIC, name))
     ]
 
@@ -140,7 +140,7 @@ async def _create(
         check_new_partitions(sum(topic.partitions for topic in missing.values()))
     except KafkaError as error:
         return [(name, error.message or error.code.name) for name in missing]
-    async for topic in ctx.turn.each(missing.values()):
+    async for topic in ctx.time_slice.each(missing.values()):
         new = NewTopic(
             topic.name,
             topic.partitions,
@@ -149,7 +149,7 @@ async def _create(
         )
         try:
             plan = plan_topic(ctx.node.cluster, ctx.node.config, new)
-            placed = [nodes async for nodes in ctx.turn.each(plan.assignments)]
+            placed = [nodes async for nodes in ctx.time_slice.each(plan.assignments)]
             ctx.change_partitions(len(placed), told_since=0)
             cause = f"StreamsGroupHeartbeat by {ctx.client_id}"
             await ctx.node.cluster.create_topic(plan.name, placed, plan.configs, cause=cause)
@@ -203,7 +203,7 @@ async def _unless_denied(
     if ctx.node.authorizer is None or row.topology is None:
         return row
     names: dict[str, None] = {}
-    async for each in ctx.turn.each(row.topology.subtopologies or ()):
+    async for each in ctx.time_slice.each(row.topology.subtopologies or ()):
         names |= dict.fromkeys((*each.source_topics, *each.repartition_sink_topics))
         for topic in (*each.repartition_source_topics, *each.state_changelog_topics):
             names[topic.name] = None

@@ -59,13 +59,13 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     asked: dict[str, CreateTopicsRequest.Topic] = {}
     twice: set[str] = set()
     wanted = 0
-    async for topic in ctx.turn.each(request.topics):
+    async for topic in ctx.time_slice.each(request.topics):
         if topic.name in asked:
             twice.add(topic.name)
         asked[topic.name] = topic
         wanted += _count_of(topic, default)
     rows = []
-    async for name, new in ctx.turn.each(asked.items()):
+    async for name, new in ctx.time_slice.each(asked.items()):
         try:
             if not ctx.allows(AclOperation.CREATE, CLUSTER, is_looked_for=True):
                 ctx.require_topic(AclOperation.CREATE, name)
@@ -94,7 +94,7 @@ async def _create_one(
     node = ctx.node
     new = _new_topic(row)
     plan = plan_topic(node.cluster, node.config, new)
-    placed = [nodes async for nodes in ctx.turn.each(plan.assignments)]
+    placed = [nodes async for nodes in ctx.time_slice.each(plan.assignments)]
     ctx.change_partitions(len(placed), told_since=6)
     topic_id = ZERO_UUID
     if not validate_only:
@@ -156,10 +156,10 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     # Who may delete topics of the cluster may know and delete each, as in Kafka.
     may_all = ctx.allows(AclOperation.DELETE, CLUSTER, is_looked_for=True)
     times: dict[tuple[str | None, uuid.UUID], int] = {}
-    async for row in ctx.turn.each(asked):
+    async for row in ctx.time_slice.each(asked):
         times[row.name, row.topic_id] = times.get((row.name, row.topic_id), 0) + 1
     rows = []
-    async for (name, topic_id), count in ctx.turn.each(times.items()):
+    async for (name, topic_id), count in ctx.time_slice.each(times.items()):
         answer = DeleteTopicsResponse.Topic(name=name, topic_id=topic_id)
         rows.append(answer)
         try:
@@ -204,13 +204,13 @@ async def create_partitions(
     asked: dict[str, CreatePartitionsRequest.Topic] = {}
     twice: set[str] = set()
     wanted = 0
-    async for topic in ctx.turn.each(request.topics):
+    async for topic in ctx.time_slice.each(request.topics):
         if topic.name in asked:
             twice.add(topic.name)
         asked[topic.name] = topic
         wanted += _missing(ctx, topic)
     rows = []
-    async for name, topic in ctx.turn.each(asked.items()):
+    async for name, topic in ctx.time_slice.each(asked.items()):
         answer = CreatePartitionsResponse.Topic(name=name)
         rows.append(answer)
         try:
@@ -237,7 +237,7 @@ def _missing(ctx: Context, asked: CreatePartitionsRequest.Topic) -> int:
 async def _choose(ctx: Context, asked: CreatePartitionsRequest.Topic) -> list[Sequence[int]]:
     """The nodes of each partition that is added; chosen anew where others have added some meanwhile."""
     while True:
-        added = [nodes async for nodes in ctx.turn.each(_added_partitions(ctx, asked))]
+        added = [nodes async for nodes in ctx.time_slice.each(_added_partitions(ctx, asked))]
         if len(added) == _missing(ctx, asked):
             return added
 
@@ -284,14 +284,14 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
                 name=topic.name,
                 partitions=[
                     _delete_before(ctx, topic.name, row, waiting)
-                    async for row in ctx.turn.each(topic.partitions)
+                    async for row in ctx.time_slice.each(topic.partitions)
                 ],
             )
-            for topic in await last_rows(ctx.turn, request.topics)
+            for topic in await last_rows(ctx.time_slice, request.topics)
         ]
     )
     await ctx.node.maintenance.log_manager_tasks.checkpoint()
-    async for deletion in ctx.turn.each(waiting):
+    async for deletion in ctx.time_slice.each(waiting):
         await _finish(ctx, deletion, deadline)
     return response
 

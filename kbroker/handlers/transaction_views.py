@@ -39,7 +39,7 @@ async def describe_transactions(
     """
     ids = distinct(request.transactional_ids)
     return DescribeTransactionsResponse(
-        transaction_states=[_description(ctx, each) async for each in ctx.turn.each(ids)]
+        transaction_states=[_description(ctx, each) async for each in ctx.time_slice.each(ids)]
     )
 
 
@@ -100,7 +100,7 @@ async def list_transactions(
             producer_id=known.producer_id,
             transaction_state=known.state.label,
         )
-        async for _, transactional_id, known in ctx.turn.each(ctx.node.transactions.known())
+        async for _, transactional_id, known in ctx.time_slice.each(ctx.node.transactions.known())
         if wanted.has(known) and fits(transactional_id) and _may_see(ctx, transactional_id)
     ]
     return response
@@ -147,13 +147,14 @@ async def describe_producers(
     Differs from Kafka: one row for a partition that is named several times.
     """
     asked = ((topic.name, topic.partition_indexes) for topic in request.topics)
-    topics = await distinct_partitions(ctx.turn, asked)
+    topics = await distinct_partitions(ctx.time_slice, asked)
     return DescribeProducersResponse(
         topics=[
             DescribeProducersResponse.Topic(
                 name=name,
                 partitions=[
-                    await _producers_of(ctx, name, index) async for index in ctx.turn.each(indexes)
+                    await _producers_of(ctx, name, index)
+                    async for index in ctx.time_slice.each(indexes)
                 ],
             )
             for name, indexes in topics.items()
@@ -171,7 +172,7 @@ async def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducer
     except KafkaError as error:
         row.error_code, row.error_message = error.code, error.message
         return row
-    row.active_producers = [_producer(*each) async for each in ctx.turn.each(producers)]
+    row.active_producers = [_producer(*each) async for each in ctx.time_slice.each(producers)]
     return row
 
 

@@ -25,7 +25,7 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from kbroker.protocol.records import Marker
-from kbroker.runtime.slices import Later
+from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 
 from .context import TOPIC, Context
@@ -118,14 +118,16 @@ async def add_partitions_to_txn(
         ctx.require_cluster(AclOperation.CLUSTER_ACTION)
     except KafkaError as error:
         return AddPartitionsToTxnResponse(error_code=error.code)
-    additions = [await _begun(ctx, each) async for each in ctx.turn.each(request.transactions)]
+    additions = [
+        await _begun(ctx, each) async for each in ctx.time_slice.each(request.transactions)
+    ]
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResponse.Transaction(
                 transactional_id=addition.asked.transactional_id,
                 topic_results=await addition.rows(knows_fenced=True),
             )
-            async for addition in ctx.turn.each(additions)
+            async for addition in ctx.time_slice.each(additions)
         ]
     )
 
@@ -149,9 +151,9 @@ class _Addition:
 
     async def begin(self) -> None:
         """Do what is asked; its outcome may not be durable yet."""
-        turn, asked = self._ctx.turn, self.asked
+        time_slice, asked = self._ctx.time_slice, self.asked
         named = ((topic.name, topic.partitions) for topic in asked.topics)
-        self._topics = await distinct_partitions(turn, named)
+        self._topics = await distinct_partitions(time_slice, named)
         try:
             if self._ctx.version <= LAST_OF_CLIENTS:
                 self._ctx.require_transaction(AclOperation.WRITE, asked.transactional_id)
@@ -159,7 +161,7 @@ class _Addition:
             self._code = error.code
             return
         partitions = []
-        async for partition in turn.each(self._partitions()):
+        async for partition in time_slice.each(self._partitions()):
             partitions.append(partition)
             code = _unfit(self._ctx, partition)
             if code:
@@ -174,7 +176,7 @@ class _Addition:
             return
         who = asked.transactional_id, asked.producer_id, asked.producer_epoch
         if asked.verify_only:
-            async for partition in turn.each(partitions):
+            async for partition in time_slice.each(partitions):
                 code = shard.coordinator.verify(*who, partition)
                 if code == ErrorCode.TRANSACTION_ABORTABLE:
                     self._missing.add(partition)
@@ -201,7 +203,7 @@ class _Addition:
                         partition_index=index,
                         partition_error_code=self._outcome((name, index), code),
                     )
-                    async for index in self._ctx.turn.each(indexes)
+                    async for index in self._ctx.time_slice.each(indexes)
                 ],
             )
             for name, indexes in self._topics.items()
@@ -315,10 +317,11 @@ async def write_txn_markers(
         rows.append(row)
         for name, indexes in topics.items():
             partitions = [
-                _marked(ctx, each, name, index, waits) async for index in ctx.turn.each(indexes)
+                _marked(ctx, each, name, index, waits)
+                async for index in ctx.time_slice.each(indexes)
             ]
             row.topics.append(WriteTxnMarkersResponse.Topic(name=name, partitions=partitions))
-    async for pending, partition in ctx.turn.each(waits):
+    async for pending, partition in ctx.time_slice.each(waits):
         if not await pending.wait():
             partition.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return WriteTxnMarkersResponse(markers=rows)
@@ -338,13 +341,13 @@ async def _refuse_markers(
                         name=topic.name,
                         partitions=[
                             cls.Partition(partition_index=index, error_code=code)
-                            async for index in ctx.turn.each(topic.partition_indexes)
+                            async for index in ctx.time_slice.each(topic.partition_indexes)
                         ],
                     )
                     for topic in each.topics
                 ],
             )
-            async for each in ctx.turn.each(request.markers)
+            async for each in ctx.time_slice.each(request.markers)
         ]
     )
 
@@ -354,7 +357,7 @@ async def _markers_once(
 ) -> Iterable[tuple[WriteTxnMarkersRequest.Marker, dict[str, dict[int, None]]]]:
     """The markers that are asked for, each once, with the partitions that are to get it."""
     markers: dict[Any, tuple[WriteTxnMarkersRequest.Marker, list[Any]]] = {}
-    async for each in ctx.turn.each(request.markers):
+    async for each in ctx.time_slice.each(request.markers):
         same = (
             each.producer_id,
             each.producer_epoch,
@@ -367,7 +370,7 @@ async def _markers_once(
         (
             each,
             await distinct_partitions(
-                ctx.turn, ((topic.name, topic.partition_indexes) for topic in topics)
+                ctx.time_slice, ((topic.name, topic.partition_indexes) for topic in topics)
             ),
         )
         for each, topics in markers.values()

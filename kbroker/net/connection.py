@@ -32,7 +32,7 @@ from kbroker.partitions.waiters import Pending
 from kbroker.protocol.compile import DecodeError, TooManyElements
 from kbroker.protocol.framing import FrameError
 from kbroker.protocol.schema import Message
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.time_slices import TimeSlice
 from kbroker.storage.errors import LostBytesError, StorageError
 
 from .replies import Replies, Reply, is_parked
@@ -106,14 +106,14 @@ class Connection:
         self.opened_at = trio.current_time()
         self.active_at = self.opened_at
         """When bytes were last waited for, or replies last taken, in seconds."""
-        turn = Turn(node.context.turns)
-        self.replies = Replies(node, peer, turn, trio.current_time)
+        time_slice = TimeSlice(node.context.fair_queue)
+        self.replies = Replies(node, peer, time_slice, trio.current_time)
         self.requests = Requests(
             node,
             apis,
             peer,
             self.replies,
-            turn,
+            time_slice,
             Claim(node.request_memory, peer.host, self._give_up),
             frame_bytes_max=frame_bytes_max,
             now=trio.current_time,
@@ -249,10 +249,10 @@ class Connection:
         no_memory, left = left.split(MemoryError) if left is not None else (None, None)
         if no_memory is not None:
             logger.error("there is no memory; closing the connection from %s", host)
-            self._node.context.troubles.memory_errors.happened()
+            self._node.context.error_log.memory_errors.happened()
         unexpected, left = left.split(Exception) if left is not None else (None, None)
         if unexpected is not None:
-            self._node.context.troubles.unhandled_errors += 1
+            self._node.context.error_log.unhandled_errors += 1
             logger.error(
                 "unexpected error; closing the connection from %s", host, exc_info=unexpected
             )
@@ -462,7 +462,7 @@ class Connection:
     async def _finish(self, work: Awaitable[None]) -> None:
         """Complete a request. Once begun, only `abort` ends it."""
         self._send_or_hand_over()
-        await self._shielded(self.requests.turn.without_waits(work))
+        await self._shielded(self.requests.time_slice.without_waits(work))
         if self.requests.finish_one():
             await self._yield_to_others()
 
@@ -477,10 +477,10 @@ class Connection:
     async def _yield_to_others(self) -> None:
         """Let other connections have their time slice, and wait until replies are taken."""
         self._send_or_hand_over()
-        await self._shielded(self.requests.turn.next())
+        await self._shielded(self.requests.time_slice.next())
         if self.replies.is_full:
             await self._until_replies_are_taken()
-            self.requests.turn.begin()
+            self.requests.time_slice.begin()
 
     async def _until_replies_are_taken(self) -> None:
         while self.replies.is_full and not self.replies.is_closed:
@@ -499,7 +499,7 @@ class Connection:
         """Log why the connection is closed; at DEBUG if a client repeats it."""
         self._refusal = str(error)
         level = (
-            logging.WARNING if self._node.context.troubles.is_news(self._refusal) else logging.DEBUG
+            logging.WARNING if self._node.context.error_log.is_new(self._refusal) else logging.DEBUG
         )
         hint = TOO_MANY if isinstance(error, TooManyElements) else self.requests.frames.hint()
         # Log its text: log records are kept by some handlers, and an error references its frames.

@@ -23,9 +23,9 @@ from kbroker.protocol.schema import Message
 
 if TYPE_CHECKING:
     from kbroker.handlers.context import Peer
-    from kbroker.node.metering import Toll
+    from kbroker.node.client_quota_manager import QuotaCharge
     from kbroker.node.node import Node
-    from kbroker.runtime.slices import Turn
+    from kbroker.runtime.time_slices import TimeSlice
 
 wire_logger = logging.getLogger("kbroker.protocol")
 
@@ -43,7 +43,7 @@ _LONG_POLLS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH})
 
 Parts: TypeAlias = list[Part]
 Deferred: TypeAlias = Pending[Message] | Waiting[Message]
-Reply: TypeAlias = tuple[RequestHeader, Parts | Deferred, int, "Toll | None", float]
+Reply: TypeAlias = tuple[RequestHeader, Parts | Deferred, int, "QuotaCharge | None", float]
 """The request's header, the encoded parts or the deferred response, the size in bytes (an estimate
 until the response is encoded), the quota charge, and the time at which the request was read."""
 
@@ -54,18 +54,18 @@ class Replies:
     Args:
         node: The node, for its limits and metrics.
         peer: The client.
-        turn: The client's time slices, for responses that take long to encode.
+        time_slice: The client's time slices, for responses that take long to encode.
         now: Returns the time in seconds of the event loop's clock.
     """
 
     __slots__ = (
         "_activity",
         "_bytes_max",
-        "_meters",
         "_now",
         "_peer",
         "_queued_bytes",
-        "_turn",
+        "_request_metrics",
+        "_time_slice",
         "is_closed",
         "is_traced",
         "on_encoded",
@@ -74,7 +74,9 @@ class Replies:
         "unsent",
     )
 
-    def __init__(self, node: Node, peer: Peer, turn: Turn, now: Callable[[], float]) -> None:
+    def __init__(
+        self, node: Node, peer: Peer, time_slice: TimeSlice, now: Callable[[], float]
+    ) -> None:
         self.queue: deque[Reply] = deque()
         self.unsent: Parts = []
         """Parts that were taken from the queue and that the socket did not accept yet."""
@@ -87,10 +89,10 @@ class Replies:
         self.on_encoded: Callable[[RequestHeader, Parts], Parts] | None = None
         """Test hook: may replace the parts of a reply."""
         self._bytes_max = node.config.connection_pending_response_bytes_max
-        self._meters = node.meters
+        self._request_metrics = node.request_metrics
         self._activity = node.activity
         self._peer = peer
-        self._turn = turn
+        self._time_slice = time_slice
         self._now = now
         self._queued_bytes = 0
 
@@ -128,7 +130,7 @@ class Replies:
         self,
         header: RequestHeader,
         result: Outcome[Message],
-        charge: Toll | None,
+        charge: QuotaCharge | None,
         read_at: float,
         rows: int = 0,
     ) -> None:
@@ -155,7 +157,7 @@ class Replies:
         self,
         header: RequestHeader,
         result: Outcome[Message],
-        charge: Toll | None,
+        charge: QuotaCharge | None,
         read_at: float,
         rows: int,
     ) -> None:
@@ -179,7 +181,7 @@ class Replies:
         header: RequestHeader,
         reply: Parts | Deferred,
         size: int,
-        charge: Toll | None,
+        charge: QuotaCharge | None,
         read_at: float,
     ) -> None:
         if self.is_closed:
@@ -188,7 +190,7 @@ class Replies:
         self._queued_bytes += size
         self.queue.append((header, reply, size, charge, read_at))
 
-    def _settle(self, charge: Toll, result: Outcome[Message]) -> Outcome[Message]:
+    def _settle(self, charge: QuotaCharge, result: Outcome[Message]) -> Outcome[Message]:
         """Charge a request to its quotas, and set the throttle time in its response.
 
         A `Waiting` response is charged when it exists.
@@ -285,10 +287,10 @@ class Replies:
                 count += 1
             else:
                 if count:
-                    self._meters.times[key].took(time.perf_counter() - since, count)
+                    self._request_metrics.times[key].took(time.perf_counter() - since, count)
                 count, key, since = 1, header.api_key, read_at
         if count:
-            self._meters.times[key].took(time.perf_counter() - since, count)
+            self._request_metrics.times[key].took(time.perf_counter() - since, count)
         return ready
 
     def end_after_first(self, error: OSError) -> None:
@@ -321,11 +323,11 @@ class Replies:
         return parts if self.on_encoded is None else self.on_encoded(header, parts)
 
     async def _encode_in_slices(
-        self, header: RequestHeader, response: Message, charge: Toll | None
+        self, header: RequestHeader, response: Message, charge: QuotaCharge | None
     ) -> Parts:
         self._note(header, response)
         key, version = header.api_key, header.api_version
-        encoding = self._turn.finish(
+        encoding = self._time_slice.finish(
             encode_response_in_slices(header.correlation_id, key, version, response)
         )
         parts = await (encoding if charge is None else charge.timed(encoding))
@@ -335,7 +337,7 @@ class Replies:
         """Count and trace a response."""
         key = header.api_key
         if key != PRODUCE:  # its handler counts the rows that it rejects
-            self._meters.answers(key, response)
+            self._request_metrics.answers(key, response)
         if self._activity is not None:
             self._activity.answers(self._peer, header.client_id, key, response)
         if self.is_traced:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kbroker.handlers.api_versions import refuse_version
 from kbroker.handlers.context import Api, Context, Peer, Refused
 from kbroker.handlers.security import authenticate
-from kbroker.node.metering import Toll
+from kbroker.node.client_quota_manager import QuotaCharge
 from kbroker.node.request_memory import Claim
 from kbroker.partitions.waiters import Outcome, Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
@@ -40,7 +40,7 @@ from .replies import PRODUCE, SMALL_ROWS, Replies, wire_logger
 
 if TYPE_CHECKING:
     from kbroker.node.node import Node
-    from kbroker.runtime.slices import Turn
+    from kbroker.runtime.time_slices import TimeSlice
     from kbroker.security.login import Login
 
 # A request of at most this size is decoded in less than a time slice.
@@ -92,7 +92,7 @@ class Requests:
         apis: The served APIs by key.
         peer: The client.
         replies: Receives the reply of each request.
-        turn: The client's time slices.
+        time_slice: The client's time slices.
         claim: The memory that large incomplete requests take.
         frame_bytes_max: The largest request in bytes once the client is authenticated.
         now: Returns the time in seconds of the event loop's clock.
@@ -104,13 +104,13 @@ class Requests:
         "_frame_bytes_max",
         "_has_appends",
         "_login",
-        "_meters",
         "_node",
         "_now",
         "_peer",
         "_quotas",
         "_read_at",
         "_replies",
+        "_request_metrics",
         "apis",
         "claim",
         "count",
@@ -118,7 +118,7 @@ class Requests:
         "interceptor",
         "is_aborted",
         "must_yield",
-        "turn",
+        "time_slice",
     )
 
     def __init__(
@@ -127,7 +127,7 @@ class Requests:
         apis: Mapping[int, Api],
         peer: Peer,
         replies: Replies,
-        turn: Turn,
+        time_slice: TimeSlice,
         claim: Claim,
         *,
         frame_bytes_max: int,
@@ -145,15 +145,15 @@ class Requests:
         self._node = node
         self._peer = peer
         self._replies = replies
-        self.turn = turn
+        self.time_slice = time_slice
         self.claim = claim
         self._now = now
         self._frame_bytes_max = frame_bytes_max
         self._quotas = node.cluster.client_quotas
-        self._meters = node.meters
+        self._request_metrics = node.request_metrics
         self._activity = node.activity
         """Counts the requests of each client; None while nothing shows them."""
-        self._charge: Toll | None = None
+        self._charge: QuotaCharge | None = None
         """The quota charge of the current request; None if there are no quotas."""
         self._read_at = 0.0
         """When the current request was read, in seconds of `time.perf_counter`."""
@@ -189,7 +189,7 @@ class Requests:
 
     def begin(self) -> None:
         """Begin a time slice with what has just been read."""
-        self.turn.begin()
+        self.time_slice.begin()
         self._read_at = time.perf_counter()
 
     def handle_some(self) -> Awaitable[None] | None:
@@ -235,7 +235,7 @@ class Requests:
         if self._login is not None:
             self._check_login(self._login)
         self.claim.release()
-        return self.turn.is_over or self._replies.is_full
+        return self.time_slice.is_over or self._replies.is_full
 
     def _handle_frame(self, frame: memoryview) -> Awaitable[None] | None:
         if self._login is not None and self._login.takes_raw_messages:
@@ -287,7 +287,7 @@ class Requests:
         """Decode a request with many array elements in time slices, and handle it."""
         elements_max = self._node.config.request_max_elements
         version = header.api_version
-        decoding = self.turn.finish(
+        decoding = self.time_slice.finish(
             decode_in_slices(api.request_class, frame, version, offset, objects_max=elements_max)
         )
         charge = self._charge
@@ -320,7 +320,7 @@ class Requests:
             The rest of its ordered work, or None if that is done.
         """
         charge = self._charge
-        self._meters.requests[header.api_key] += 1
+        self._request_metrics.requests[header.api_key] += 1
         if self._activity is not None:
             self._activity.asks(self._peer, header.client_id, header.api_key)
         result = self.call_handler(api, header, body, rows)
@@ -344,7 +344,7 @@ class Requests:
             header.client_id,
             header.api_key,
             header.api_version,
-            self.turn,
+            self.time_slice,
             rows,
             charge,
         )
@@ -365,11 +365,11 @@ class Requests:
         result = await work
         await self._replies.add_in_slices(header, result, self._charge, self._read_at, rows)
 
-    def _charge_of(self, header: RequestHeader, frame: memoryview) -> Toll | None:
+    def _charge_of(self, header: RequestHeader, frame: memoryview) -> QuotaCharge | None:
         if header.api_key in _INTER_BROKER:
             return None
         user = self._peer.client.principal.name
-        return self._node.metering.toll(user, header.client_id, len(frame))
+        return self._node.quota_manager.charge(user, header.client_id, len(frame))
 
     def _refuse_version(self, header: RequestHeader) -> None:
         """Reply to an unknown version of ApiVersions (KIP-511), and close for any other API."""
@@ -415,7 +415,7 @@ class Requests:
             raise Refused(f"the login has failed: {login.failure}")
         if login.is_done:
             if self._peer.client.principal != login.principal:
-                self._peer.shows(login.principal)
+                self._peer.set_principal(login.principal)
             self.frames.limit = self._frame_bytes_max
             if math.isinf(login.ends_at):
                 self._login = None

@@ -21,16 +21,16 @@ import trio
 
 from kbroker.client.endpoint import EVERY_INTERFACE, Endpoint
 from kbroker.handlers.context import Api, Peer
-from kbroker.node.gate import Gate
+from kbroker.node.listener_security import ListenerSecurity
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
-from kbroker.runtime.slices import Steps
-from kbroker.security.acls import INSIDER, Client
+from kbroker.runtime.time_slices import StepThrottle
+from kbroker.security.acls import IN_PROCESS_CLIENT, Client
 from kbroker.security.errors import LoginFailed
 from kbroker.security.principals import ANONYMOUS
 
-from .arrivals import HAS_EPOLL, Arrivals
 from .connection import Connection, Intercept
+from .readiness_poller import HAS_EPOLL, ReadinessPoller
 from .transport import PlainTransport, Transport
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ allows that anyway, and has another option so that nobody else takes it as well.
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Where clients come in. Port 0 is a free one; `advertised` None tells what they dialled;
-    `gate` None lets everybody in, without TLS."""
+    `security` None lets everybody in, without TLS."""
 
     name: str
     host: str
     port: int
     advertised: Endpoint | None = None
-    gate: Gate | None = None
+    security: ListenerSecurity | None = None
 
     @property
     def address(self) -> str:
@@ -92,17 +92,17 @@ class Listener:
     @property
     def certificates(self) -> Certificates | None:
         """With them it speaks TLS."""
-        return None if self.gate is None else self.gate.certificates
+        return None if self.security is None else self.security.certificates
 
     @property
     def users(self) -> Users | None:
         """With them clients log in."""
-        return None if self.gate is None else self.gate.users
+        return None if self.security is None else self.security.users
 
     @property
     def asks_clients(self) -> bool:
         """Whether nobody comes in who does not show who it is."""
-        return self.gate is not None and self.gate.asks_clients
+        return self.security is not None and self.security.asks_clients
 
 
 class CannotListen(Exception):
@@ -154,15 +154,16 @@ async def _bind(listener: Listener) -> list[socket.socket]:
         return await _bind_at(listener, listener.port)
     for _ in range(BIND_TRIES - 1):
         with suppress(CannotListen):
-            return await _bind_at(listener, draw_port())
-    return await _bind_at(listener, draw_port())
+            return await _bind_at(listener, pick_free_port())
+    return await _bind_at(listener, pick_free_port())
 
 
-def draw_port() -> int:
-    """A port that may be free, and is none of those that the system gives to whoever connects.
+def pick_free_port() -> int:
+    """Return a random port outside the range of ephemeral ports, which may be free.
 
-    So nobody else gets it while its broker is down: the broker can come back there, and clients that
-    still look for it meet nobody else. 0 where the system has hardly any other ports.
+    The system gives such a port to no outgoing connection while its broker is down. So the broker can
+    bind it again, and its clients reach no other process in the meantime. Returns 0 if nearly all ports
+    are ephemeral.
     """
     try:
         last = int(
@@ -300,8 +301,8 @@ class Server:
         """By listener, and of all of them."""
         self._quotas = node.cluster.client_quotas
         self._accepting = trio.CancelScope()
-        self._handshakes = Steps()
-        self._arrivals = Arrivals() if HAS_EPOLL else None
+        self._handshakes = StepThrottle()
+        self._poller = ReadinessPoller() if HAS_EPOLL else None
 
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
         """Each listener's address, with the port that the kernel chose."""
@@ -330,14 +331,14 @@ class Server:
                 self._is_accepting = True
                 task_status.started()
                 nursery.start_soon(self._reap)
-                if self._arrivals is not None:
-                    nursery.start_soon(self._arrivals.run)
+                if self._poller is not None:
+                    nursery.start_soon(self._poller.run)
                 try:
                     with self._accepting:
                         async with trio.open_nursery() as accepting:
                             for listener, each in self._sockets:
                                 accepting.start_soon(self._accept_all, listener, each, nursery)
-                finally:  # also when it is cancelled: nobody comes in by `insider` either
+                finally:  # also when it is cancelled: nobody comes in by `connect_in_process` either
                     self._is_accepting = False
                 close_all(self._sockets)
         finally:
@@ -345,8 +346,8 @@ class Server:
                 if connection.is_idle:
                     connection.end()
                     self._forget(connection)
-            if self._arrivals is not None:
-                self._arrivals.close()
+            if self._poller is not None:
+                self._poller.close()
 
     @property
     def is_accepting(self) -> bool:
@@ -358,7 +359,7 @@ class Server:
         self._is_accepting = False
         self._accepting.cancel()
 
-    def insider(
+    def connect_in_process(
         self, local: Endpoint, name: str | None = None, client: Client | None = None
     ) -> trio.SocketStream:
         """Connect from inside this process, without TLS and a login.
@@ -378,14 +379,14 @@ class Server:
         listener = next(each for each, _ in self._sockets if name in (None, each.name))
         host = LOOPBACK[0] if client is None else client.host
         peer = Peer(host, local, listener.name, listener.advertised)
-        peer.client = INSIDER if client is None else client
+        peer.client = IN_PROCESS_CLIENT if client is None else client
         # In the server's own context, whoever calls: its log lines go where those of all clients go.
-        self._context.run(self._tasks.start_soon, self._serve_insider, peer, theirs)
+        self._context.run(self._tasks.start_soon, self._serve_in_process, peer, theirs)
         return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
-    async def _serve_insider(self, peer: Peer, connected: socket.socket) -> None:
+    async def _serve_in_process(self, peer: Peer, connected: socket.socket) -> None:
         async def transport() -> Transport:
-            return PlainTransport(connected, self._arrivals, self._node.context.disk_reads)
+            return PlainTransport(connected, self._poller, self._node.context.disk_reads)
 
         is_served = False
         try:
@@ -430,7 +431,7 @@ class Server:
                 continue  # who came has gone again
             except OSError as error:  # the process, or the system, has no room for more
                 message = f"cannot let clients in: {error}"
-                if self._node.context.troubles.is_news(message):
+                if self._node.context.error_log.is_new(message):
                     logger.error("%s", message)
                 await trio.sleep(ACCEPT_SECONDS)
             else:
@@ -442,7 +443,7 @@ class Server:
         is_served = False
         try:
             local = Endpoint(*connected.getsockname()[:2])
-            login = None if listener.gate is None else listener.gate.login()
+            login = None if listener.security is None else listener.security.login()
             peer = Peer(host, local, listener.name, listener.advertised, login, port)
             is_served = await self.serve(peer, partial(self._transport, listener, connected, peer))
         finally:
@@ -453,28 +454,28 @@ class Server:
         self, listener: Listener, connected: socket.socket, peer: Peer
     ) -> Transport | None:
         """What the bytes of a client come through; None when it does not get so far."""
-        plain = PlainTransport(connected, self._arrivals, self._node.context.disk_reads)
-        gate = listener.gate
-        if gate is None or gate.certificates is None:
+        plain = PlainTransport(connected, self._poller, self._node.context.disk_reads)
+        security = listener.security
+        if security is None or security.certificates is None:
             return plain
         from .tls_transport import TlsTransport  # most nodes never need it
 
         try:
             transport = TlsTransport(
-                plain, gate.certificates.context(), self._node.context.disk_reads
+                plain, security.certificates.context(), self._node.context.disk_reads
             )
             with trio.fail_after(self._node.config.connection_setup_timeout_ms / 1000):
                 await transport.shake_hands(self._handshakes)
             if transport.asked_name:
-                peer.came_to(transport.asked_name)
+                peer.set_sni_host(transport.asked_name)
             if peer.login is None:
-                peer.shows(gate.principal_of(transport.certificate))
+                peer.set_principal(security.principal_of(transport.certificate))
                 if peer.client.principal != ANONYMOUS:
                     self._node.audit.came_in(peer.client, listener.name, CERTIFICATE)
         except BaseException as error:
             plain.close()
             if isinstance(error, MemoryError):
-                self._node.context.troubles.memory_errors.happened()
+                self._node.context.error_log.memory_errors.happened()
             elif not isinstance(error, OSError | trio.TooSlowError | LoginFailed):
                 raise
             self._tell_of_handshake(listener, peer.host, error)
@@ -488,7 +489,7 @@ class Server:
         told = str(error) if isinstance(error, LoginFailed) else repr(error)
         reason = "it took too long" if slow else getattr(error, "reason", None) or told
         message = f"no TLS with {host} on listener {listener.name}: {reason}"
-        if self._node.context.troubles.is_news(message):
+        if self._node.context.error_log.is_new(message):
             logger.info("%s", message)
 
     async def serve(self, peer: Peer, transport: Callable[[], Awaitable[Transport | None]]) -> bool:
@@ -567,7 +568,7 @@ class Server:
             logger.warning("refusing %s: max.connections are open", host)
             return False
         if self._open >= self._connections_max:
-            if self._node.context.troubles.is_news("out of descriptors"):
+            if self._node.context.error_log.is_new("out of descriptors"):
                 logger.warning(
                     "refusing %s and others: %d connections are open, and what is left of this "
                     "process's descriptors the logs need; raise its limit of open files (ulimit -n)",
@@ -591,7 +592,7 @@ class Server:
                 f"clients on {peer.host} are told to connect to {peer.advertised}, which is their "
                 "own machine; set --advertise to an address that they can reach"
             )
-            if self._node.context.troubles.is_news(message):
+            if self._node.context.error_log.is_new(message):
                 logger.warning("%s", message)
 
     def _turn(self, listener: str) -> float:
@@ -618,7 +619,7 @@ class Server:
 
         As in Kafka: who connects again and again is not done a favour by more of that (KIP-612).
         """
-        seconds = self._node.metering.connection_wait_seconds(host)
+        seconds = self._node.quota_manager.connection_wait_seconds(host)
         if not seconds:
             return False
         logger.debug("%s connects too often; closing the connection in %.1f s", host, seconds)

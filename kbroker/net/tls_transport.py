@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import trio
 
 from kbroker.runtime.disk_reads import DiskReads
-from kbroker.runtime.slices import Steps
+from kbroker.runtime.time_slices import StepThrottle
 from kbroker.security.tls import ServerSide
 from kbroker.storage.cached import NotCached
 from kbroker.storage.files import FileRange
 
-from .arrivals import GoOn, Step, nothing
+from .readiness_poller import GoOn, Step, nothing
 from .stored import StoredBytes
 from .transport import Transport, after, gather
 
@@ -84,10 +84,10 @@ class TlsTransport:
         self._is_whole = True
         """Whether the socket has all of what was encrypted."""
 
-    async def shake_hands(self, steps: Steps) -> None:
+    async def shake_hands(self, throttle: StepThrottle) -> None:
         """Agree with the client on keys.
 
-        A step takes a fraction of a millisecond, with a certificate of the client more; `steps` bounds
+        A step takes a fraction of a millisecond, with a certificate of the client more; `throttle` bounds
         how many of them a turn of the event loop has, however many clients come at once. Raises OSError
         when the client has gone, does not speak TLS as it has to, or its certificate has expired;
         ssl.SSLError is one.
@@ -95,7 +95,7 @@ class TlsTransport:
         while not self._is_shaken:
             await self._plain.until(self._fill)
             try:
-                self._is_shaken = await steps.run(self._step)
+                self._is_shaken = await throttle.run(self._step)
             except ssl.SSLError:
                 await self._flush()  # it hears why
                 raise
@@ -296,11 +296,11 @@ class TlsTransport:
 
     def close(self) -> None:
         if self._is_shaken and self._is_whole and self._is_heard:
-            self._say_goodbye()
+            self._send_close_notify()
         self._plain.close()
 
-    def _say_goodbye(self) -> None:
-        """Tell the client that nothing more comes, so that it knows that nothing is missing."""
+    def _send_close_notify(self) -> None:
+        """Tell the client that the server ends the connection, so that it can detect truncation."""
         with contextlib.suppress(
             OSError
         ):  # it has not said so itself yet, and nobody waits for that

@@ -18,7 +18,7 @@ from kbroker.storage.cached import NotCached
 from kbroker.storage.errors import READ_FAILURES, UnreadableError
 from kbroker.storage.files import FileRange
 
-from .arrivals import Arrivals, GoOn, Step, nothing
+from .readiness_poller import GoOn, ReadinessPoller, Step, nothing
 from .stored import FILE_TOO_SHORT, StoredBytes
 
 JOIN_BYTES = 64 * 1024
@@ -102,22 +102,22 @@ class PlainTransport:
     call. Here only waiting yields. `until` always does, so that a busy client takes turns with the
     others.
 
-    Parameters: `arrivals` watches the socket with those of others; without it the socket is waited for
+    Parameters: `poller` watches the socket with those of others; without it the socket is waited for
     by itself. `disk` loads what is to be sent and not in memory.
     """
 
-    __slots__ = ("_arrivals", "_socket", "_stored")
+    __slots__ = ("_poller", "_socket", "_stored")
 
     has_more = False  # the system knows
 
     def __init__(
         self,
         connected: socket.socket,
-        arrivals: Arrivals | None = None,
+        poller: ReadinessPoller | None = None,
         disk: DiskReads | None = None,
     ) -> None:
         self._socket = connected
-        self._arrivals = arrivals
+        self._poller = poller
         self._stored = StoredBytes(disk or DiskReads())
         connected.setblocking(False)
         try:
@@ -129,8 +129,8 @@ class PlainTransport:
     async def until(self, take: Step, answer: Step = nothing) -> None:
         """Call `take` each time that there may be something to receive, and then `answer`, until one of
         them returns True."""
-        if self._arrivals is not None:
-            await self._arrivals.until(self._socket, take, answer)
+        if self._poller is not None:
+            await self._poller.until(self._socket, take, answer)
             return
         while True:
             await trio.lowlevel.wait_readable(self._socket)
@@ -139,14 +139,14 @@ class PlainTransport:
 
     def watch(self, take: Step, answer: Step, go_on: GoOn) -> bool:
         """As `until` without a task that waits; False where the system has no epoll."""
-        if self._arrivals is None:
+        if self._poller is None:
             return False
-        self._arrivals.watch(self._socket, take, answer, go_on)
+        self._poller.watch(self._socket, take, answer, go_on)
         return True
 
     def let_go(self) -> bool:
         """Have who waits go on at once, where the system has epoll; whether somebody did."""
-        return self._arrivals is not None and self._arrivals.let_go(self._socket)
+        return self._poller is not None and self._poller.let_go(self._socket)
 
     def receive_now(self, size: int) -> bytes | None:
         """Return up to `size` bytes, none when the peer has closed; None when nothing is there."""
@@ -240,8 +240,8 @@ class PlainTransport:
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:
-            if self._arrivals is not None:
-                self._arrivals.leave(self._socket)
+            if self._poller is not None:
+                self._poller.leave(self._socket)
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 

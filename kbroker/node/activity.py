@@ -14,7 +14,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
 from kbroker.protocol.errors import ErrorCode
 
-from .meters import codes_of
+from .request_metrics import codes_of
 
 CLIENTS_MAX = 1_000
 """Of more than these, the one that asked for nothing for the longest is forgotten."""

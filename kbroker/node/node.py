@@ -38,10 +38,10 @@ from kbroker.replication.replication import Replication
 from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.disk_reads import DiskReads
+from kbroker.runtime.error_log import ErrorLog
 from kbroker.runtime.heavy_work import HeavyWork
-from kbroker.runtime.slices import TurnQueue
 from kbroker.runtime.threads import InThread, run_in_thread
-from kbroker.runtime.troubles import Troubles
+from kbroker.runtime.time_slices import FairQueue
 from kbroker.security.acls import Rules
 from kbroker.security.authorizer import Authorizer
 from kbroker.storage.errors import StorageError
@@ -50,12 +50,12 @@ from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 from .activity import Activity
 from .auditing import NodeAudit
 from .client_metrics import ClientMetrics
+from .client_quota_manager import ClientQuotaManager
 from .delegation import Delegation
 from .fetch_sessions import FetchSessions
-from .gate import Gate
-from .metering import Metering
-from .meters import Meters
+from .listener_security import ListenerSecurity
 from .request_memory import RequestMemory
+from .request_metrics import RequestMetrics
 from .response_caches import ResponseCaches
 from .share_groups import ShareGroups
 
@@ -81,20 +81,20 @@ class Node:
         in_memory: bool,
         in_thread: InThread = run_in_thread,
         way: Way = PLAIN_WAY,
-        gates: Sequence[Gate] = (),
+        listener_security: Sequence[ListenerSecurity] = (),
     ) -> None:
         self.context = context = NodeContext(
             node_id=config.node_id,
             live_config=LiveConfig(cluster, config),
             cluster=cluster,
             clock=clock,
-            troubles=Troubles(),
+            error_log=ErrorLog(),
             changes=flusher.changes,
             in_memory=in_memory,
             in_thread=in_thread,
             disk_reads=DiskReads(in_thread),
             batch_reads=BatchReads(in_thread),
-            turns=TurnQueue(),
+            fair_queue=FairQueue(),
         )
         self.id, self.cluster = config.node_id, cluster
         self.stopping = False
@@ -114,12 +114,16 @@ class Node:
         self.replication = Replication(context, self.partitions, self.peers)
         self._coordinate(way)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
-        self.metering = Metering(cluster.client_quotas, config, clock)
+        self.quota_manager = ClientQuotaManager(cluster.client_quotas, config, clock)
         self.client_metrics = ClientMetrics(cluster, config, clock)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
-        self.gates, self.audit, self.meters = gates, NodeAudit(), Meters()
+        self.listener_security, self.audit, self.request_metrics = (
+            listener_security,
+            NodeAudit(),
+            RequestMetrics(),
+        )
         self.activity = Activity(clock.log_ms) if config.http_port >= 0 else None
         """What clients do; None where there is no HTTP, and so nobody who could look."""
         self.authorizer = _authorizer(cluster, config)
@@ -156,8 +160,8 @@ class Node:
             self.replication.fetcher_manager.leave_out_refused
         )
         cluster = self.cluster
-        for gate in self.gates:
-            gate.stored_users, gate.delegation = cluster.scram_users, self.delegation
+        for security in self.listener_security:
+            security.stored_users, security.delegation = cluster.scram_users, self.delegation
         cluster.subscribe_nodes(self.membership.nodes_changed)
         cluster.subscribe_nodes(self.controller.nodes_changed)
         cluster.subscribe_nodes(lambda _: isr_manager.look_at_all())
@@ -214,10 +218,10 @@ class Node:
 
     async def _prepare_gates(self) -> None:
         """Let users log in, before clients are served. Raises StorageError."""
-        if any(gate.users is not None for gate in self.gates):
+        if any(security.users is not None for security in self.listener_security):
             await self.cluster.make_scram_secret()
-        for gate in self.gates:
-            await gate.prepare(self.context.in_thread)
+        for security in self.listener_security:
+            await security.prepare(self.context.in_thread)
 
     @property
     def coordinators(self) -> tuple[Shards[Any], ...]:
@@ -253,8 +257,8 @@ class Node:
             if not self.context.in_memory:
                 nursery.start_soon(self.maintenance.scrubber.run)
             nursery.start_soon(self.delegation.remove_regularly)
-            for gate in self.gates:
-                nursery.start_soon(gate.run, self.context.in_thread)
+            for security in self.listener_security:
+                nursery.start_soon(security.run, self.context.in_thread)
             nursery.start_soon(self.audit.run)
 
     def registered(self, epoch: BrokerEpoch) -> None:
@@ -307,24 +311,24 @@ class Node:
         self._obey_config()
         self.maintenance.settings_changed()
         for notice in self.config.notices:
-            if notice.level == "warning" and self.context.troubles.is_news(notice.text):
+            if notice.level == "warning" and self.context.error_log.is_new(notice.text):
                 logger.warning("%s", notice.text)
         self.partitions.settings_changed()
 
     def _obey_config(self) -> None:
         self.cluster.default_min_in_sync = self.config.min_insync_replicas
         self._cordon()
-        for gate in self.gates:
+        for security in self.listener_security:
             try:
-                gate.obey(self.config)
+                security.obey(self.config)
             except ConfigError as error:
                 logger.error("what was asked of clients before still is: %s", error)
 
     def check_settings(self, config: BrokerConfig) -> None:
         """Raise ConfigError for settings that this node could not obey."""
         self.cordoned_folders(config)
-        for gate in self.gates:
-            gate.check(config)
+        for security in self.listener_security:
+            security.check(config)
 
     def cordoned_folders(self, config: BrokerConfig) -> set[str]:
         """The folders that `config` lets take no new partitions. Raises ConfigError."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Hashable
 import trio
 
 from kbroker.protocol.compile import Encoded
-from kbroker.runtime.slices import Later, Turn
+from kbroker.runtime.time_slices import Later, TimeSlice
 
 ANSWERS_MAX = 8
 """Answers that are kept at a time: they differ in the version, and in what a client can reach."""
@@ -39,10 +39,10 @@ class SharedAnswers:
         self._made: dict[Hashable, Encoded] = {}
         self._being_made: dict[Hashable, _Making] = {}
 
-    def told(self, key: Hashable, make: Make, turn: Turn) -> Encoded | Later[Encoded]:
+    def told(self, key: Hashable, make: Make, time_slice: TimeSlice) -> Encoded | Later[Encoded]:
         """The answer that is the same for all who have the key, or what gets it when awaited.
 
-        Parameters: `make` makes it in pieces; `turn` is that of who asks.
+        Parameters: `make` makes it in pieces; `time_slice` is that of who asks.
         """
         self._forget_old()
         known = self._made.get(key)
@@ -50,8 +50,8 @@ class SharedAnswers:
             return known
         making = self._being_made.get(key)
         if making is not None:
-            return self._wait(making, key, make, turn)
-        return turn.run(self._make(key, make))
+            return self._wait(making, key, make, time_slice)
+        return time_slice.run(self._make(key, make))
 
     def _make(self, key: Hashable, make: Make) -> Generator[None, None, Encoded]:
         self._forget_old()
@@ -66,7 +66,9 @@ class SharedAnswers:
             self._keep(key, answer)
         return answer
 
-    async def _wait(self, making: _Making, key: Hashable, make: Make, turn: Turn) -> Encoded:
+    async def _wait(
+        self, making: _Making, key: Hashable, make: Make, time_slice: TimeSlice
+    ) -> Encoded:
         """Wait for one that knows of all that had changed when it was asked for."""
         changes = self._changes
         while True:
@@ -75,7 +77,7 @@ class SharedAnswers:
                 return making.answer
             other = self._being_made.get(key)
             if other is None:
-                return await turn.finish(self._make(key, make))
+                return await time_slice.finish(self._make(key, make))
             making = other
 
     def _forget_old(self) -> None:

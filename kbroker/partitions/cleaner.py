@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from kbroker.cluster.node_context import NodeContext
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.cleaning import (
     discard,
     finish,
@@ -90,7 +90,7 @@ class Cleaner:
     async def _clean_due(self) -> int:
         """Compact once what is due now; returns how many logs made progress."""
         now_ms = self._context.clock.log_ms()
-        slices = Slices()
+        duty_cycle = DutyCycle()
         due = []
         for replica in self._partitions.opened():
             log = replica.log
@@ -99,7 +99,7 @@ class Cleaner:
                     dirtiness = measure(log, now_ms)
                     if is_due(log, dirtiness):
                         due.append((dirtiness.ratio, replica))
-                await slices.pause()
+                await duty_cycle.pause()
         due.sort(key=lambda item: item[0], reverse=True)
         return sum([await self._clean(replica) for _, replica in due])
 
@@ -178,7 +178,7 @@ class Cleaner:
 
     def _report(self, replica: Replica, message: str) -> None:
         text = f"{replica.log.folder} is not compacted: {message}"
-        if not replica.log.deleted and self._context.troubles.is_news(text):
+        if not replica.log.deleted and self._context.error_log.is_new(text):
             logger.warning("%s", text)
 
 

@@ -23,7 +23,7 @@ from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
 from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import OsFiles
 
-TURN_SECONDS = 0.0005
+TIME_SLICE_SECONDS = 0.0005
 REST = 1
 """How many times as long as it worked the process leaves processor and disk to others."""
 NICENESS = 10
@@ -68,7 +68,7 @@ def _run(task: CompactionTask, look: Callable[[], None]) -> Compacted | Failure:
             if work is not None:
                 work()
             worked = time.perf_counter() - began
-            if worked > TURN_SECONDS:
+            if worked > TIME_SLICE_SECONDS:
                 look()
                 time.sleep(worked * REST)
                 began = time.perf_counter()

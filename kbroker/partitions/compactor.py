@@ -14,8 +14,8 @@ from typing import Protocol, cast
 import trio
 
 from kbroker.runtime.child_process import ChildProcess
-from kbroker.runtime.slices import Slices
 from kbroker.runtime.threads import InThread, run_in_thread
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.compaction import Compacted, Compaction, CompactionTask
 from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import Files
@@ -58,12 +58,12 @@ class InlineCompactor:
 
     async def compact(self, task: CompactionTask) -> Compacted:
         run = Compaction(self._files, task)
-        slices = Slices()
+        duty_cycle = DutyCycle()
         try:
             for work in run.steps():
                 if work is not None:
                     await self._in_thread(work)
-                await slices.pause()
+                await duty_cycle.pause()
         except LostBytesError as error:
             run.discard()
             raise CompactionFailed(error.message or "", has_lost_bytes=True) from None

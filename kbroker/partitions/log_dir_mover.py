@@ -15,7 +15,7 @@ import trio
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.cached import Reading
 from kbroker.storage.errors import LostBytesError, StorageError, SyncFailedError
 from kbroker.storage.future import FutureLog
@@ -90,13 +90,13 @@ class LogDirMover:
 
     async def _move(self, future: FutureLog) -> None:
         """Copy, then swap, unless somebody gives the move up meanwhile."""
-        slices = Slices()
+        duty_cycle = DutyCycle()
         while self._is_wanted(future):
             if await self._context.disk_reads.read(partial(self._copy_some, future)):
                 future.log.synced(await self._context.in_thread(future.log.sync))
                 if self._is_wanted(future) and await self._swap(future):
                     return
-            await slices.pause()
+            await duty_cycle.pause()
 
     def _copy_some(self, future: FutureLog, reading: Reading) -> bool:
         """Whether the copy has caught up; it may be given up while its source is loaded."""

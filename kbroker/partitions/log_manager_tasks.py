@@ -10,7 +10,7 @@ import logging
 import trio
 
 from kbroker.cluster.node_context import NodeContext
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.folders import FolderJobs
 
@@ -79,7 +79,7 @@ class LogManagerTasks:
                 partitions.sync_failed(error)
             except StorageError as error:
                 text = f"checkpoint failed: {error.message}"
-                is_known = partitions.logs.refuses or not self._context.troubles.is_news(text)
+                is_known = partitions.logs.refuses or not self._context.error_log.is_new(text)
                 logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
 
     async def _run(self, job: FolderJobs) -> None:
@@ -113,11 +113,11 @@ class LogManagerTasks:
     async def apply_retention(self) -> bool:
         """Give up what each topic's limits let go; returns whether anything went."""
         now_ms = self._context.clock.log_ms()
-        slices = Slices()
+        duty_cycle = DutyCycle()
         moved = 0
         for replica in self._partitions.opened():
             moved += self._retain(replica, now_ms)
-            await slices.pause()
+            await duty_cycle.pause()
         if moved:
             logger.info("retention moved the start of %d partitions", moved)
         return moved > 0

@@ -21,7 +21,7 @@ from kbroker.config import TopicConfig
 from kbroker.coordinator import some_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import (
     LostBytesError,
     StorageError,
@@ -192,7 +192,7 @@ class Partitions:
         config = TopicConfig.stored(topic.configs, self._context.config)
         for reason in config.unfit:
             text = f"a stored setting of topic {topic.name} is left out: {reason}"
-            if self._context.troubles.is_news(text):
+            if self._context.error_log.is_new(text):
                 logger.error("%s", text)
         return config
 
@@ -208,11 +208,11 @@ class Partitions:
 
     async def open_all(self) -> None:
         """Open every log on disk: to check it soon after a crash, and to apply retention to it."""
-        slices = Slices()
+        duty_cycle = DutyCycle()
         for name, index in self.logs.folders():
             with contextlib.suppress(KafkaError):
                 self.named_hosted(name, index)
-            await slices.pause()
+            await duty_cycle.pause()
 
     def _open(self, topic: Topic, index: int) -> Replica:
         config, of_log = self._settings_of(topic)
@@ -437,7 +437,7 @@ class Partitions:
         if log is not None and isinstance(error, LostBytesError) and error.is_below(log.folder):
             log.fail(error.message or str(error))
         is_offline = log is None or log.offline is not None
-        if self._context.troubles.is_news(str(error)):
+        if self._context.error_log.is_new(str(error)):
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
             known = self.history.of((topic.name, index))
             if not known or str(error.message) not in known[-1].text:
@@ -462,7 +462,7 @@ class Partitions:
                 replica.commits.fail()
                 replica.writes.fail()
                 self._tell_if_unusable(replica)
-        if self._context.troubles.is_news(str(error)):
+        if self._context.error_log.is_new(str(error)):
             logger.error(FOLDER_IS_OFFLINE, error.message)
 
     # -- the end

@@ -11,7 +11,7 @@ import trio
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.protocol.errors import KafkaError
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 from kbroker.storage.scrubbing import next_to_scrub, scrub, scrub_again
@@ -59,12 +59,12 @@ class Scrubber:
 
     async def scrub_all(self) -> int:
         """Read every log once; returns how many bytes were checked."""
-        slices = Slices()
+        duty_cycle = DutyCycle()
         checked = 0
         for name, index in self._partitions.logs.folders():
             with suppress(KafkaError):
                 checked += await self._scrub(self._partitions.named_hosted(name, index))
-            await slices.pause()
+            await duty_cycle.pause()
         return checked
 
     async def _scrub(self, replica: Replica) -> int:

@@ -10,7 +10,7 @@ from kbroker.protocol.record_stream import first_record_since, latest_record_of
 from kbroker.protocol.records import FoundRecord
 from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.disk_reads import DiskReads
-from kbroker.runtime.slices import Wanted
+from kbroker.runtime.time_slices import Wanted
 from kbroker.storage.cached import Reading
 from kbroker.storage.log import Log
 from kbroker.storage.lookups import StoredBatch, batch_since, latest_batch

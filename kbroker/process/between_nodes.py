@@ -45,12 +45,12 @@ def check_between_nodes(config: BrokerConfig, listeners: Sequence[Listener]) -> 
 
 def _login_name(listener: Listener) -> str | None:
     """As whom nodes log in; None where they do not, or a token says it."""
-    if listener.gate is None or listener.users is None:
+    if listener.security is None or listener.users is None:
         return None
     from kbroker.client.security import BadSecurity  # most nodes never need it
 
     try:
-        credentials = listener.gate.credentials()
+        credentials = listener.security.credentials()
     except BadSecurity as error:
         raise StartFailed(
             f"nodes log in at each other on listener {listener.name}, and these cannot: {error}. Set "

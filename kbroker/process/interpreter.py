@@ -24,7 +24,7 @@ YOUNG_SECONDS_MAX = 0.64
 """Maximum time between two collections of young objects, reached while there are few of them."""
 YOUNG_COST_SECONDS = 0.001
 """CPU time of a collection above which the next one follows soon."""
-SPARE_SECONDS = 0.2
+FREEZE_SECONDS = 0.2
 SWITCH_SECONDS = 0.0005
 """For how long a thread that has the interpreter keeps it from one that wants it.
 
@@ -40,7 +40,7 @@ def set_up_interpreter() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
-async def spare_collector(broker: Broker) -> None:
+async def freeze_long_lived_objects(broker: Broker) -> None:
     """Exclude the objects that live as long as the process from collections, and keep those short.
 
     Such objects exist at the start, or are loaded in the background.
@@ -48,7 +48,7 @@ async def spare_collector(broker: Broker) -> None:
     gc.freeze()
     gc.enable()
     while any(node.is_loading for node in broker.running_nodes):
-        await trio.sleep(SPARE_SECONDS)
+        await trio.sleep(FREEZE_SECONDS)
         gc.freeze()
     await collect_young_objects()
 

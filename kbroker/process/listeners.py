@@ -11,7 +11,7 @@ from itertools import combinations
 from kbroker.client.endpoint import PORT_MAX, Endpoint
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.net.server import LOOPBACK_NAMES, Listener
-from kbroker.node.gate import Gate
+from kbroker.node.listener_security import ListenerSecurity
 from kbroker.security.protocols import SecurityProtocol
 
 _HOST = r"[\w%.:-]*"
@@ -34,9 +34,9 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
     advertised = _by_name(config.advertised_listeners, "advertised.listeners")
     listeners = []
     for name, (host, port) in bound.items():
-        gate = _gate(config, name, host)
+        security = _listener_security(config, name, host)
         listeners.append(
-            Listener(name, host, port, _advertised_endpoint(advertised.get(name)), gate)
+            Listener(name, host, port, _advertised_endpoint(advertised.get(name)), security)
         )
     _check_names(config, bound.keys(), advertised.keys())
     for one, other in combinations(listeners, 2):
@@ -149,11 +149,11 @@ def _family(host: str) -> int | None:
         return None
 
 
-def _gate(config: BrokerConfig, name: str, host: str) -> Gate | None:
+def _listener_security(config: BrokerConfig, name: str, host: str) -> ListenerSecurity | None:
     protocol = protocol_of(config, name)
     if protocol is SecurityProtocol.PLAINTEXT:
         return None
-    return Gate(name, protocol, config, is_exposed=host not in LOOPBACK_NAMES)
+    return ListenerSecurity(name, protocol, config, is_exposed=host not in LOOPBACK_NAMES)
 
 
 def protocol_of(config: BrokerConfig, name: str) -> SecurityProtocol:

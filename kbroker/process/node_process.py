@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from kbroker.broker import Apart, Broker, open_broker
+from kbroker.broker import Broker, DistributedNodeOptions, open_broker
 from kbroker.cluster.remote_store import RemoteStore
 from kbroker.cluster.running import running
 from kbroker.runtime.descriptors import raise_limit
@@ -23,13 +23,13 @@ from kbroker.runtime.log_output import set_up_logging
 from kbroker.storage.errors import StorageError
 from kbroker.text.lines import Lines
 
-from .declared import declare
+from .bootstrap_topics import declare
 from .errors import StartFailed, cause_of, text_of
-from .facts import facts_of
 from .flags import load_settings
 from .http import http_service
-from .interpreter import set_up_interpreter, spare_collector
+from .interpreter import freeze_long_lived_objects, set_up_interpreter
 from .listeners import configured_listeners
+from .node_info import info_of
 from .node_words import DECLARE, Declared, Joined, NodeOrder, Refused, tell
 from .options import ServeOptions
 
@@ -93,12 +93,12 @@ async def _serve(order: NodeOrder, store: RemoteStore) -> None:
         racks=[order.rack] if order.rack is not None else (),
         grace_seconds=options.grace_seconds,
         cluster_id=options.cluster_id,
-        apart=Apart(store, order.node_id, order.nodes, others),
+        distributed=DistributedNodeOptions(store, order.node_id, order.nodes, others),
         service=http,
     )
     async with opened as broker, trio.open_nursery() as nursery:
-        tell(facts_of(broker.nodes[0], http))
-        nursery.start_soon(spare_collector, broker)
+        tell(info_of(broker.nodes[0], http))
+        nursery.start_soon(freeze_long_lived_objects, broker)
         async for word in words:
             if word == DECLARE:
                 await _declare(broker, options)

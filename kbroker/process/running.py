@@ -16,7 +16,7 @@ from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 
-from .declared import declare
+from .bootstrap_topics import declare
 from .options import ServeOptions
 from .serving import load_config
 

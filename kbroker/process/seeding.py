@@ -19,7 +19,7 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import Record
 
 from .errors import StartFailed
-from .first_topics import create
+from .topic_creation import create
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import trio
 
 from kbroker import __version__
-from kbroker.broker import Apart, Broker, open_broker
+from kbroker.broker import Broker, DistributedNodeOptions, open_broker
 from kbroker.client import check_round_trip
 from kbroker.client.credentials import Security
 from kbroker.client.endpoint import Endpoint
@@ -33,24 +33,24 @@ from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import META_PROPERTIES
 
 from .between_nodes import check_between_nodes
-from .declared import declare
+from .bootstrap_topics import declare
 from .dev_files import FOLDER
 from .errors import StartFailed, cause_of, text_of
-from .exposure import open_files, open_folders, open_http, open_listeners
-from .facts import (
-    NodeFacts,
+from .flags import kafka_environment, load_settings
+from .http import http_service
+from .interpreter import freeze_long_lived_objects, set_up_interpreter
+from .listeners import configured_listeners
+from .node_info import (
+    NodeInfo,
     banner_lines,
     dialled,
-    facts_of_all,
+    info_of_all,
     kafka_log_lines,
     ready_event,
 )
-from .flags import kafka_environment, load_settings
-from .http import http_service
-from .interpreter import set_up_interpreter, spare_collector
-from .listeners import configured_listeners
 from .options import ServeOptions
 from .own_files import write_own
+from .security_warnings import open_files, open_folders, open_http, open_listeners
 
 if TYPE_CHECKING:
     from kbroker.broker.service import Service
@@ -74,7 +74,7 @@ class _Settings(TypedDict):
     grace_seconds: float
     cluster_id: str | None
     service: Service | None
-    apart: NotRequired[Apart]
+    distributed: NotRequired[DistributedNodeOptions]
 
 
 CONTROL_FILE = "control.json"
@@ -195,10 +195,10 @@ class _Serving:
             return
         http = http_service(config, configured_listeners(config))
         async with self._open(config, http) as broker, trio.open_nursery() as nursery:
-            nodes = facts_of_all(broker, http)
+            nodes = info_of_all(broker, http)
             with self._kept_security(nodes):
                 await self._announce(nodes)
-                nursery.start_soon(spare_collector, broker)
+                nursery.start_soon(freeze_long_lived_objects, broker)
                 if options.exit_with_parent:
                     nursery.start_soon(self._stop_with_parent)
                 if options.idle_seconds is not None:
@@ -206,7 +206,7 @@ class _Serving:
                 await trio.sleep_forever()
 
     @contextlib.contextmanager
-    def _kept_security(self, nodes: Sequence[NodeFacts]) -> Iterator[None]:
+    def _kept_security(self, nodes: Sequence[NodeInfo]) -> Iterator[None]:
         """What `--tls-dev` has made, in files while clients may need it."""
         if self.dev is None:
             yield
@@ -248,7 +248,7 @@ class _Serving:
         async with contextlib.AsyncExitStack() as stack:
             if options.cluster is not None:
                 store = await stack.enter_async_context(self._metadata(options.cluster))
-                settings["apart"] = Apart(store, config.node_id)
+                settings["distributed"] = DistributedNodeOptions(store, config.node_id)
             yield await stack.enter_async_context(
                 self._plain(config, settings)
                 if options.control_port is None
@@ -339,9 +339,9 @@ class _Serving:
     def _check_users(self, broker: Broker) -> None:
         """Log a warning for each SASL listener without users."""
         for listener in broker.nodes[0].listeners:
-            gate = listener.gate
-            if gate is not None and gate.users is not None and gate.lacks_users:
-                mechanism = gate.users.mechanisms[0].lower()
+            security = listener.security
+            if security is not None and security.users is not None and security.lacks_users:
+                mechanism = security.users.mechanisms[0].lower()
                 message = (
                     f"nobody can log in at {listener.address}: it has no users; name them in "
                     f"listener.name.{listener.name.lower()}.{mechanism}.sasl.jaas.config"
@@ -353,7 +353,7 @@ class _Serving:
         self._first_listener = listeners[0]
         if self._has_others(config):
             check_between_nodes(config, listeners)
-        self._check_exposure(config, listeners)
+        self._log_security_warnings(config, listeners)
 
     def _has_others(self, config: BrokerConfig) -> bool:
         """Whether the cluster has more nodes than one."""
@@ -367,7 +367,7 @@ class _Serving:
         except StorageError:
             return False  # what is wrong with them is said when they are opened
 
-    def _check_exposure(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
+    def _log_security_warnings(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         """What is open to others is worth a loud word, or refused."""
         found = [*open_listeners(listeners), *open_http(config)]
         found += open_files(config, listeners, self.data_dirs)
@@ -381,7 +381,7 @@ class _Serving:
 
     # -- ready
 
-    async def _announce(self, nodes: Sequence[NodeFacts]) -> None:
+    async def _announce(self, nodes: Sequence[NodeInfo]) -> None:
         for node in nodes:
             await self._check(node.endpoint)
         took = time.perf_counter() - self.started
@@ -395,7 +395,7 @@ class _Serving:
         if self.options.as_json:
             self.event("ready", **ready)
         else:
-            more = [*self._more_facts(nodes)]
+            more = [*self._more_info(nodes)]
             for line in banner_lines(
                 nodes, data_dirs=self.data_dirs, is_new=self.is_new, more=more
             ):
@@ -423,7 +423,7 @@ class _Serving:
         tls = None if certificates is None else certificates.to_itself()
         await check_round_trip(*endpoint, START_SECONDS_MAX, Security(tls))
 
-    def _more_facts(self, nodes: Sequence[NodeFacts]) -> Iterator[tuple[str, str]]:
+    def _more_info(self, nodes: Sequence[NodeInfo]) -> Iterator[tuple[str, str]]:
         """What the banner says beside addresses and data."""
         if self.metadata_at is not None:
             ids = ", ".join(map(str, nodes[0].nodes))

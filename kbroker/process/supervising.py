@@ -32,7 +32,7 @@ from kbroker.storage.naming import LOCK
 from kbroker.text.lines import Lines
 
 from .errors import StartFailed
-from .facts import NodeFacts
+from .node_info import NodeInfo
 from .node_words import BEGIN, DECLARE, Declared, Joined, NodeOrder, Refused, news_of
 from .options import ServeOptions
 
@@ -54,7 +54,7 @@ EXIT_SECONDS = 5
 @asynccontextmanager
 async def supervised(
     options: ServeOptions, config: BrokerConfig
-) -> AsyncIterator[Sequence[NodeFacts]]:
+) -> AsyncIterator[Sequence[NodeInfo]]:
     """Start all nodes, yield what is told of them, stop them at the end.
 
     Raises StartFailed or StorageError.
@@ -114,7 +114,7 @@ class _Supervisor:
             self._nodes.append(_NodeProcess(node_id, path, options.grace_seconds))
         self._declares = bool(options.topics or options.seeds)
 
-    async def start(self) -> Sequence[NodeFacts]:
+    async def start(self) -> Sequence[NodeInfo]:
         """Start all nodes; returns when all serve. Raises StartFailed."""
         for each in self._nodes:
             await each.launch()
@@ -124,14 +124,14 @@ class _Supervisor:
                 await each.news(Joined)
         for each in self._nodes:
             await each.say(BEGIN)
-        facts = [await each.news(NodeFacts) for each in self._nodes]
+        infos = [await each.news(NodeInfo) for each in self._nodes]
         if self._declares:
             await self._nodes[0].say(DECLARE)
             declared = await self._nodes[0].news(Declared)
-            facts[0] = facts[0]._replace(topics=declared.topics)
+            infos[0] = infos[0]._replace(topics=declared.topics)
         for each in self._nodes:
             each.is_supervised = True
-        return facts
+        return infos
 
     async def stop(self) -> None:
         """Stop all nodes, at once: none takes over from another one."""
@@ -207,9 +207,9 @@ class _NodeProcess:
         lines = Lines()
         while part := await process.stdout.receive_some(RECEIVE_BYTES):
             for line in lines.feed(part):
-                self._hear_news(news_of(line))
+                self._on_message(news_of(line))
 
-    def _hear_news(self, news: object) -> None:
+    def _on_message(self, news: object) -> None:
         if not self.is_supervised:
             self._news.send_nowait(news)
         elif isinstance(news, Refused):

@@ -169,7 +169,7 @@ class Fetcher:
                 try:
                     await self._round()
                 except Exception:  # a defect of ours must neither end the node nor pass unnoticed
-                    self._context.troubles.unhandled_errors += 1
+                    self._context.error_log.unhandled_errors += 1
                     logger.exception("copying from node %d failed", self._leader_id)
                     await self._disconnect()
                     await self._sleep_until(trio.current_time() + self._backoff.next())
@@ -360,7 +360,7 @@ class Fetcher:
         self._say_once(f"{followed} cannot be copied from node {self._leader_id}: {reason}")
 
     def _say_once(self, text: str) -> None:
-        if self._context.troubles.is_news(text):
+        if self._context.error_log.is_new(text):
             logger.error("%s", text)
 
     async def _ask_again(self, message: Any) -> Any:

@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 import trio
 
 from .fair_slots import FairSlots
-from .slices import Wanted
 from .threads import InThread, run_in_thread
+from .time_slices import Wanted
 
 Result = TypeVar("Result")
 
@@ -47,7 +47,7 @@ class BatchReads:
         client: Hashable,
         charge: Callable[[float], None],
     ) -> Generator[Wanted, None, Result | None]:
-        """Do the work as a generator for `Turn.run`.
+        """Do the work as a generator for `TimeSlice.run`.
 
         Args:
             begin: Starts the work. It is called again if the work moves to a thread, where it must

@@ -10,8 +10,8 @@ import trio
 
 from kbroker.storage.cached import NotCached, Reading, failing, only_cached, waiting
 
-from .slices import Wanted
 from .threads import InThread, run_in_thread
+from .time_slices import Wanted
 
 Result = TypeVar("Result")
 

@@ -80,7 +80,7 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {printable(line)}" for line in text.split("\n"))
 
 
-class OnceInAWhile(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """Lets one record of a logger through every `seconds`, without its traceback.
 
     For what is told ten times a second while it lasts.
@@ -116,7 +116,9 @@ def set_up_logging(levels: Iterable[str], form: str, audit_file: str | None = No
     if audit_file is not None:
         audit.addHandler(_audit_handler(audit_file, form))
     # What accepts connections says each time that the process is out of descriptors.
-    logging.getLogger("trio.serve_listeners").filters[:] = [OnceInAWhile(ACCEPT_COMPLAINT_SECONDS)]
+    logging.getLogger("trio.serve_listeners").filters[:] = [
+        RateLimitFilter(ACCEPT_COMPLAINT_SECONDS)
+    ]
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

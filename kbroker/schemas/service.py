@@ -104,7 +104,7 @@ class RegistryService:
         async def dial(endpoint: Endpoint) -> trio.abc.Stream:
             inside = here(endpoint)
             if inside is not None:
-                return inside.insider_of_nodes()
+                return inside.connect_in_process_inter_broker()
             return await local.dial_other(endpoint)
 
         async def log_in(connection: Connection, endpoint: Endpoint) -> None:

@@ -293,7 +293,7 @@ class Rules(NamedTuple):
         return cls(frozenset(each for each in names if each), allows_without_acls)
 
 
-INSIDER = Client(Principal("Process", "kbroker"), "inside")
+IN_PROCESS_CLIENT = Client(Principal("Process", "kbroker"), "inside")
 """The process of the broker itself, which may do everything. Nobody else has this host: those of
 clients are addresses."""
 
@@ -303,7 +303,7 @@ def decide(
 ) -> Verdict:
     """Whether somebody may do something, as Kafka's StandardAuthorizer says it."""
     principal = str(client.principal)
-    if principal in rules.super_users or client == INSIDER:
+    if principal in rules.super_users or client == IN_PROCESS_CLIENT:
         return Verdict(True, is_super=True)
     allowing: Acl | None = None
     has_acls = False

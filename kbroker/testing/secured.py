@@ -10,7 +10,7 @@ from typing import Final, TypedDict
 
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
-from kbroker.node.gate import Gate
+from kbroker.node.listener_security import ListenerSecurity
 from kbroker.security.acls import (
     CLUSTER,
     Acl,
@@ -142,8 +142,10 @@ class Secured:
         """The listener, on a free port, of a broker with such a configuration. Raises ConfigError."""
         protocol = self.protocol
         is_open = protocol == SecurityProtocol.PLAINTEXT
-        gate = None if is_open else Gate(protocol, protocol, config, is_exposed=False)
-        return Listener(protocol, HOST, 0, gate=gate)
+        security = (
+            None if is_open else ListenerSecurity(protocol, protocol, config, is_exposed=False)
+        )
+        return Listener(protocol, HOST, 0, security=security)
 
     def settings(
         self,

@@ -87,7 +87,7 @@ async def _round_trip(local: LocalNode) -> str | None:
     """Ask the node as its clients do; returns what went wrong."""
     with trio.move_on_after(ROUND_TRIP_SECONDS):
         try:
-            async with local.server.insider(local.endpoint) as stream:
+            async with local.server.connect_in_process(local.endpoint) as stream:
                 connection = Connection(stream)
                 await connection.negotiate()
                 nothing = messages.request_class(ApiKey.METADATA)(topics=[])

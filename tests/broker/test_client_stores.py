@@ -391,7 +391,7 @@ STORES = [
     Store(
         "quota-rates",
         named_client,
-        lambda broker: max(len(meters) for meters in broker.node.metering.rates.values()),
+        lambda broker: max(len(meters) for meters in broker.node.quota_manager.rates.values()),
         COUNT,
         constant=(rates, "METERS_MAX"),
         empty=False,

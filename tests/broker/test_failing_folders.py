@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.cluster_details import cluster_problems
-from kbroker.process.facts import _segment_bytes, banner_lines, facts_of_all
+from kbroker.process.node_info import _segment_bytes, banner_lines, info_of_all
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.crash_files import CrashFiles, Operation
 from kbroker.storage.errors import SyncFailedError
@@ -27,7 +27,7 @@ async def test_partition_whose_folder_cannot_be_listed_is_offline_and_others_ser
     await write(tmp_path, {"a": 2})
     plant(tmp_path / "a-0")
     async with started(tmp_path) as broker:
-        lines = [*banner_lines(facts_of_all(broker, None), data_dirs=["data"], is_new=False)]
+        lines = [*banner_lines(info_of_all(broker, None), data_dirs=["data"], is_new=False)]
         assert any("1 topic, " in line for line in lines)
         assert await served(broker, "a", 0) is None
         assert await served(broker, "a", 1) is not None

@@ -55,7 +55,7 @@ async def timed(
         connected(broker.endpoint) as wire,
     ):
         yield broker, wire, clock
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
 
 
 async def put(wire: Wire, clock: MovableClock, value: bytes | None, **fields: Any) -> int:

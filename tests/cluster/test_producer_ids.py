@@ -34,7 +34,7 @@ async def test_a_store_that_does_not_answer_is_said_to_the_client(
             assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert answer.producer_id == -1
         assert (await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)).producer_id >= 0
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
 
 
 @pytest.mark.parametrize("trouble", [None, StoreTrouble("etcd is at its quota", "raise the quota")])

@@ -17,7 +17,7 @@ from . import runs
 from .making import make
 
 TESTS = (
-    "tests/net/test_arrivals.py",
+    "tests/net/test_readiness_poller.py",
     "tests/net/test_connection.py",
     "tests/handlers/test_fetch.py",
     "tests/net/test_connection_order.py",

@@ -125,8 +125,8 @@ async def test_nodes_log_in_at_each_other_with_login_file(login_file: Path) -> N
         }
     )
     (inside, _) = configured_listeners(config)
-    assert inside.gate is not None
-    assert inside.gate.credentials() == Credentials("PLAIN", "broker", "own;secret{}")
+    assert inside.security is not None
+    assert inside.security.credentials() == Credentials("PLAIN", "broker", "own;secret{}")
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,16 @@ def test_plain_without_tls_is_allowed_by_a_setting() -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("has_users", [True, False])
-async def test_gate_knows_whether_anybody_can_log_in(mechanism: str, has_users: bool) -> None:
+async def test_listener_security_knows_whether_anybody_can_log_in(
+    mechanism: str, has_users: bool
+) -> None:
     users = {"KAFKA_CLIENT_USERS": "alice", "KAFKA_CLIENT_PASSWORDS": "pencil"} if has_users else {}
     config = config_of({**users, "KAFKA_CFG_SASL_ENABLED_MECHANISMS": mechanism})
     listeners = configured_listeners(config)
     async with open_broker(config, data_dir=None, listeners=listeners) as broker:
         for listener in broker.nodes[0].listeners:
-            assert listener.gate is not None
-            assert listener.gate.lacks_users is not has_users
+            assert listener.security is not None
+            assert listener.security.lacks_users is not has_users
 
 
 def test_server_names_listener_at_which_nobody_can_log_in() -> None:

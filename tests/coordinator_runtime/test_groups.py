@@ -26,7 +26,7 @@ from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kbroker.protocol.records import Marker, end_transaction_marker, read_header, read_records
 from kbroker.protocol.transaction_log import TransactionLogKey
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.time_slices import TimeSlice
 from kbroker.storage.cached import waiting
 
 from ..brokers import started
@@ -108,7 +108,7 @@ async def test_few_offsets_are_gone_when_the_delete_is_answered(
     """However slow the machine is."""
     await create_topic(wire, "gone")
     fill(broker, of_many_groups(count=50))
-    monkeypatch.setattr(Turn, "is_over", property(lambda turn: True))
+    monkeypatch.setattr(TimeSlice, "is_over", property(lambda time_slice: True))
     await delete_topic(wire, "gone")
     assert not offsets_of(broker)
 

@@ -25,9 +25,9 @@ from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.changes import Changes
 from kbroker.runtime.clock import SystemClock
 from kbroker.runtime.disk_reads import DiskReads
-from kbroker.runtime.slices import TurnQueue
+from kbroker.runtime.error_log import ErrorLog
 from kbroker.runtime.threads import run_in_thread
-from kbroker.runtime.troubles import Troubles
+from kbroker.runtime.time_slices import FairQueue
 from kbroker.storage.files import MemFiles
 
 from .memory import PartitionsInMemory, ReplicaInMemory
@@ -102,13 +102,13 @@ async def world() -> World:
         live_config=LiveConfig(cluster, BrokerConfig.load(options={"node.id": "1"})),
         cluster=cluster,
         clock=SystemClock(),
-        troubles=Troubles(),
+        error_log=ErrorLog(),
         changes=Changes(),
         in_memory=True,
         in_thread=run_in_thread,
         disk_reads=DiskReads(),
         batch_reads=BatchReads(),
-        turns=TurnQueue(),
+        fair_queue=FairQueue(),
     )
     partitions = PartitionsInMemory(cluster)
     return World(context, partitions, ShareCoordinatorService(context, partitions), topic)

@@ -205,7 +205,7 @@ class Fuzzer:
         report.frames += 1
         report.kinds[frame.how] += 1
         self._came_through = False
-        errors = node.context.troubles.unhandled_errors
+        errors = node.context.error_log.unhandled_errors
         began_at = time.process_time()
         try:
             sent, cut_off = await exchange(node, self._apis, frame.data, self._denied)
@@ -214,7 +214,7 @@ class Fuzzer:
         except Exception as error:  # noqa: BLE001  # what this is for
             problem = f"{type(error).__name__}: {error}"
         await forget_quotas(node.cluster)  # they would mute all frames that come after this one
-        if node.context.troubles.unhandled_errors > errors or self.alarm.messages:
+        if node.context.error_log.unhandled_errors > errors or self.alarm.messages:
             problem = "\n".join(["unhandled error", *self.alarm.messages])
             self.alarm.messages.clear()
         report.reached += self._came_through
@@ -286,7 +286,7 @@ async def exchange(
     client = trio.socket.from_stdlib_socket(ours)
     peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
     if who is not None:
-        peer.shows(who)
+        peer.set_principal(who)
     connection = Connection(
         node,
         apis,

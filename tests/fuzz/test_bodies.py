@@ -93,7 +93,7 @@ async def test_every_length_count_and_tag_of_every_version(key: ApiKey) -> None:
                         sent, _ = await exchange(broker.node, apis, frame)
                         check_sent(frame, sent, f"version {version}, token {at} = {data.hex()}")
                         tried += 1
-                assert broker.node.context.troubles.unhandled_errors == 0, alarm.messages
+                assert broker.node.context.error_log.unhandled_errors == 0, alarm.messages
     finally:
         logging.getLogger("kbroker").removeHandler(alarm)
     assert alarm.messages == []
@@ -140,7 +140,7 @@ async def test_every_array_empty(broker: Broker, wire: Wire, key: ApiKey) -> Non
         if key == ApiKey.API_VERSIONS:
             fields = {"client_software_name": "a", "client_software_version": "1"}
         await wire.ask(key, version, request(key, **fields))
-    assert broker.node.context.troubles.unhandled_errors == 0
+    assert broker.node.context.error_log.unhandled_errors == 0
 
 
 # -- values

@@ -40,7 +40,7 @@ async def bystander(broker: Broker) -> AsyncIterator[Wire]:
         assert await other.works()
         yield other
         assert await other.works()
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
 
 
 def framed(data: bytes) -> bytes:

@@ -83,7 +83,7 @@ async def test_every_text_of_every_version(key: ApiKey) -> None:
                     sent, cut_off = await exchange(broker.node, apis, frame)
                     assert not cut_off, f"version {version}, {what}"
                     check_sent(frame, sent, f"version {version}, {what}")
-            assert broker.node.context.troubles.unhandled_errors == 0, alarm.messages
+            assert broker.node.context.error_log.unhandled_errors == 0, alarm.messages
     finally:
         logging.getLogger("kbroker").removeHandler(alarm)
     assert alarm.messages == []

@@ -78,7 +78,7 @@ async def test_random_lies(broker: Broker, wire: Wire, request: pytest.FixtureRe
         row = await produce(wire, topic, mutated(rng), rng.randrange(3))
         assert row.error_code in EXPECTED, row
         seen[row.error_code] = seen.get(row.error_code, 0) + 1
-    assert broker.node.context.troubles.unhandled_errors == 0
+    assert broker.node.context.error_log.unhandled_errors == 0
     assert min(seen.get(code, 0) for code in (0, 2, 87)) > ROUNDS // 50, seen
     await _read_everything(wire, topic)
     print("answers:", seen)

@@ -103,7 +103,7 @@ async def test_group_ids(broker: Broker, wire: Wire, group: str) -> None:
     )
     joined = await wire.ask(ApiKey.JOIN_GROUP, 1, ask)
     assert joined.error_code == (0 if group else ErrorCode.INVALID_GROUP_ID)
-    assert broker.node.context.troubles.unhandled_errors == 0
+    assert broker.node.context.error_log.unhandled_errors == 0
 
 
 async def test_names_cannot_forge_log_lines(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:

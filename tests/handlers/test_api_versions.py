@@ -154,7 +154,7 @@ async def test_what_is_not_served_closes(
     frame = struct.pack(">hhih", key, version, 1, -1) + bytes(20)
     await wire.send_bytes(struct.pack(">i", len(frame)) + frame)
     assert await wire.wait_closed() == b""
-    assert broker.node.context.troubles.unhandled_errors == 0
+    assert broker.node.context.error_log.unhandled_errors == 0
     async with connected(broker.endpoint) as other:
         assert await other.works()
 

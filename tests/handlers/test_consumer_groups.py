@@ -175,7 +175,7 @@ async def test_a_large_group_is_shared_beside_clients(wire: Wire, broker: Broker
     assert (answer.member_epoch, given(answer)) == (1, [])
     answer = await beat(wire, "a", 1)
     assert (answer.member_epoch, len(given(answer) or ())) == (2, 2_500)
-    assert broker.node.context.troubles.unhandled_errors == 0
+    assert broker.node.context.error_log.unhandled_errors == 0
 
 
 async def test_an_empty_group_changes_its_kind_as_its_members_come(wire: Wire) -> None:

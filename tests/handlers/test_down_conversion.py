@@ -213,7 +213,7 @@ async def test_acks_0(broker: Broker, wire: Wire, version: int) -> None:
     bad = produce_request(topic, message(crc=1), acks=0)
     await wire.send(ApiKey.PRODUCE, version, bad, answered=False)
     assert await wire.wait_closed() == b""
-    assert broker.node.context.troubles.unhandled_errors == 0
+    assert broker.node.context.error_log.unhandled_errors == 0
 
 
 async def test_pipelined_requests_keep_their_order(wire: Wire) -> None:

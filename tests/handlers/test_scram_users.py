@@ -24,7 +24,7 @@ from kbroker.protocol.messages.security import (
 )
 from kbroker.security.scram import ScramMechanism, salted_password
 
-from ..node.test_gate import USERS, at, change, scram, started
+from ..node.test_listener_security import USERS, at, change, scram, started
 from ..security.certificates import Authority
 from ..security.test_login import authenticate, handshake
 from ..wire import connected

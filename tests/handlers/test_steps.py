@@ -25,7 +25,7 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from kbroker.protocol.records import read_header
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.time_slices import TimeSlice
 
 from ..brokers import started
 from ..wire import (
@@ -262,7 +262,7 @@ async def test_what_is_written_while_others_have_their_turn_is_not_missed(
             begin_waiting(wait, missing_bytes, deadline)
 
         monkeypatch.setattr(FetchWait, "__init__", write_first)
-        monkeypatch.setattr(Turn, "is_over", property(lambda turn: True))
+        monkeypatch.setattr(TimeSlice, "is_over", property(lambda time_slice: True))
         ask = fetch_request(topic, partitions=range(PARTITIONS), max_wait_ms=NEVER)
         (found,) = (await wire.ask(ApiKey.FETCH, 12, ask)).responses
         assert written

@@ -208,4 +208,4 @@ async def test_many_tasks_are_shared_beside_clients(wire: Wire, broker: Broker) 
     await streams_beat(wire, "a", 1)
     answer = await streams_beat(wire, "a", 1)
     assert len((tasks(answer) or {})["0"]) == 2_500
-    assert broker.node.context.troubles.unhandled_errors == 0
+    assert broker.node.context.error_log.unhandled_errors == 0

@@ -18,7 +18,7 @@ from kbroker.node.request_memory import Claim
 from kbroker.partitions.waiters import Outcome
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.schema import Message
-from kbroker.runtime.slices import Turn
+from kbroker.runtime.time_slices import TimeSlice
 
 from ..brokers import started
 
@@ -39,8 +39,8 @@ async def connection_of(results: Mapping[ApiKey, Result]) -> AsyncIterator[Ends]
     async with started() as broker:
         node = broker.node
         peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
-        turn = Turn(node.context.turns)
-        replies = Replies(node, peer, turn, trio.current_time)
+        time_slice = TimeSlice(node.context.fair_queue)
+        replies = Replies(node, peer, time_slice, trio.current_time)
         apis: dict[int, Api] = dict(load_apis())
         for key, result in results.items():
             apis[key] = apis[key]._replace(handler=_counting(result))
@@ -50,7 +50,7 @@ async def connection_of(results: Mapping[ApiKey, Result]) -> AsyncIterator[Ends]
             apis,
             peer,
             replies,
-            turn,
+            time_slice,
             claim,
             frame_bytes_max=1 << 20,
             now=trio.current_time,

@@ -528,8 +528,8 @@ async def test_an_error_in_a_handler_ends_its_connection_only(
         monkeypatch.setattr(node.fetch_sessions, "plan", lambda *_, **__: 1 / 0)
         await wire.send(ApiKey.FETCH, 12, fetch_request(Topic("t")))
         assert await wire.wait_closed() == b""
-        assert node.context.troubles.unhandled_errors == 1
-        node.context.troubles.unhandled_errors = 0
+        assert node.context.error_log.unhandled_errors == 1
+        node.context.error_log.unhandled_errors = 0
         assert await other.works()
 
 
@@ -615,7 +615,7 @@ async def test_an_answer_that_cannot_be_sent_ends_its_own_connection_only(
         await unlucky.wait_closed()
         answer = await wire.receive()
         assert not answer.responses[0].partition_responses[0].error_code
-        troubles = broker.nodes[0].node.context.troubles
-        assert troubles.unhandled_errors == 1
-        troubles.unhandled_errors = 0  # it was meant
+        error_log = broker.nodes[0].node.context.error_log
+        assert error_log.unhandled_errors == 1
+        error_log.unhandled_errors = 0  # it was meant
     assert "planted" in caplog.text

@@ -130,7 +130,7 @@ async def test_connection_that_ends_logs_no_traceback(
             await wire.reset()
         await trio.aclose_forcefully(wire.stream)
         await until(lambda: not broker.nodes[0].server.connections)
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
     assert [each.getMessage() for each in caplog.records if each.exc_info] == []
 
 
@@ -186,5 +186,5 @@ async def test_clients_that_end_at_random_log_no_traceback(
                 for _ in range(CLIENTS):
                     nursery.start_soon(_random_client, broker, topic, chance)
         await until(lambda: not broker.nodes[0].server.connections)
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
     assert [each.getMessage() for each in caplog.records if each.exc_info] == []

@@ -10,8 +10,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
-from kbroker.net.arrivals import HAS_EPOLL
 from kbroker.net.connection import IDLE_SECONDS, Connection
+from kbroker.net.readiness_poller import HAS_EPOLL
 from kbroker.protocol.api_keys import ApiKey
 
 from ..brokers import started

@@ -60,7 +60,7 @@ from kbroker.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from kbroker.protocol.share_state_log import SharePartitionKey
-from kbroker.runtime import slices
+from kbroker.runtime import time_slices
 
 from ..brokers import Start, hand_to, started
 from ..sharing import ACCEPT, ShareMember
@@ -1119,7 +1119,7 @@ async def test_a_node_that_crashes_between_two_requests_begins_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They have been read, and handling one takes no wait."""
-    monkeypatch.setattr(slices, "TURN_SECONDS", 0)  # others have their turn after each
+    monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 0)  # others have their turn after each
     async with started(nodes=1) as broker:
         handled = 0
 
@@ -1147,9 +1147,9 @@ async def test_work_that_fails_ends_its_connection_only(caplog: pytest.LogCaptur
         work.let_go = None  # type: ignore[assignment]
         await wire.send(*creation("t"))
         assert await wire.wait_closed() == b""
-        assert broker.node.context.troubles.unhandled_errors == 1
+        assert broker.node.context.error_log.unhandled_errors == 1
         assert "unexpected error" in caplog.text
-        broker.node.context.troubles.unhandled_errors = 0
+        broker.node.context.error_log.unhandled_errors = 0
         assert await other.works()
 
 

@@ -26,8 +26,8 @@ from kbroker.net.server import (
     Server,
     bind_all,
     close_all,
-    draw_port,
     listen_all,
+    pick_free_port,
 )
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
@@ -421,10 +421,10 @@ async def test_who_comes_in_from_inside_is_refused_when_the_tasks_are_cancelled(
             with trio.CancelScope(shield=True):
                 while not is_over.is_set():
                     with contextlib.suppress(ConnectionRefusedError):
-                        await server.insider(broker.endpoint).aclose()
+                        await server.connect_in_process(broker.endpoint).aclose()
                     await trio.lowlevel.checkpoint()
         with pytest.raises(ConnectionRefusedError):
-            server.insider(broker.endpoint)
+            server.connect_in_process(broker.endpoint)
         close_all(bound)
 
 
@@ -483,7 +483,7 @@ async def test_a_free_port_is_one_that_no_client_is_given() -> None:
     """It stays free while its broker is down."""
     async with started() as broker, connected(broker.endpoint) as wire:
         port, client_port = broker.endpoint[1], wire.stream.socket.getsockname()[1]
-    if draw_port():  # else this system gives nearly all ports to clients
+    if pick_free_port():  # else this system gives nearly all ports to clients
         assert FIRST_PORT <= port < min(client_port, LAST_PORT)
 
 
@@ -492,7 +492,7 @@ async def test_a_port_that_somebody_has_is_not_free(monkeypatch: pytest.MonkeyPa
         taken = [first.endpoint[1], second.endpoint[1]]
         free = free_ports(1)
         ports = iter([*taken, free])
-        monkeypatch.setattr("kbroker.net.server.draw_port", lambda: next(ports))
+        monkeypatch.setattr("kbroker.net.server.pick_free_port", lambda: next(ports))
         async with started() as third, connected(third.endpoint) as wire:
             assert third.endpoint[1] == free
             assert await wire.works()
@@ -501,7 +501,7 @@ async def test_a_port_that_somebody_has_is_not_free(monkeypatch: pytest.MonkeyPa
 async def test_two_that_draw_the_same_port_do_not_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux lets several bind it as long as none of them listens, if they say that they share."""
     ports = iter([free := free_ports(2), free, free + 1])
-    monkeypatch.setattr("kbroker.net.server.draw_port", lambda: next(ports))
+    monkeypatch.setattr("kbroker.net.server.pick_free_port", lambda: next(ports))
     listener = Listener("PLAINTEXT", "127.0.0.1", 0)
     first, second = [await bind_all([listener]) for _ in range(2)]
     assert [bound[0][1].getsockname()[1] for bound in (first, second)] == [free, free + 1]

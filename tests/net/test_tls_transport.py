@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.net.arrivals import GoOn, Step, nothing
+from kbroker.net.readiness_poller import GoOn, Step, nothing
 from kbroker.net.tls_transport import RECORD_BYTES, TlsTransport
-from kbroker.runtime.slices import Steps
+from kbroker.runtime.time_slices import StepThrottle
 from kbroker.security.tls import server_context
 
 from ..receiving import receive, receive_into
@@ -106,7 +106,7 @@ class Pair:
     async def shake_hands(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._shake_client)
-            await self.transport.shake_hands(Steps())
+            await self.transport.shake_hands(StepThrottle())
 
     async def _shake_client(self) -> None:
         while True:
@@ -218,7 +218,7 @@ async def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
-        await pair.transport.shake_hands(Steps())
+        await pair.transport.shake_hands(StepThrottle())
     assert await receive(pair.transport, 100) == b"request"
 
 
@@ -230,7 +230,7 @@ async def test_who_is_refused_hears_why(authority: Authority) -> None:
         old.client.do_handshake()
     old.give()
     with pytest.raises(ssl.SSLError):
-        await old.transport.shake_hands(Steps())
+        await old.transport.shake_hands(StepThrottle())
     old.take()
     with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
         old.client.do_handshake()

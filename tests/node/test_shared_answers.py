@@ -16,7 +16,7 @@ from kbroker.node.shared_answers import ANSWERS_MAX, SharedAnswers
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded, decode, encode, encode_for_many
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from kbroker.runtime.slices import Turn, TurnQueue
+from kbroker.runtime.time_slices import FairQueue, TimeSlice
 
 from ..brokers import started
 from ..wire import connected, create_topic
@@ -45,14 +45,14 @@ class Making:
         return Encoded(RESPONSE, 9, b"%d" % number)
 
     async def ask(self, key: str = "all") -> bytes:
-        told = self.answers.told(key, self.make, Turn(TurnQueue()))
+        told = self.answers.told(key, self.make, TimeSlice(FairQueue()))
         return (told if isinstance(told, Encoded) else await told).body
 
 
 @pytest.fixture
 def making(monkeypatch: pytest.MonkeyPatch) -> Making:
     """Answers for which every turn is too short."""
-    monkeypatch.setattr("kbroker.runtime.slices.TURN_SECONDS", -1)
+    monkeypatch.setattr("kbroker.runtime.time_slices.TIME_SLICE_SECONDS", -1)
     return Making()
 
 

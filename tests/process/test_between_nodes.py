@@ -17,7 +17,7 @@ from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.topics import CreateTopicsRequest
 
-from ..node.test_gate import change
+from ..node.test_listener_security import change
 from ..security.certificates import Authority
 from ..security.issuers import AUDIENCE, ISSUER, key_for, key_set, token_for
 from ..security.test_access import AUTHORIZER
@@ -53,7 +53,7 @@ async def cluster(*settings: str, users: str) -> AsyncIterator[Broker]:
         config, data_dir=None, listeners=configured_listeners(config), nodes=3
     ) as broker:
         yield broker
-        assert not any(each.node.context.troubles.unhandled_errors for each in broker.nodes)
+        assert not any(each.node.context.error_log.unhandled_errors for each in broker.nodes)
 
 
 async def create(wire: Wire) -> None:
@@ -145,9 +145,9 @@ async def test_another_password_rules_while_nodes_run() -> None:
         for node in broker.nodes:
             assert await change(broker, both, node.id) is None
         for node in broker.nodes:
-            gate = next(each.gate for each in node.listeners if each.name == "IN")
-            assert gate is not None
-            credentials = gate.credentials()
+            security = next(each.security for each in node.listeners if each.name == "IN")
+            assert security is not None
+            credentials = security.credentials()
             assert credentials is not None
             assert credentials.name == "two"
 

@@ -151,7 +151,7 @@ def test_names_and_protocols_are_read_in_any_case() -> None:
         "listener.security.protocol.map=IN-side:plainText",
         "inter.broker.listener.name=in-SIDE",
     )
-    assert (one.name, one.gate) == ("IN-SIDE", None)
+    assert (one.name, one.security) == ("IN-SIDE", None)
     assert one.advertised == Endpoint("kafka.example", 9092)
     assert [each.name for each in read("listeners=plaintext://:9092")] == ["PLAINTEXT"]
     (kept,) = read(

@@ -18,11 +18,11 @@ import pytest
 import trio
 
 from kbroker.data_dirs.resize import grow
-from kbroker.process.facts import SIZED_MAX
 from kbroker.process.interpreter import GC_THRESHOLDS, SWITCH_SECONDS
+from kbroker.process.node_info import SIZED_MAX
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
-from kbroker.runtime.slices import TURN_SECONDS
+from kbroker.runtime.time_slices import TIME_SLICE_SECONDS
 from kbroker.storage.files import OsFiles
 
 from ..cli.test_serve import SECONDS, serving, wait_for
@@ -329,4 +329,4 @@ def test_threads_wait_less_for_the_interpreter_than_a_turn_is_long() -> None:
     )
     interval = subprocess.check_output([sys.executable, "-c", script], text=True)
     assert float(interval) == pytest.approx(SWITCH_SECONDS)
-    assert 4 * SWITCH_SECONDS < TURN_SECONDS
+    assert 4 * SWITCH_SECONDS < TIME_SLICE_SECONDS

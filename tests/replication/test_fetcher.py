@@ -313,10 +313,10 @@ async def test_a_defect_in_copying_is_counted_and_does_not_end_the_node(
         with monkeypatch.context() as patch:
             patch.setattr(type(follower), "append_replicated", fail)
             await send(broker, 1, topic, b"x", acks=1)
-            await until(lambda: broker.local_node(2).node.context.troubles.unhandled_errors)
+            await until(lambda: broker.local_node(2).node.context.error_log.unhandled_errors)
         await until_equal(broker, "t", 1, 2)
         assert "copying from node 1 failed" in caplog.text
-        broker.local_node(2).node.context.troubles.unhandled_errors = 0
+        broker.local_node(2).node.context.error_log.unhandled_errors = 0
 
 
 @pytest.mark.parametrize("damage", [True, False])

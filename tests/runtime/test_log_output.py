@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.runtime.log_output import (
     JsonFormatter,
-    OnceInAWhile,
+    RateLimitFilter,
     TextFormatter,
     logged_as,
     set_up_logging,
@@ -101,7 +101,7 @@ async def test_nodes_among_several_mark_what_they_say(nodes: int, expected: set[
 
 
 def test_what_is_told_all_the_time_is_logged_once_in_a_while() -> None:
-    seldom = OnceInAWhile(60)
+    seldom = RateLimitFilter(60)
     first, soon, later = record("a"), record("b"), record("c")
     first.exc_info = (OSError, OSError(24, "too many open files"), None)
     first.created, soon.created, later.created = 1000.0, 1059.9, 1060.0

@@ -192,7 +192,7 @@ async def guarded(*settings: str, data_dir: Path | None = None) -> AsyncIterator
     listeners = configured_listeners(config)
     async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
         yield broker
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
 
 
 @asynccontextmanager

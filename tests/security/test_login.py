@@ -62,7 +62,7 @@ async def guarded(*settings: str, protocol: str = "SASL_PLAINTEXT") -> AsyncIter
     assert not [each for each in config.notices if "sasl" in each.text]
     async with open_broker(config, data_dir=None, listeners=configured_listeners(config)) as broker:
         yield broker
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
 
 
 async def handshake(wire: Wire, mechanism: str, version: int = 1) -> Any:

@@ -199,9 +199,9 @@ async def test_the_time_for_a_first_login_is_not_that_for_another_one() -> None:
 async def test_another_login_is_by_the_users_of_now() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
-        gate = broker.nodes[0].listeners[0].gate
-        assert gate is not None
-        before = gate.users
+        security = broker.nodes[0].listeners[0].security
+        assert security is not None
+        before = security.users
         assert before is not None
         change = request(
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
@@ -209,7 +209,7 @@ async def test_another_login_is_by_the_users_of_now() -> None:
         )
         answer = await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, change)
         assert not answer.responses[0].error_code, answer
-        await until(lambda: gate.users is not before)
+        await until(lambda: security.users is not before)
         await handshake(wire, "PLAIN")
         answer = await authenticate(wire, GOOD)
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED

@@ -57,7 +57,7 @@ async def guarded(url: str, *settings: str) -> AsyncIterator[Broker]:
     assert not [each for each in config.notices if "sasl" in each.text]
     async with open_broker(config, data_dir=None, listeners=configured_listeners(config)) as broker:
         yield broker
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
 
 
 def trusting(authority: Authority) -> str:

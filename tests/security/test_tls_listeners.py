@@ -58,7 +58,7 @@ async def secured(
         nodes=nodes,
     ) as broker:
         yield broker
-        assert not any(each.node.context.troubles.unhandled_errors for each in broker.nodes)
+        assert not any(each.node.context.error_log.unhandled_errors for each in broker.nodes)
 
 
 def mutual(authority: Authority) -> list[str]:

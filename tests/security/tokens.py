@@ -110,7 +110,7 @@ async def guarded(
         clock=clock,
     ) as broker:
         yield broker
-        assert broker.node.context.troubles.unhandled_errors == 0
+        assert broker.node.context.error_log.unhandled_errors == 0
 
 
 @asynccontextmanager

@@ -112,7 +112,7 @@ class Checks:
         for machine in self._machines:
             if machine.node is not None:
                 must(
-                    not machine.node.context.troubles.unhandled_errors,
+                    not machine.node.context.error_log.unhandled_errors,
                     f"node {machine.id}: an unexpected error",
                 )
         self.counts["checks"] += 1

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from kbroker.client.endpoint import Endpoint
-from kbroker.net.arrivals import GoOn, Step, nothing
+from kbroker.net.readiness_poller import GoOn, Step, nothing
 from kbroker.storage.files import FileRange
 
 from .seeded import Events, Source

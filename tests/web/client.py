@@ -135,5 +135,5 @@ async def broker_with(
         service=service,
     ) as broker:
         yield broker
-        errors = [each.node.context.troubles.unhandled_errors for each in broker.nodes]
+        errors = [each.node.context.error_log.unhandled_errors for each in broker.nodes]
         assert errors == [0] * len(errors)

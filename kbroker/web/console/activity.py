@@ -22,7 +22,7 @@ from kbroker.node.explain import (
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.runtime.cpu_shares import HeavyClient
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation, AclResourceType
 from kbroker.text.times import iso_time
 
@@ -56,7 +56,7 @@ class Activity:
 
     async def _activity(self, request: Request, _: Viewer) -> Response:
         after = number(request, "after", 0, 0, 1 << 62)
-        slices, rows = Slices(rest=REST), []
+        duty_cycle, rows = DutyCycle(rest=REST), []
         for node in self._api.nodes:
             if node.activity is None:
                 continue
@@ -64,7 +64,7 @@ class Activity:
             for name in [*reversed(clients)][:CLIENTS_SHOWN]:
                 if name in clients:
                     rows.append(_client_row(node, name, clients[name]))
-                await slices.pause()
+                await duty_cycle.pause()
         own = self._api.node.activity
         happenings = list(own.since(after))[-EVENTS_SHOWN:] if own is not None else []
         said = {

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from kbroker.client.errors import ClientError, NoSuchGroup, NoSuchTopic, NoSuchTransaction
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 
 REST = 1
 """How long others have the event loop, for each time that the console has it."""
@@ -53,10 +53,10 @@ async def answer_rows(value: Mapping[str, object], name: str, rows: Iterable[obj
 
 async def json_of_rows(value: Mapping[str, object], name: str, rows: Iterable[object]) -> bytes:
     """A line of JSON: `value` with rows by a name. They are made and written in turns with others."""
-    slices, parts = Slices(rest=REST), []
+    duty_cycle, parts = DutyCycle(rest=REST), []
     for row in rows:
         parts.append(json.dumps(row, separators=(",", ":")))
-        await slices.pause()
+        await duty_cycle.pause()
     head = json.dumps(value, separators=(",", ":"))[:-1]
     comma = "," if value else ""
     return f'{head}{comma}"{name}":[{",".join(parts)}]}}'.encode()

@@ -85,7 +85,7 @@ class Api:
         self.seconds = seconds
         self.scanning = trio.CapacityLimiter(SCANS_AT_ONCE)
         self.live_resting = trio.Lock()
-        """Held by the stream that rests between two slices of its work; see `Slices`."""
+        """Held by the stream that rests between two slices of its work; see `DutyCycle`."""
         self.live: WeakSet[LiveSlot] = WeakSet()
         """Streams that are open or about to open."""
         self.ending = trio.Event()

@@ -20,7 +20,7 @@ from kbroker.client.transactions import (
     open_transactions,
 )
 from kbroker.cluster import NO_LEADER
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
@@ -92,18 +92,18 @@ class ClusterViews:
 
     async def _outage(self) -> dict[str, int]:
         """Count what does not work, from the metadata of this node: also in a large cluster."""
-        cluster, slices = self._api.node.cluster, Slices(rest=REST)
+        cluster, duty_cycle = self._api.node.cluster, DutyCycle(rest=REST)
         offline = under_replicated = 0
         for topic in tuple(cluster.topics.values()):
             for each in topic.partitions:
                 offline += each.leader == NO_LEADER
                 under_replicated += len(each.isr) < len(each.replicas)
-                await slices.pause()
+                await duty_cycle.pause()
         down = len(set(cluster.node_ids) - set(cluster.nodes))
         return {"brokers_down": down, "offline": offline, "under_replicated": under_replicated}
 
     async def _cluster(self, _: Request, viewer: Viewer) -> Response:
-        cluster, slices = self._api.node.cluster, Slices(rest=REST)
+        cluster, duty_cycle = self._api.node.cluster, DutyCycle(rest=REST)
         leads: Counter[int] = Counter()
         hosts: Counter[int] = Counter()
         behind: list[dict[str, object]] = []
@@ -123,7 +123,7 @@ class ClusterViews:
                 if (each.adding or each.removing) and len(moving) < ROWS_MAX:
                     moves = {"adding": list(each.adding), "removing": list(each.removing)}
                     moving.append(row | moves)
-                await slices.pause()
+                await duty_cycle.pause()
         metadata = await viewer.cluster.metadata([])
         return answer(
             {
@@ -146,13 +146,13 @@ class ClusterViews:
         search = request.query_params.get("search", "").lower()
         limit = number(request, "limit", 200, 1, ROWS_MAX)
         rows: list[dict[str, Any]] = []
-        slices, held, left_out = Slices(rest=REST), 0, 0
+        duty_cycle, held, left_out = DutyCycle(rest=REST), 0, 0
         for node in self._api.nodes:
             for topic in tuple(node.cluster.topics.values()):
                 if search not in topic.name.lower():
                     continue
                 for partition in topic.partitions:
-                    await slices.pause()
+                    await duty_cycle.pause()
                     replica = node.partitions.opened_replica(topic, partition.index)
                     if replica is None or not node.partitions.leads(partition):
                         continue
@@ -201,10 +201,10 @@ async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collectio
     """Count the resources that the viewer may describe."""
     if viewer.sees_all:
         return len(names)
-    slices, count = Slices(rest=REST), 0
+    duty_cycle, count = DutyCycle(rest=REST), 0
     for name in tuple(names):
         count += viewer.may_describe(Resource(kind, name))
-        await slices.pause()
+        await duty_cycle.pause()
     return count
 
 

@@ -22,7 +22,7 @@ from kbroker.client.topic_details import choose_partitions
 from kbroker.client.topics import by_leader
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.text.documents import read_json
 
 from .answers import Refusal, json_of_rows
@@ -82,7 +82,7 @@ class Live:
             record_filter,
             committed=False,
             schemas=schemas,
-            slices=Slices(rest=REST, resting=self._api.live_resting),
+            duty_cycle=DutyCycle(rest=REST, resting=self._api.live_resting),
             record_bytes_max=RECORD_BYTES_MAX,
         )
         stream = _Stream(

@@ -18,7 +18,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from kbroker.protocol.record_stream import OversizedRecord, may_contain, stream_records
 from kbroker.protocol.records import BatchHeader, Record, iter_headers
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 
 from .answers import REST
 from .decoding import Seen, oversized, seen
@@ -70,7 +70,7 @@ class Reader:
         *,
         committed: bool,
         schemas: Schemas | None = None,
-        slices: Slices | None = None,
+        duty_cycle: DutyCycle | None = None,
         record_bytes_max: int,
     ) -> None:
         self.topic = topic
@@ -79,7 +79,7 @@ class Reader:
         self._committed = committed
         self._schemas = schemas
         self._leaders: dict[int, int] = {}
-        self.slices = slices or Slices(rest=REST)
+        self.duty_cycle = duty_cycle or DutyCycle(rest=REST)
         self._record_bytes_max = record_bytes_max
 
     async def fetch(self, index: int, offset: int) -> FetchResponse.Partition:
@@ -146,7 +146,7 @@ class Reader:
             is_aborted = self._committed and is_aborted_batch(header, batch, aborted)
             is_read = not (header.is_control or is_aborted or header.next_offset <= first)
             yield header, batch if is_read and await self._may_be_in(batch, header) else None
-            await self.slices.pause()
+            await self.duty_cycle.pause()
 
     async def _may_be_in(self, batch: memoryview, header: BatchHeader) -> bool:
         """Return True if a batch may contain a wanted record."""
@@ -155,7 +155,7 @@ class Reader:
         for found in may_contain(batch, header, self.record_filter.needles):
             if found is not None:
                 return found
-            await self.slices.pause()
+            await self.duty_cycle.pause()
         return False
 
     async def records(
@@ -167,7 +167,7 @@ class Reader:
             if record is not None:
                 yield record
             if record is None or not number % RECORDS_AT_ONCE:
-                await self.slices.pause()
+                await self.duty_cycle.pause()
 
     async def wanted(
         self, row: FetchResponse.Partition, index: int, first: int, end: int, budget: Budget
@@ -203,7 +203,7 @@ class Reader:
         decoded = NEITHER
         if self._schemas is not None:
             decoded = await decoded_parts(self._schemas, self.topic, record)
-            await self.slices.pause()
+            await self.duty_cycle.pause()
         if not self.record_filter.matches(index, record, decoded):
             return None
         return seen(self.topic, index, record, header, decoded)
@@ -349,7 +349,7 @@ class Scan:
             lane = pick(ready, key=lambda it: (it.found[0].record.timestamp, -it.index))
             given.append(lane.found.popleft())
             if not len(given) % RECORDS_AT_ONCE:
-                await self._reader.slices.pause()
+                await self._reader.duty_cycle.pause()
         self._put_back()
         return given
 

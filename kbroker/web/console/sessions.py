@@ -164,7 +164,7 @@ class Sessions:
         """Connect to the node that advertises an address. Raises OSError."""
         local = self._node_at(endpoint)
         if local is not None:
-            return local.insider_for(client, endpoint, self.listener.name)
+            return local.connect_in_process_for(client, endpoint, self.listener.name)
         certificates = self.listener.certificates
         stream: trio.abc.Stream = await trio.open_tcp_stream(*endpoint)
         if certificates is None:

@@ -23,7 +23,7 @@ from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.protocol.record_stream import OversizedRecord
 from kbroker.protocol.records import Record
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
 from kbroker.web.pieces import Pieces
 
@@ -98,10 +98,10 @@ class Topics:
         limit = number(request, "limit", 100, 1, TOPICS_MAX)
         after = request.query_params.get("after", "")
         found: list[Topic] = []
-        slices, matching = Slices(rest=REST), 0
+        duty_cycle, matching = DutyCycle(rest=REST), 0
         topics = self._api.node.cluster.topics
         for name in sorted(topics):
-            await slices.pause()
+            await duty_cycle.pause()
             topic = topics.get(name)
             if topic is None or (topic.is_internal and not with_internal):
                 continue
@@ -143,7 +143,7 @@ class Topics:
     async def _groups_of(self, names: set[str], viewer: Viewer) -> dict[str, list[GroupLag]]:
         """The groups that read topics, with how far they are behind there."""
         found: dict[str, list[GroupLag]] = {name: [] for name in names}
-        slices = Slices(rest=REST)
+        duty_cycle = DutyCycle(rest=REST)
         for group, trend in tuple(self._api.trends.groups.items()):
             read = names & trend.topics.keys()
             if read and _may_see_group(viewer, group):
@@ -154,7 +154,7 @@ class Topics:
                         "members": trend.members,
                     }
                     found[name].append(row)
-            await slices.pause()
+            await duty_cycle.pause()
         return found
 
     # -- one topic

@@ -19,7 +19,7 @@ from kbroker.coordinator_runtime.high_watermarks import high_watermarks
 from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 
 from .remote_groups import Place, RemoteGroup, RemoteGroups
 
@@ -127,21 +127,21 @@ class Trends:
         now = trio.current_time()
         seconds = max(now - self._looked_at, 0.001) if self.number else 0.0
         self._looked_at, self.number = now, self.number + 1
-        slices = Slices()
+        duty_cycle = DutyCycle()
         nodes = [each.node for each in self._nodes if each.is_running]
         if not nodes:
             return
-        await self._look_at_partitions(nodes, seconds, slices)
-        asked = sum(sum(node.meters.requests) for node in nodes)
+        await self._look_at_partitions(nodes, seconds, duty_cycle)
+        asked = sum(sum(node.request_metrics.requests) for node in nodes)
         self.requests.add(_rate(asked - self._asked, seconds), self.number)
         self._asked = asked
-        told = await self._look_at_groups(nodes, slices)
+        told = await self._look_at_groups(nodes, duty_cycle)
         self._forget(nodes[0], told)
 
     # -- topics
 
     async def _look_at_partitions(
-        self, nodes: Sequence[Node], seconds: float, slices: Slices
+        self, nodes: Sequence[Node], seconds: float, duty_cycle: DutyCycle
     ) -> None:
         here = {node.id: node for node in nodes}
         ends: dict[Place, int] = {}
@@ -159,18 +159,18 @@ class Trends:
                         sizes[place] = replica.traffic.appended_bytes
                 elif leader is None and len(elsewhere) < ELSEWHERE_MAX:
                     elsewhere.append(place)
-                await slices.pause()
+                await duty_cycle.pause()
         if elsewhere:
             node = nodes[0]
             found = await high_watermarks(
                 node.context, node.partitions, node.peers, elsewhere, ENDS_SECONDS
             )
             ends.update((at, end) for at, end in found.items() if not isinstance(end, ErrorCode))
-        await self._compare(ends, sizes, seconds, slices)
+        await self._compare(ends, sizes, seconds, duty_cycle)
         self._ends, self._sizes = ends, sizes
 
     async def _compare(
-        self, ends: dict[Place, int], sizes: dict[Place, int], seconds: float, slices: Slices
+        self, ends: dict[Place, int], sizes: dict[Place, int], seconds: float, duty_cycle: DutyCycle
     ) -> None:
         """What came since the last sample: of leaders that were there then, and are now."""
         records: Counter[str] = Counter()
@@ -183,7 +183,7 @@ class Trends:
                 size[name] += max(sizes[place] - self._sizes.get(place, sizes[place]), 0)
             else:
                 elsewhere.add(name)
-            await slices.pause()
+            await duty_cycle.pause()
         self.topics = {
             name: TopicTrend(
                 count / seconds if seconds else 0.0,
@@ -195,7 +195,7 @@ class Trends:
 
     # -- groups
 
-    async def _look_at_groups(self, nodes: Sequence[Node], slices: Slices) -> set[int]:
+    async def _look_at_groups(self, nodes: Sequence[Node], duty_cycle: DutyCycle) -> set[int]:
         """Returns the nodes that have told of all their groups."""
         self._shared = {}
         shared: dict[int, list[str]] = {}
@@ -205,11 +205,11 @@ class Trends:
                     if node.groups.serves(shard):
                         committed = shard.coordinator.committed(group_id)
                         self._add(group_id, members, self._lags(committed))
-                    await slices.pause()
+                    await duty_cycle.pause()
                 for group_id, members in shard.coordinator.share_member_counts():
                     self._shared[group_id] = members
                     shared.setdefault(node.id, []).append(group_id)
-                    await slices.pause()
+                    await duty_cycle.pause()
         told = await self._remote_groups.look(nodes, shared)
         return told | {node.id for node in nodes if not node.groups.is_loading}
 

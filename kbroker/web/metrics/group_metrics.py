@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kbroker.coordinator_runtime.groups import GroupShard
 from kbroker.node.node import Node
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 
 from .exposition import Family, escaped
 
@@ -31,13 +31,13 @@ class GroupMetrics:
         )
         self._lag_sum = Family(f"{GROUP}lag_sum", "gauge", "The lag in all partitions of a topic.")
 
-    async def look(self, slices: Slices) -> None:
+    async def look(self, duty_cycle: DutyCycle) -> None:
         """Look at all groups, with rests."""
         for shard in self._node.groups.shards():
             for group_id, members in shard.coordinator.member_counts():
                 if self._node.groups.serves(shard):
                     self._look_at(shard, group_id, members)
-                await slices.pause()
+                await duty_cycle.pause()
 
     def _look_at(self, shard: GroupShard, group_id: str, members: int) -> None:
         group = escaped(group_id)

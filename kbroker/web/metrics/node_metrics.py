@@ -78,7 +78,7 @@ class NodeMetrics:
         yield rebalances
 
     def _requests(self) -> Iterator[Metric]:
-        meters = self._local.node.meters
+        request_metrics = self._local.node.request_metrics
         asked = CounterMetricFamily("kbroker_requests", "Requests.", labels=("api",))
         network = "kafka_network_requestmetrics_"
         same = CounterMetricFamily(f"{network}requests", "Requests.", labels=("request",))
@@ -89,17 +89,17 @@ class NodeMetrics:
             "kbroker_request_seconds", "From a request to its answer.", labels=("api",)
         )
         for key in ApiKey:
-            if not meters.requests[key]:
+            if not request_metrics.requests[key]:
                 continue
-            name, times = key.api_name, meters.times[key]
-            asked.add_metric((name,), meters.requests[key])
-            same.add_metric((name,), meters.requests[key])
+            name, times = key.api_name, request_metrics.times[key]
+            asked.add_metric((name,), request_metrics.requests[key])
+            same.add_metric((name,), request_metrics.requests[key])
             total.add_metric((name,), times.seconds * 1000)
             took.add_metric((name,), _buckets(times), times.seconds)
         errors = CounterMetricFamily(
             "kbroker_request_errors", "Errors in answers, row by row.", labels=("api", "error")
         )
-        for (key_number, code), count in sorted(meters.errors.items()):
+        for (key_number, code), count in sorted(request_metrics.errors.items()):
             errors.add_metric((ApiKey(key_number).api_name, _name_of(code)), count)
         yield from (asked, took, errors, same, total)
 

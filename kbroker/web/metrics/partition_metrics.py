@@ -14,7 +14,7 @@ from kbroker.cluster import NO_LEADER, Partition, Topic
 from kbroker.node.node import Node
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import StorageError
 
 from .exposition import Family, escaped, labelled
@@ -73,7 +73,7 @@ class PartitionMetrics:
         """Those of which this node leads something."""
         self._hosted = self._led = self._led_without_all = self._leaderless = 0
 
-    async def look(self, slices: Slices) -> None:
+    async def look(self, duty_cycle: DutyCycle) -> None:
         """Look at all of it, with rests."""
         count = 0
         for topic in tuple(self._node.cluster.topics.values()):
@@ -83,8 +83,8 @@ class PartitionMetrics:
                 self._look_at(topic, name, partition, minimum)
                 count += 1
                 if not count % PARTITIONS_AT_ONCE:
-                    await slices.pause()
-        for (key, topic_name), times in self._node.meters.refused.items():
+                    await duty_cycle.pause()
+        for (key, topic_name), times in self._node.request_metrics.refused.items():
             kind = "produce" if key == ApiKey.PRODUCE else "fetch"
             self._count(f"failed{kind}requests", topic_name, times)
 

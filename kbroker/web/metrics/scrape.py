@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from kbroker.broker.local_node import LocalNode
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.web.pieces import Pieces
 
 from .beat import Beat
@@ -65,34 +65,34 @@ class Metrics:
             if known is not None and trio.current_time() - known[0] < FRESH_SECONDS:
                 return known[1]
             self._known.clear()  # the other one is old as well, or will be soon
-            slices = Slices(rest=REST)
-            pieces = [piece async for piece in self._look(wanted, slices)]
+            duty_cycle = DutyCycle(rest=REST)
+            pieces = [piece async for piece in self._look(wanted, duty_cycle)]
             self._known[wanted] = trio.current_time(), pieces
             return pieces
 
-    async def _look(self, wanted: Format, slices: Slices) -> AsyncIterator[bytes]:
+    async def _look(self, wanted: Format, duty_cycle: DutyCycle) -> AsyncIterator[bytes]:
         for metric in self._registry.collect():
             for piece in metric_pieces(metric, wanted):
                 yield piece
-                await slices.pause()
+                await duty_cycle.pause()
         if self._local.is_running:
             for metric in self._of_node.collect():
                 for piece in metric_pieces(metric, wanted):
                     yield piece
-                    await slices.pause()
-            for family in await self._families(slices):
+                    await duty_cycle.pause()
+            for family in await self._families(duty_cycle):
                 for piece in family.pieces(wanted):
                     yield piece
-                    await slices.pause()
+                    await duty_cycle.pause()
         if wanted.end:
             yield wanted.end
 
-    async def _families(self, slices: Slices) -> list[Family]:
+    async def _families(self, duty_cycle: DutyCycle) -> list[Family]:
         """What is told of many things."""
         node = self._local.node
         partitions, groups = PartitionMetrics(node), GroupMetrics(node)
-        await partitions.look(slices)
-        await groups.look(slices)
+        await partitions.look(duty_cycle)
+        await groups.look(duty_cycle)
         if self._pushed is None or not self._pushed.is_of(node):
             self._pushed = PushedMetrics(node)
         pushed, pushes_left_out = await self._pushed.family()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.runtime.slices import Slices
+from kbroker.runtime.time_slices import DutyCycle
 from kbroker.web.metrics.group_metrics import GroupMetrics
 
 from ...wire import connected
@@ -16,6 +16,6 @@ async def test_groups_are_bounded() -> None:
         for index in range(4):
             await commit(wire, f"group-{index}", "orders", 0, 0)
         groups = GroupMetrics(broker.node, rows_max=3)
-        await groups.look(Slices())
+        await groups.look(DutyCycle())
         assert sum(len(each.lines) for each in groups.families()) <= 3 * 4
         assert groups.left_out == 3, "a row of the second group, and two groups"

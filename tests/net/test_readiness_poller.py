@@ -12,7 +12,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from kbroker.broker import Broker
-from kbroker.net.arrivals import HAS_EPOLL, TURN_SECONDS, Arrivals, nothing
+from kbroker.net.readiness_poller import HAS_EPOLL, POLL_SECONDS_MAX, ReadinessPoller, nothing
 from kbroker.protocol.api_keys import ApiKey
 
 from ..wire import batch, connected, create_topic, produce_request
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="the system has no epoll")
 
 
 @pytest.fixture
-async def arrivals() -> AsyncIterator[Arrivals]:
-    watched = Arrivals()
+async def poller() -> AsyncIterator[ReadinessPoller]:
+    watched = ReadinessPoller()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watched.run)
         yield watched
@@ -33,13 +33,13 @@ async def arrivals() -> AsyncIterator[Arrivals]:
 class Client:
     """One end of a connection, and what its other end has received, which waits for `enough` bytes."""
 
-    def __init__(self, arrivals: Arrivals, enough: int = 1 << 30) -> None:
+    def __init__(self, poller: ReadinessPoller, enough: int = 1 << 30) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.theirs.setblocking(False)
         self.got = b""
         self.calls = 0
         self.enough = enough
-        self._arrivals = arrivals
+        self._poller = poller
 
     def take(self) -> bool:
         self.calls += 1
@@ -47,17 +47,17 @@ class Client:
         return len(self.got) >= self.enough
 
     async def wait(self) -> None:
-        await self._arrivals.until(self.theirs, self.take, nothing)
+        await self._poller.until(self.theirs, self.take, nothing)
 
     def close(self) -> None:
-        self._arrivals.leave(self.theirs)
+        self._poller.leave(self.theirs)
         self.ours.close()
         self.theirs.close()
 
 
 @contextmanager
-def clients(arrivals: Arrivals, count: int, enough: int = 1 << 30) -> Iterator[list[Client]]:
-    made = [Client(arrivals, enough) for _ in range(count)]
+def clients(poller: ReadinessPoller, count: int, enough: int = 1 << 30) -> Iterator[list[Client]]:
+    made = [Client(poller, enough) for _ in range(count)]
     try:
         yield made
     finally:
@@ -66,9 +66,9 @@ def clients(arrivals: Arrivals, count: int, enough: int = 1 << 30) -> Iterator[l
 
 
 async def test_who_waits_is_called_for_each_that_comes_and_goes_on_when_it_says_so(
-    arrivals: Arrivals,
+    poller: ReadinessPoller,
 ) -> None:
-    with clients(arrivals, 1, enough=2) as (client,):
+    with clients(poller, 1, enough=2) as (client,):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.wait)
             await wait_all_tasks_blocked(0.01)
@@ -82,17 +82,17 @@ async def test_who_waits_is_called_for_each_that_comes_and_goes_on_when_it_says_
 
 
 async def test_who_is_busy_is_not_told_again_and_again_and_loses_nothing(
-    arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+    poller: ReadinessPoller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    came = Arrivals._came
+    came = ReadinessPoller._came
 
-    def counted(self: Arrivals, descriptor: int) -> None:
+    def counted(self: ReadinessPoller, descriptor: int) -> None:
         told.append(descriptor)
         came(self, descriptor)
 
-    monkeypatch.setattr(Arrivals, "_came", counted)
-    with clients(arrivals, 1, enough=1) as (client,):
+    monkeypatch.setattr(ReadinessPoller, "_came", counted)
+    with clients(poller, 1, enough=1) as (client,):
         client.ours.send(b"a")
         await client.wait()
         client.ours.send(b"b")
@@ -103,23 +103,23 @@ async def test_who_is_busy_is_not_told_again_and_again_and_loses_nothing(
         assert client.got == b"ab"
 
 
-async def test_what_it_raises_is_raised_where_it_is_waited_for(arrivals: Arrivals) -> None:
-    with clients(arrivals, 2, enough=1) as (client, other):
+async def test_what_it_raises_is_raised_where_it_is_waited_for(poller: ReadinessPoller) -> None:
+    with clients(poller, 2, enough=1) as (client, other):
 
         def fail() -> bool:
             raise ConnectionResetError("gone")
 
         client.ours.send(b"a")
         with pytest.raises(ConnectionResetError, match="gone"):
-            await arrivals.until(client.theirs, fail, nothing)
+            await poller.until(client.theirs, fail, nothing)
         other.ours.send(b"a")
         await other.wait()
         await client.wait()
         assert client.got == other.got == b"a"
 
 
-async def test_who_waits_hears_that_its_connection_was_closed_here(arrivals: Arrivals) -> None:
-    with clients(arrivals, 1) as (client,):
+async def test_who_waits_hears_that_its_connection_was_closed_here(poller: ReadinessPoller) -> None:
+    with clients(poller, 1) as (client,):
         heard = []
 
         async def wait() -> None:
@@ -130,13 +130,13 @@ async def test_who_waits_hears_that_its_connection_was_closed_here(arrivals: Arr
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await wait_all_tasks_blocked()
-            arrivals.leave(client.theirs)
+            poller.leave(client.theirs)
         assert heard
 
 
-async def test_one_that_ends_its_own_connection_ends_nobody_elses(arrivals: Arrivals) -> None:
+async def test_one_that_ends_its_own_connection_ends_nobody_elses(poller: ReadinessPoller) -> None:
     """What has come of its descriptor, which somebody new may have by then, is not theirs."""
-    with clients(arrivals, 2, enough=1) as (client, other):
+    with clients(poller, 2, enough=1) as (client, other):
         scope = trio.CancelScope()
 
         def leave() -> bool:
@@ -146,9 +146,9 @@ async def test_one_that_ends_its_own_connection_ends_nobody_elses(arrivals: Arri
 
         client.ours.send(b"a")
         with scope:
-            await arrivals.until(client.theirs, leave, nothing)
+            await poller.until(client.theirs, leave, nothing)
         assert scope.cancelled_caught
-        with clients(arrivals, 1, enough=1) as (new,):
+        with clients(poller, 1, enough=1) as (new,):
             other.ours.send(b"b")
             new.ours.send(b"c")
             await other.wait()
@@ -157,7 +157,7 @@ async def test_one_that_ends_its_own_connection_ends_nobody_elses(arrivals: Arri
 
 
 async def test_those_who_have_asked_at_the_same_time_are_answered_behind_all_of_them(
-    arrivals: Arrivals,
+    poller: ReadinessPoller,
 ) -> None:
     """So that a client which goes to sleep in between is woken once."""
     done: list[str] = []
@@ -168,11 +168,11 @@ async def test_those_who_have_asked_at_the_same_time_are_answered_behind_all_of_
         done.append(what)
         return False
 
-    with clients(arrivals, 5) as made:
+    with clients(poller, 5) as made:
         async with trio.open_nursery() as nursery:
             for each in made:
                 take, answer = partial(note, "take", each), partial(note, "answer", each)
-                nursery.start_soon(arrivals.until, each.theirs, take, answer)
+                nursery.start_soon(poller.until, each.theirs, take, answer)
             await wait_all_tasks_blocked()
             for each in made:
                 each.ours.send(b"a")
@@ -181,10 +181,10 @@ async def test_those_who_have_asked_at_the_same_time_are_answered_behind_all_of_
     assert done == ["take"] * 5 + ["answer"] * 5
 
 
-async def test_who_is_to_go_on_after_its_answer_does_so(arrivals: Arrivals) -> None:
-    with clients(arrivals, 1) as (client,):
+async def test_who_is_to_go_on_after_its_answer_does_so(poller: ReadinessPoller) -> None:
+    with clients(poller, 1) as (client,):
         client.ours.send(b"a")
-        await arrivals.until(client.theirs, client.take, lambda: True)
+        await poller.until(client.theirs, client.take, lambda: True)
         assert client.got == b"a"
 
 
@@ -198,22 +198,24 @@ class Passes(trio.abc.Instrument):
         self.count += 1
 
 
-async def test_many_that_come_at_once_leave_the_event_loop_to_others(arrivals: Arrivals) -> None:
+async def test_many_that_come_at_once_leave_the_event_loop_to_others(
+    poller: ReadinessPoller,
+) -> None:
     passes = Passes()
     seen: list[int] = []
 
     def take(client: Client) -> bool:
         client.take()
-        ends_at = trio.current_time() + TURN_SECONDS
+        ends_at = trio.current_time() + POLL_SECONDS_MAX
         while trio.current_time() <= ends_at:
             pass
         seen.append(passes.count)
         return False
 
-    with clients(arrivals, 20) as made:
+    with clients(poller, 20) as made:
         async with trio.open_nursery() as nursery:
             for each in made:
-                nursery.start_soon(arrivals.until, each.theirs, partial(take, each), nothing)
+                nursery.start_soon(poller.until, each.theirs, partial(take, each), nothing)
             await wait_all_tasks_blocked()
             trio.lowlevel.add_instrument(passes)
             for each in made:

@@ -1,4 +1,4 @@
-"""Long work beside clients who want their turn."""
+"""Fair sharing of the event loop: time slices of clients, duty cycles of background work."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Wanted: TypeAlias = Callable[[], Awaitable[None]] | None
-"""What work that comes in pieces wants to be awaited before it goes on; None for nothing."""
+"""What divided work needs to await before its next piece, or None."""
 
 Later: TypeAlias = Coroutine[object, None, Result]
 """Unfinished work that returns a result when it is awaited."""
 
-SLICE_SECONDS = 0.0005
+WORK_SECONDS = 0.0005
 REST = 4
 """How many times as long as a slice of work took the event loop is left to others."""
 SORTED_AT_ONCE = 1000
-"""Of what is sorted in turns: a fraction of a millisecond."""
+"""Items to sort per piece (well under 1 ms)."""
 STEP_REST = 1.5
-"""Each of `Steps` is to have so many times as much time as it takes."""
+"""Length of the rest after a step of a `StepThrottle`, as a multiple of the step."""
 BURST_SECONDS = 0.001
-"""How far they may be ahead of that: two milliseconds of them in one pass."""
-TURN_SECONDS = 0.005
-"""Maximum time for which one client keeps the event loop; see `TurnQueue` for how many clients do."""
-STALLED_TURN_SECONDS = 0.05
-"""Time beyond `TURN_SECONDS` after which a time slice ends, however little CPU time it used."""
+"""Time, in seconds, by which steps may be ahead of their rests (2 ms of steps per iteration)."""
+TIME_SLICE_SECONDS = 0.005
+"""Maximum time for which one client keeps the event loop; see `FairQueue` for how many clients do."""
+STALLED_TIME_SLICE_SECONDS = 0.05
+"""Time beyond `TIME_SLICE_SECONDS` after which a time slice ends, however little CPU time it used."""
 QUIET_SECONDS = 1.0
-"""Time without a wait in the `TurnQueue` after which a client waits in its `Line.QUIET`."""
+"""Time without a wait in the `FairQueue` after which a client waits in its `Line.QUIET`."""
 
 
-class Slices:
+class DutyCycle:
     """Divides long work in the event loop into slices with rests between them.
 
     Args:
@@ -65,7 +65,7 @@ class Slices:
     async def pause(self) -> None:
         """Rest, if the work since the last rest was worth one."""
         worked = trio.current_time() - self._began
-        if worked > SLICE_SECONDS:
+        if worked > WORK_SECONDS:
             if self._resting is None:
                 await trio.sleep(worked * self._rest)
             else:
@@ -88,7 +88,7 @@ class Slices:
 
 
 class Line(Enum):
-    """One of the lines of a `TurnQueue`."""
+    """One of the lines of a `FairQueue`."""
 
     QUIET = auto()
     """Clients that have not waited for the last `QUIET_SECONDS`."""
@@ -98,7 +98,7 @@ class Line(Enum):
     """Clients with long requests."""
 
 
-class TurnQueue:
+class FairQueue:
     """The clients that have used their time slice and want another one.
 
     One client goes on in each pass of the event loop, so a pass takes about one time slice however
@@ -134,7 +134,7 @@ class TurnQueue:
             await mine.wait()
         finally:
             waiting.remove(mine)
-            # The next one goes on in the next pass, whatever this one does in its turn.
+            # The next one continues in the next iteration, whatever this one does in its time slice.
             if self._called is mine:
                 self._call_next()
 
@@ -148,21 +148,21 @@ class TurnQueue:
                 return
 
 
-class Steps:
-    """Short work that many may want at the same moment, as handshakes are.
+class StepThrottle:
+    """Limits the share of the event loop that short work of many clients takes, such as handshakes.
 
-    It is done at once as long as it takes no more than a part of the event loop's time; beyond that one
-    step is done in each pass of the loop, in the order in which they were asked for. So who comes alone
-    waits for nothing, and a pass has some milliseconds of such work at most, however many come.
+    StepThrottle run at once while they take less than a fraction of the event loop's time. Beyond that, one
+    step runs in each event-loop iteration, in the order of the calls. A single client does not wait, and
+    an iteration has some milliseconds of such work at most.
     """
 
     def __init__(self) -> None:
-        self._queue = TurnQueue()
+        self._queue = FairQueue()
         self._rested_at = 0.0
-        """When the steps so far have had their rests."""
+        """Time, in seconds, at which the rests of all steps so far are over."""
 
     async def run(self, step: Callable[[], Result]) -> Result:
-        """Do one step, and return what comes of it."""
+        """Run one step and return its result."""
         if not self._queue.is_empty or self._rested_at > trio.current_time() + BURST_SECONDS:
             await self._queue.wait(Line.FIRST)
         began = trio.current_time()
@@ -174,15 +174,15 @@ class Steps:
             self._rested_at = min(rested, ended + 2 * BURST_SECONDS)
 
 
-class Turn:
-    """What one client does before the others have theirs: a number of requests, or a part of a
-    large one.
+class TimeSlice:
+    """The time slices of one client: it handles some requests, or a part of a large one, in each.
 
-    Parameters: `queue` is where it waits for its next turn.
+    Code that processes all items of a request, or of the cluster, iterates with `each`. Handlers of
+    requests that clients send thousands of times a second write the work as a generator for `run`
+    instead: short work then costs no more than a plain call.
 
-    Who goes over what a client sent, or over all that there is, goes over `each` of it, or writes
-    the work as a generator that `run` carries out: that is for requests which are asked thousands of
-    times in a second, because little work then costs no more than a plain call.
+    Args:
+        queue: Queue in which the client waits for its next time slice.
     """
 
     __slots__ = (
@@ -195,7 +195,7 @@ class Turn:
         "_waited_at",
     )
 
-    def __init__(self, queue: TurnQueue) -> None:
+    def __init__(self, queue: FairQueue) -> None:
         self._queue = queue
         self._waited_at = trio.current_time()
         """When the client last waited in the queue, or connected, in seconds."""
@@ -204,15 +204,15 @@ class Turn:
         self.begin()
 
     def begin(self) -> None:
-        """A first turn begins: of what has just come."""
+        """Begin the first time slice for newly received requests."""
         self._waited = False
         self._start()
 
     def _start(self) -> None:
-        self._ends_at = trio.current_time() + TURN_SECONDS
+        self._ends_at = trio.current_time() + TIME_SLICE_SECONDS
         # Reading the CPU clock costs as much as a small request can gain while nobody waits.
         queue = self._queue
-        self._cpu_ends_at = 0.0 if queue.is_empty else queue.cpu_seconds() + TURN_SECONDS
+        self._cpu_ends_at = 0.0 if queue.is_empty else queue.cpu_seconds() + TIME_SLICE_SECONDS
 
     @property
     def is_over(self) -> bool:
@@ -225,19 +225,19 @@ class Turn:
         over = trio.current_time() - self._ends_at
         if over < 0:
             return False
-        if over >= STALLED_TURN_SECONDS or self._queue.is_empty:
+        if over >= STALLED_TIME_SLICE_SECONDS or self._queue.is_empty:
             return True
         if not self._cpu_ends_at:
             self._start()
         return self._queue.cpu_seconds() >= self._cpu_ends_at
 
     async def pause(self) -> None:
-        """Let the others have their turn, if this one is over."""
+        """Let other clients run if this time slice is over."""
         if self.is_over:
             await self.next()
 
     async def next(self) -> None:
-        """Let the others have their turn, and begin another one."""
+        """Let other clients run, then begin another time slice."""
         await self._queue.wait(self._line())
         self._waited = True
         self._waited_at = trio.current_time()
@@ -265,15 +265,17 @@ class Turn:
             self._paused_cpu = self._queue.cpu_seconds()
 
     def each(self, items: Iterable[Item]) -> AsyncIterator[Item]:
-        """The items one after the other, with a pause behind each."""
+        """Iterate over the items, with a pause after each."""
         return _Each(self, items)
 
     async def in_order(
         self, items: Iterable[Item], name_of: Callable[[Item], str | None]
     ) -> Iterator[str]:
-        """The names of items in rising order, sorted with pauses: the items must not change.
+        """Return the names of items in rising order, sorted with pauses.
 
-        Parameters: `name_of` gives None for an item that is left out.
+        Args:
+            items: The items, which must not change in the meantime.
+            name_of: Returns the name of an item, or None to leave it out.
         """
         runs: list[list[str]] = []
         left = iter(items)
@@ -283,9 +285,10 @@ class Turn:
         return merge(*runs)
 
     def run(self, work: Generator[Wanted, None, Result]) -> Result | Later[Result]:
-        """Do work that comes in pieces: all of it if this turn is long enough, else what fits.
+        """Do divided work until it ends or the time slice is over.
 
-        Returns its result, or what does the rest of it when awaited.
+        Returns:
+            The result, or a coroutine that does the rest and returns the result.
         """
         try:
             while True:
@@ -296,9 +299,11 @@ class Turn:
             return end.value  # type: ignore[no-any-return]
 
     async def finish(self, work: Generator[Wanted, None, Result], wanted: Wanted = None) -> Result:
-        """Do work that comes in pieces, with a pause behind each, or what it wants to be awaited.
+        """Do divided work, with a pause after each piece, and return its result.
 
-        Parameters: `wanted` is what it has wanted by now. The next piece follows at once, if nothing.
+        Args:
+            work: The work. Before the next piece, it may ask the caller to await something.
+            wanted: What the work asked to await so far, or None to do the next piece at once.
         """
         if wanted is not None:
             await self.give_way(wanted)
@@ -310,7 +315,7 @@ class Turn:
             await self.give_way(wanted)
 
     async def give_way(self, wanted: Wanted) -> None:
-        """Await what work wants before it goes on; others have their turn meanwhile, or now."""
+        """Await what the work needs before it continues, or pause if it needs nothing."""
         if wanted is None:
             await self.pause()
         else:
@@ -319,12 +324,12 @@ class Turn:
 
 
 class _Each(Generic[Item]):
-    """Not an asynchronous generator, which somebody would have to close."""
+    """Asynchronous iterator. Unlike an asynchronous generator, it needs no close."""
 
-    __slots__ = ("_items", "_turn")
+    __slots__ = ("_items", "_time_slice")
 
-    def __init__(self, turn: Turn, items: Iterable[Item]) -> None:
-        self._turn = turn
+    def __init__(self, time_slice: TimeSlice, items: Iterable[Item]) -> None:
+        self._time_slice = time_slice
         self._items = iter(items)
 
     def __aiter__(self) -> _Each[Item]:
@@ -332,7 +337,7 @@ class _Each(Generic[Item]):
 
     async def __anext__(self) -> Item:
         for item in self._items:
-            if self._turn.is_over:
-                await self._turn.pause()
+            if self._time_slice.is_over:
+                await self._time_slice.pause()
             return item
         raise StopAsyncIteration

@@ -35,7 +35,7 @@ class _Asked(NamedTuple):
     rules: MappingRules | None
 
 
-class Gate:
+class ListenerSecurity:
     """The certificates and the users of one listener.
 
     Parameters: `name` is the listener's; `is_exposed` says that other machines reach it. Raises
@@ -68,9 +68,9 @@ class Gate:
         self._is_prepared = False
         self.obey(config)
 
-    def of_node(self, config: BrokerConfig) -> Gate:
+    def of_node(self, config: BrokerConfig) -> ListenerSecurity:
         """That of the same listener of a node with these settings. Raises ConfigError."""
-        return Gate(self.name, self._protocol, config, is_exposed=self._is_exposed)
+        return ListenerSecurity(self.name, self._protocol, config, is_exposed=self._is_exposed)
 
     @property
     def asks_clients(self) -> bool:

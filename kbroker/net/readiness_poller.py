@@ -1,13 +1,12 @@
-"""What comes from all clients of a node, looked for together.
+"""One epoll for the sockets of all clients of a node.
 
-A task that waits for its own socket costs the event loop ten microseconds for each time that something comes:
-the system is told what to look for, the task is put into the queue of those that go on, and is
-resumed. Where many clients send little each, that is a third of what the broker does. So all sockets are
-watched for good by one epoll of our own, which one task waits for, and a client that has sent what needs no
-waiting is served by a plain call; its task goes on only when there is something for it to wait for.
+A task that waits for its own socket costs the event loop 10 µs per wake-up: trio registers the socket,
+queues the task and resumes it. With many clients that send little each, that is a third of the broker's
+work. So one task waits for a separate epoll, to which all sockets are added permanently. A plain call
+serves a client whose requests need no waiting. The task of the client runs only if it has to wait.
 
-What is sent to a client wakes it, which costs as much again where it had gone to sleep since the last one
-was woken. So those who have asked at the same time are answered at the same time.
+A response wakes the client's process, which costs as much again if that has gone to sleep. So clients
+whose requests arrive together get their responses together.
 """
 
 from __future__ import annotations
@@ -22,15 +21,13 @@ import outcome
 import trio
 
 Step: TypeAlias = Callable[[], bool]
-"""Does something without waiting; True when whoever waits for what comes is to go on. What it raises, they
-raise."""
+"""Does something without waiting. Returns True to resume the waiter, which also raises its exceptions."""
 
 GoOn: TypeAlias = Callable[[outcome.Outcome[None]], None]
-"""Is told that one of the steps has returned True, or what it has raised."""
+"""Called with the outcome when one of the steps returned True or raised."""
 
-TURN_SECONDS = 0.001
-"""How long clients are served one after the other before they are answered, and the event loop has its
-turn."""
+POLL_SECONDS_MAX = 0.001
+"""Time for which clients are served in a row before responses are sent and other tasks run."""
 HAS_EPOLL = hasattr(select, "epoll")
 
 
@@ -48,8 +45,8 @@ class _Waiting(NamedTuple):
     go_on: GoOn
 
 
-class Arrivals:
-    """The clients of one node. `run` it while they are served, `close` it when nobody waits any more."""
+class ReadinessPoller:
+    """The poller of one node. Start `run` in a task, and call `close` when there is no waiter left."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -61,12 +58,12 @@ class Arrivals:
         """Call whoever has something to take, until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
-            ends_at = trio.current_time() + TURN_SECONDS
+            ends_at = trio.current_time() + POLL_SECONDS_MAX
             for descriptor, _ in self._epoll.poll(0):
                 if self._unanswered and trio.current_time() > ends_at:
                     self._answer()
                     await trio.lowlevel.checkpoint()
-                    ends_at = trio.current_time() + TURN_SECONDS
+                    ends_at = trio.current_time() + POLL_SECONDS_MAX
                 self._came(descriptor)
             self._answer()
 

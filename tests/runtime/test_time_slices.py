@@ -6,46 +6,46 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.runtime.slices import (
+from kbroker.runtime.time_slices import (
     BURST_SECONDS,
     QUIET_SECONDS,
     REST,
-    SLICE_SECONDS,
-    STALLED_TURN_SECONDS,
+    STALLED_TIME_SLICE_SECONDS,
     STEP_REST,
-    TURN_SECONDS,
+    TIME_SLICE_SECONDS,
+    WORK_SECONDS,
+    DutyCycle,
+    FairQueue,
     Line,
-    Slices,
-    Steps,
-    Turn,
-    TurnQueue,
+    StepThrottle,
+    TimeSlice,
 )
 
 
 async def test_a_rest_is_as_long_as_the_work_asks_for(mock_clock: MockClock) -> None:
     mock_clock.autojump_threshold = 0
-    slices = Slices()
-    mock_clock.jump(SLICE_SECONDS)
-    await slices.pause()
-    assert trio.current_time() == SLICE_SECONDS, "too little for a rest"
-    mock_clock.jump(SLICE_SECONDS)
-    await slices.pause()
-    assert trio.current_time() == 2 * SLICE_SECONDS * (1 + REST)
-    mock_clock.jump(SLICE_SECONDS / 2)
+    duty_cycle = DutyCycle()
+    mock_clock.jump(WORK_SECONDS)
+    await duty_cycle.pause()
+    assert trio.current_time() == WORK_SECONDS, "too little for a rest"
+    mock_clock.jump(WORK_SECONDS)
+    await duty_cycle.pause()
+    assert trio.current_time() == 2 * WORK_SECONDS * (1 + REST)
+    mock_clock.jump(WORK_SECONDS / 2)
     before = trio.current_time()
-    await slices.pause()
+    await duty_cycle.pause()
     assert trio.current_time() == before, "what was rested for is done with"
 
 
 async def share_of_work(clock: MockClock, resting: trio.Lock | None) -> float:
     """Return the fraction of the time in which 20 tasks work that have slices of their own."""
-    began, piece, pieces, tasks = trio.current_time(), 2 * SLICE_SECONDS, 50, 20
+    began, piece, pieces, tasks = trio.current_time(), 2 * WORK_SECONDS, 50, 20
 
     async def work() -> None:
-        slices = Slices(rest=2, resting=resting)
+        duty_cycle = DutyCycle(rest=2, resting=resting)
         for _ in range(pieces):
             clock.jump(piece)
-            await slices.pause()
+            await duty_cycle.pause()
 
     async with trio.open_nursery() as nursery:
         for _ in range(tasks):
@@ -70,18 +70,18 @@ class Passes(trio.abc.Instrument):
 
 
 async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -> None:
-    queue = TurnQueue(cpu_seconds=trio.current_time)
+    queue = FairQueue(cpu_seconds=trio.current_time)
     passes = Passes()
     turns = [0] * 20
     go_on = trio.Event()
 
     async def work_long(index: int) -> None:
-        turn = Turn(queue)
-        await turn.next()
+        time_slice = TimeSlice(queue)
+        await time_slice.next()
         await go_on.wait()
         while min(turns) < 10:
-            mock_clock.jump(TURN_SECONDS)
-            await turn.pause()
+            mock_clock.jump(TIME_SLICE_SECONDS)
+            await time_slice.pause()
             turns[index] += 1
             passes.turns[-1] += 1
 
@@ -100,25 +100,25 @@ async def test_one_turn_in_a_pass_however_many_want_one(mock_clock: MockClock) -
 
 async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None:
     """And those do not wait for ever for new ones that come and come."""
-    queue = TurnQueue(cpu_seconds=trio.current_time)
+    queue = FairQueue(cpu_seconds=trio.current_time)
     began = long_turns = 0
     short_turns: list[int] = []
 
     async def work_long() -> None:
         nonlocal began, long_turns
-        turn = Turn(queue)
-        await turn.next()
+        time_slice = TimeSlice(queue)
+        await time_slice.next()
         began += 1
         while True:
-            await turn.next()
+            await time_slice.next()
             long_turns += 1
 
     async def ask_little() -> None:
-        turn = Turn(queue)
+        time_slice = TimeSlice(queue)
         for _ in range(20):
             before = long_turns
-            turn.begin()
-            await turn.next()
+            time_slice.begin()
+            await time_slice.next()
             short_turns.append(long_turns - before)
 
     async with trio.open_nursery() as nursery:
@@ -136,7 +136,7 @@ async def test_who_has_had_one_turn_does_not_wait_for_all_who_had_more() -> None
 
 
 async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
-    queue = TurnQueue(cpu_seconds=trio.current_time)
+    queue = FairQueue(cpu_seconds=trio.current_time)
     went_on = []
 
     async def wait(index: int, scope: trio.CancelScope) -> None:
@@ -157,16 +157,16 @@ async def test_who_does_not_wait_any_longer_keeps_nobody_from_a_turn() -> None:
 
 async def test_what_is_sorted_in_turns_is_in_order() -> None:
     names = [str(index * 7919 % 5000) for index in range(5000)]
-    assert list(await Turn(TurnQueue()).in_order(names, str)) == sorted(names)
-    some = await Turn(TurnQueue()).in_order(names, lambda name: name if name >= "4" else None)
+    assert list(await TimeSlice(FairQueue()).in_order(names, str)) == sorted(names)
+    some = await TimeSlice(FairQueue()).in_order(names, lambda name: name if name >= "4" else None)
     assert list(some) == sorted(name for name in names if name >= "4")
-    assert list(await Turn(TurnQueue()).in_order([], str)) == []
+    assert list(await TimeSlice(FairQueue()).in_order([], str)) == []
 
 
 async def test_many_steps_at_once_are_a_burst_and_then_one_in_each_pass(
     mock_clock: MockClock,
 ) -> None:
-    steps, passes = Steps(), Passes()
+    throttle, passes = StepThrottle(), Passes()
     order: list[int] = []
 
     def step(index: int) -> None:
@@ -176,7 +176,7 @@ async def test_many_steps_at_once_are_a_burst_and_then_one_in_each_pass(
 
     async def come(index: int) -> None:
         await go_on.wait()
-        await steps.run(lambda: step(index))
+        await throttle.run(lambda: step(index))
 
     go_on = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -194,17 +194,17 @@ async def test_many_steps_at_once_are_a_burst_and_then_one_in_each_pass(
 
 
 async def test_steps_that_come_seldom_wait_for_nothing(mock_clock: MockClock) -> None:
-    steps, passes = Steps(), Passes()
+    throttle, passes = StepThrottle(), Passes()
     trio.lowlevel.add_instrument(passes)
     for _ in range(50):
-        await steps.run(lambda: mock_clock.jump(BURST_SECONDS))
+        await throttle.run(lambda: mock_clock.jump(BURST_SECONDS))
         mock_clock.jump((STEP_REST - 1) * BURST_SECONDS)
     trio.lowlevel.remove_instrument(passes)
     assert passes.turns == [0]
 
 
 async def test_a_step_that_fails_counts_as_well(mock_clock: MockClock) -> None:
-    steps = Steps()
+    throttle = StepThrottle()
 
     def fail() -> None:
         mock_clock.jump(10 * BURST_SECONDS)
@@ -213,21 +213,21 @@ async def test_a_step_that_fails_counts_as_well(mock_clock: MockClock) -> None:
     passes = Passes()
     for _ in range(2):
         with pytest.raises(ValueError, match="it fails"):
-            await steps.run(fail)
+            await throttle.run(fail)
     trio.lowlevel.add_instrument(passes)
-    await steps.run(lambda: None)
+    await throttle.run(lambda: None)
     trio.lowlevel.remove_instrument(passes)
     assert len(passes.turns) > 1, "the next one lets others have their turn before"
 
 
 async def test_quiet_client_does_not_wait_for_all_new_connections(mock_clock: MockClock) -> None:
-    queue = TurnQueue()
-    quiet, served = Turn(queue), 0
+    queue = FairQueue()
+    quiet, served = TimeSlice(queue), 0
     mock_clock.jump(2 * QUIET_SECONDS)
 
     async def connect_and_ask() -> None:
         nonlocal served
-        await Turn(queue).next()
+        await TimeSlice(queue).next()
         served += 1
 
     async with trio.open_nursery() as nursery:
@@ -242,51 +242,51 @@ async def test_quiet_client_does_not_wait_for_all_new_connections(mock_clock: Mo
 
 
 async def test_time_slice_does_not_include_waits(mock_clock: MockClock) -> None:
-    turn = Turn(TurnQueue())
+    time_slice = TimeSlice(FairQueue())
 
     async def wait_in_between() -> None:
-        mock_clock.jump(TURN_SECONDS / 2)
+        mock_clock.jump(TIME_SLICE_SECONDS / 2)
         await trio.lowlevel.checkpoint()
         go_on.set()
         await jumped.wait()
 
     async def jump() -> None:
         await go_on.wait()
-        mock_clock.jump(10 * TURN_SECONDS)
+        mock_clock.jump(10 * TIME_SLICE_SECONDS)
         jumped.set()
 
     go_on, jumped = trio.Event(), trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(jump)
-        await turn.without_waits(wait_in_between())
-    assert not turn.is_over
-    mock_clock.jump(TURN_SECONDS)
-    assert turn.is_over
+        await time_slice.without_waits(wait_in_between())
+    assert not time_slice.is_over
+    mock_clock.jump(TIME_SLICE_SECONDS)
+    assert time_slice.is_over
 
 
 async def test_client_without_cpu_time_keeps_its_time_slice_while_others_wait(
     mock_clock: MockClock,
 ) -> None:
     used = 100.0
-    queue = TurnQueue(cpu_seconds=lambda: used)
+    queue = FairQueue(cpu_seconds=lambda: used)
     async with trio.open_nursery() as nursery:
         for _ in range(20):
-            nursery.start_soon(Turn(queue).next)
+            nursery.start_soon(TimeSlice(queue).next)
         while queue.is_empty:
             await trio.lowlevel.checkpoint()
-        turn = Turn(queue)
-        mock_clock.jump(2 * TURN_SECONDS)
-        assert not turn.is_over, "threads had the CPU"
-        used += TURN_SECONDS
-        assert turn.is_over
-        turn.begin()
-        mock_clock.jump(TURN_SECONDS + STALLED_TURN_SECONDS)
-        assert turn.is_over, "others have waited for too long"
+        time_slice = TimeSlice(queue)
+        mock_clock.jump(2 * TIME_SLICE_SECONDS)
+        assert not time_slice.is_over, "threads had the CPU"
+        used += TIME_SLICE_SECONDS
+        assert time_slice.is_over
+        time_slice.begin()
+        mock_clock.jump(TIME_SLICE_SECONDS + STALLED_TIME_SLICE_SECONDS)
+        assert time_slice.is_over, "others have waited for too long"
 
 
 async def test_last_item_is_not_followed_by_a_wait(mock_clock: MockClock) -> None:
-    queue = TurnQueue()
-    turn = Turn(queue)
-    async for _ in turn.each([1]):
-        mock_clock.jump(TURN_SECONDS)
-    assert turn.is_over, "the loop ended without another time slice"
+    queue = FairQueue()
+    time_slice = TimeSlice(queue)
+    async for _ in time_slice.each([1]):
+        mock_clock.jump(TIME_SLICE_SECONDS)
+    assert time_slice.is_over, "the loop ended without another time slice"

@@ -242,7 +242,7 @@ async def test_made_up_client_ids_cost_no_memory() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await set_quota(wire, {"client-id": None}, producer_byte_rate=1e6)
-        meters = broker.node.metering.rates
+        meters = broker.node.quota_manager.rates
         for number in range(50):
             await send_produce(wire, topic, 1, client_id=f"{number}" + "x" * 20_000)
             await wire.receive()

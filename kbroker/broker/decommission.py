@@ -18,7 +18,7 @@ from .local_node import LocalNode
 LOOK_SECONDS = 0.05
 
 
-async def vacate(beside: Node, local: LocalNode) -> None:
+async def decommission(beside: Node, local: LocalNode) -> None:
     """Move all partitions away from a node; returns when it has none.
 
     Parameters: `beside` is another node, which runs. Raises ValueError: partitions cannot move,

@@ -40,7 +40,7 @@ class Taken(NamedTuple):
 NOTHING = Taken(0.0, 0)
 
 
-class Metering:
+class ClientQuotaManager:
     """The rates of all who have a quota, as one node sees them."""
 
     def __init__(self, quotas: ClientQuotas, config: BrokerConfig, clock: Clock) -> None:
@@ -65,13 +65,13 @@ class Metering:
     def now_ms(self) -> int:
         return self._clock.coordinator_ms()
 
-    def toll(self, user: str, client_id: str | None, size: int) -> Toll | None:
+    def charge(self, user: str, client_id: str | None, size: int) -> QuotaCharge | None:
         """What a request takes; None where nobody has a quota.
 
         Parameters: `size` is that of the request, in bytes.
         """
         limits = self._quotas.of_clients
-        return None if limits is None else Toll(self, limits, user, client_id or "", size)
+        return None if limits is None else QuotaCharge(self, limits, user, client_id or "", size)
 
     def connection_wait_seconds(self, address: str) -> float:
         """How long somebody waits who connects too often (KIP-612); 0 if it may come in."""
@@ -88,7 +88,7 @@ class Metering:
         return min(wait_ms, self.request_wait_ms_max) / 1000
 
 
-class Toll:
+class QuotaCharge:
     """What one request takes of its client's quotas, and what that costs.
 
     Which quotas these are is looked up when they are needed, so that a change rules at once. The time
@@ -100,7 +100,7 @@ class Toll:
         "_client_id",
         "_is_settled",
         "_limits",
-        "_metering",
+        "_manager",
         "_resumed_at",
         "_seconds",
         "_user",
@@ -111,7 +111,7 @@ class Toll:
 
     def __init__(
         self,
-        metering: Metering,
+        manager: ClientQuotaManager,
         limits: Mapping[QuotaKey, Limits],
         user: str,
         client_id: str,
@@ -122,7 +122,7 @@ class Toll:
         """For how long nothing more of the client is read."""
         self.is_obeyed = False
         """The client is being held back."""
-        self._metering = metering
+        self._manager = manager
         self._limits = limits
         self._user = user
         self._client_id = client_id[:NAME_MAX]
@@ -143,7 +143,7 @@ class Toll:
     def fetch_bytes_max(self) -> float | None:
         """What goes at most in one answer: what is good for all windows but one."""
         limit = self._limit(CONSUMED)
-        return None if limit is None else limit.rate * self._metering.bytes_windows_seconds
+        return None if limit is None else limit.rate * self._manager.bytes_windows_seconds
 
     def takes_records(self, size: int) -> bool:
         """Whether the client gets these records now. If it does not, it has not taken them either.
@@ -174,8 +174,8 @@ class Toll:
         limit = self._limit(MUTATIONS)
         if limit is None:
             return
-        now_ms = self._metering.now_ms
-        bucket = self._metering.buckets.of((limit.user, limit.client_id), now_ms)
+        now_ms = self._manager.now_ms
+        bucket = self._manager.buckets.of((limit.user, limit.client_id), now_ms)
         if not is_told:
             bucket.take(count, limit.rate, now_ms)
         wait_ms = bucket.wait_ms(limit.rate, now_ms)
@@ -220,7 +220,7 @@ class Toll:
         if not self._is_settled:
             self._is_settled = True
             taken = self._count(REQUESTS, self._seconds * PERCENT)
-            self._throttle(min(taken.wait_ms, self._metering.request_wait_ms_max))
+            self._throttle(min(taken.wait_ms, self._manager.request_wait_ms_max))
         return self.throttle_ms
 
     def _throttle(self, wait_ms: int) -> None:
@@ -231,8 +231,8 @@ class Toll:
         limit = self._limit(key)
         if limit is None:
             return NOTHING
-        now_ms = self._metering.now_ms
-        rate = self._metering.rates[key].of((limit.user, limit.client_id), now_ms)
+        now_ms = self._manager.now_ms
+        rate = self._manager.rates[key].of((limit.user, limit.client_id), now_ms)
         rate.count(value, now_ms)
         return Taken(rate.per_second(now_ms), rate.wait_ms(limit.rate, now_ms))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kbroker.broker import Broker
 from kbroker.cluster.topics import DEFAULT, NewTopic
 
-from .first_topics import create
+from .topic_creation import create
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.node import meters
-from kbroker.node.meters import NO_TOPIC, ROWS_LOOKED_AT_MAX, Meters
+from kbroker.node import request_metrics
+from kbroker.node.request_metrics import NO_TOPIC, ROWS_LOOKED_AT_MAX, RequestMetrics
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
@@ -16,7 +16,7 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_errors_are_counted_in_an_answer_and_in_its_rows() -> None:
-    counted = Meters()
+    counted = RequestMetrics()
     counted.answers(ApiKey.HEARTBEAT, HeartbeatResponse())
     counted.answers(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=UNKNOWN))
     partitions = [MetadataResponse.Partition(error_code=code) for code in (0, 5, 5)]
@@ -33,14 +33,14 @@ def test_errors_are_counted_in_an_answer_and_in_its_rows() -> None:
 
 
 def test_rows_of_long_answers_are_looked_at_up_to_a_number() -> None:
-    counted = Meters()
+    counted = RequestMetrics()
     topics = [MetadataResponse.Topic(error_code=UNKNOWN) for _ in range(2 * ROWS_LOOKED_AT_MAX)]
     counted.answers(ApiKey.METADATA, MetadataResponse(topics=topics))
     assert counted.errors == {(ApiKey.METADATA, UNKNOWN): ROWS_LOOKED_AT_MAX}
 
 
 def test_rows_that_a_handler_has_counted_are_not_counted_again() -> None:
-    counted = Meters()
+    counted = RequestMetrics()
     row = FetchResponse.Partition(error_code=UNKNOWN)
     topic = FetchResponse.Topic(partitions=[row])
     counted.answers(ApiKey.FETCH, FetchResponse(error_code=70, responses=[topic]))
@@ -48,8 +48,8 @@ def test_rows_that_a_handler_has_counted_are_not_counted_again() -> None:
 
 
 def test_topics_with_refused_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meters, "TOPICS_MAX", 2)
-    counted = Meters()
+    monkeypatch.setattr(request_metrics, "TOPICS_MAX", 2)
+    counted = RequestMetrics()
     for topic in ("a", "b", "c", "a", "d"):
         counted.refuses(ApiKey.PRODUCE, topic, UNKNOWN)
     produce = int(ApiKey.PRODUCE)

@@ -35,7 +35,7 @@ class _Shape(NamedTuple):
     rows: tuple[tuple[str, _Shape], ...]
 
 
-class Meters:
+class RequestMetrics:
     """Of all connections of a node."""
 
     def __init__(self) -> None:

@@ -204,12 +204,12 @@ async def test_a_key_with_a_password(authority: Authority) -> None:
 
 async def test_whether_nodes_look_at_names(authority: Authority) -> None:
     async with started(authority) as broker:
-        gate = broker.nodes[0].listeners[1].gate
-        assert gate is not None
-        assert gate.certificates is not None
-        assert gate.certificates.to_others().check_hostname
+        security = broker.nodes[0].listeners[1].security
+        assert security is not None
+        assert security.certificates is not None
+        assert security.certificates.to_others().check_hostname
         await safely(broker, {"ssl.endpoint.identification.algorithm": ""})
-        assert not gate.certificates.to_others().check_hostname
+        assert not security.certificates.to_others().check_hostname
 
 
 async def test_mechanisms_and_users_of_all_listeners(authority: Authority) -> None:

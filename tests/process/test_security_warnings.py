@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.config import BrokerConfig
-from kbroker.process.exposure import open_files, open_folders, open_listeners
 from kbroker.process.listeners import configured_listeners
+from kbroker.process.security_warnings import open_files, open_folders, open_listeners
 
 from ..cli.test_serve import SECONDS, refused, serving
 from ..security.certificates import Authority

@@ -21,7 +21,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
-from kbroker.runtime.slices import Line, TurnQueue
+from kbroker.runtime.time_slices import FairQueue, Line
 
 from ..brokers import hand_to, started
 from ..loop_latency import STEP_SECONDS_MAX, longest_step
@@ -244,16 +244,16 @@ async def test_a_turn_ends_within_a_large_request() -> None:
 async def passes_of(wire: Wire, monkeypatch: pytest.MonkeyPatch, key: ApiKey, asked: Any) -> int:
     """How often others had their turn, where each ends as soon as it may."""
     waits = 0
-    wait = TurnQueue.wait
+    wait = FairQueue.wait
 
-    async def counted(self: TurnQueue, line: Line) -> None:
+    async def counted(self: FairQueue, line: Line) -> None:
         nonlocal waits
         waits += 1
         await wait(self, line)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TurnQueue, "wait", counted)
-        patch.setattr("kbroker.runtime.slices.TURN_SECONDS", 0)
+        patch.setattr(FairQueue, "wait", counted)
+        patch.setattr("kbroker.runtime.time_slices.TIME_SLICE_SECONDS", 0)
         await wire.ask(key, 3, asked)
     return waits
 
@@ -276,7 +276,7 @@ async def test_a_turn_may_end_behind_each_partition_whose_nodes_are_chosen(
 async def test_a_topic_grows_once_however_many_ask_for_it_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kbroker.runtime.slices.TURN_SECONDS", 0)
+    monkeypatch.setattr("kbroker.runtime.time_slices.TIME_SLICE_SECONDS", 0)
     row = CreatePartitionsRequest.Topic(name="t", count=20)
     ask = CreatePartitionsRequest(topics=[row], timeout_ms=1000)
     codes = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kbroker.process.facts import NodeFacts, kafka_log_lines
+from kbroker.process.node_info import NodeInfo, kafka_log_lines
 
 
 def test_lines_of_kafkas_log_name_the_node() -> None:
-    node = NodeFacts(7, "c", (), None, (), 0, 0, False, None, (7,))  # type: ignore[arg-type]
+    node = NodeInfo(7, "c", (), None, (), 0, 0, False, None, (7,))  # type: ignore[arg-type]
     lines = list(kafka_log_lines([node], 0.25))
     assert [line.split("] ", 1)[1] for line in lines] == [
         "INFO [KafkaRaftServer nodeId=7] Kafka Server started (kafka.server.KafkaRaftServer)",

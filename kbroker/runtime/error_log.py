@@ -8,7 +8,7 @@ SAID_MAX = 1000
 """Messages that are remembered."""
 
 
-class Troubles:
+class ErrorLog:
     """The troubles of one node. `unhandled_errors` counts defects of ours that were survived."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Troubles:
         self.memory_errors = MemoryErrors()
         self._said: set[str] = set()
 
-    def is_news(self, message: str) -> bool:
+    def is_new(self, message: str) -> bool:
         """True for a message that was not logged before; remembers a bounded number of them."""
         if message in self._said or len(self._said) >= SAID_MAX:
             return False

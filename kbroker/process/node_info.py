@@ -31,7 +31,7 @@ class Address(NamedTuple):
     advertised: Endpoint | None
 
 
-class NodeFacts(NamedTuple):
+class NodeInfo(NamedTuple):
     """What is told of one node.
 
     `endpoint` is where this machine reaches it; `loss` says what may be lost, None when nothing is;
@@ -55,7 +55,7 @@ class NodeFacts(NamedTuple):
     """Where it serves schemas."""
 
 
-def facts_of(local: LocalNode, http: Served | None = None) -> NodeFacts:
+def info_of(local: LocalNode, http: Served | None = None) -> NodeInfo:
     """The facts of a node that runs; `http` is what it serves beside."""
     node = local.node
     addresses = [
@@ -63,7 +63,7 @@ def facts_of(local: LocalNode, http: Served | None = None) -> NodeFacts:
         for listener, endpoint in local.server.endpoints()
     ]
     logs = node.partitions.logs
-    return NodeFacts(
+    return NodeInfo(
         node_id=local.id,
         cluster_id=node.cluster.id,
         addresses=addresses,
@@ -79,12 +79,12 @@ def facts_of(local: LocalNode, http: Served | None = None) -> NodeFacts:
     )
 
 
-def facts_of_all(broker: Broker, http: Served | None) -> list[NodeFacts]:
+def info_of_all(broker: Broker, http: Served | None) -> list[NodeInfo]:
     """The facts of all nodes of a process."""
-    return [facts_of(each, http) for each in broker.nodes]
+    return [info_of(each, http) for each in broker.nodes]
 
 
-def dialled(node: NodeFacts) -> Endpoint:
+def dialled(node: NodeInfo) -> Endpoint:
     """The address of a node for people, and for clients that go on with what it tells."""
     _, host, endpoint, advertised = node.addresses[0]
     if advertised is not None:
@@ -93,7 +93,7 @@ def dialled(node: NodeFacts) -> Endpoint:
     return endpoint._replace(host="localhost") if is_here else endpoint
 
 
-def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[str, object]:
+def ready_event(nodes: Sequence[NodeInfo], data_dirs: Sequence[str]) -> dict[str, object]:
     """What a program is told of a server that is ready."""
     rows = [
         {
@@ -120,7 +120,7 @@ def ready_event(nodes: Sequence[NodeFacts], data_dirs: Sequence[str]) -> dict[st
 
 
 def banner_lines(
-    nodes: Sequence[NodeFacts],
+    nodes: Sequence[NodeInfo],
     *,
     data_dirs: Sequence[str],
     is_new: bool,
@@ -158,7 +158,7 @@ def _url(http: Endpoint | None) -> str | None:
     return f"http://{http.from_here}"
 
 
-def kafka_log_lines(nodes: Sequence[NodeFacts], now: float) -> Iterator[str]:
+def kafka_log_lines(nodes: Sequence[NodeInfo], now: float) -> Iterator[str]:
     """What Kafka's log says of nodes that are ready, which other programs wait for.
 
     Parameters: `now` is in seconds since the epoch.
@@ -176,7 +176,7 @@ def kafka_log_lines(nodes: Sequence[NodeFacts], now: float) -> Iterator[str]:
             yield f"[{moment},{int(now * 1000) % 1000:03}] INFO {said} (kafka.server.{whose})"
 
 
-def _data_line(nodes: Sequence[NodeFacts], data_dirs: Sequence[str], *, is_new: bool) -> str:
+def _data_line(nodes: Sequence[NodeInfo], data_dirs: Sequence[str], *, is_new: bool) -> str:
     topics = nodes[0].topics
     count = f"{topics} topic{'' if topics == 1 else 's'}"
     if not data_dirs:

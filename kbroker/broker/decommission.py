@@ -1,4 +1,4 @@
-"""A node that is to go gives all it has to the others."""
+"""Decommissioning of a node: moves all its partitions to the other nodes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ LOOK_SECONDS = 0.05
 async def decommission(beside: Node, local: LocalNode) -> None:
     """Move all partitions away from a node; returns when it has none.
 
-    Parameters: `beside` is another node, which runs. Raises ValueError: partitions cannot move,
-    because only this node has all of their records and it is down.
+    Args:
+        beside: Another node, which is running.
+        local: The node to decommission.
+
+    Raises:
+        ValueError: Partitions cannot move, because only this node has all of their records and it is
+            down.
     """
     cluster = beside.cluster
     if local.is_running:

@@ -63,9 +63,11 @@ class NodeState(Enum):
 class DistributedNodeOptions:
     """One node of a cluster that has others in other processes.
 
-    `store` has the metadata; whoever opened it lets it work. `node_id` runs here. It has the data
-    folder for itself, or shares it with others, in processes of this machine: then `nodes` is how many
-    they are, and `others_joined` waits until all of them are a part of the cluster.
+    Attributes:
+        store: Metadata store. The code that opened it also runs it.
+        node_id: ID of the node that runs in this process.
+        nodes: Number of nodes if processes of this machine share the data directory, otherwise None.
+        others_joined: Waits until all nodes that share the data directory have joined the cluster.
     """
 
     store: MetadataStore

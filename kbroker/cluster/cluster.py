@@ -101,8 +101,13 @@ def _check_same(stored: str, cluster_id: str | None) -> None:
 async def create_or_load_cluster(store: MetadataStore, cluster_id: str | None) -> str:
     """The id of the cluster in a store; one that is empty becomes a new cluster, of this id.
 
-    Raises StorageError: its metadata is on its way to another store, of a newer format, or it runs
-    features that are not known here.
+    Args:
+        store: The metadata store.
+        cluster_id: ID of a new cluster, or None for a random one.
+
+    Raises:
+        StorageError: The metadata is being migrated to another store, has a newer format, or has
+            feature levels that this version does not support.
     """
     meta = await entry_at(store, META)
     if meta is None:

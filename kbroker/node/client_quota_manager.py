@@ -1,7 +1,7 @@
-"""What clients take of one node, and how long they wait when that is more than their quota.
+"""Client quotas: measures what clients use of a node and computes their throttle times.
 
-Each node measures by itself, as in Kafka: a quota of 1 MB/s is 1 MB/s of each node (KIP-13). Who is
-above one is answered at once and told for how long nothing more is read of it (KIP-219).
+Each node measures separately, as in Kafka: a quota of 1 MB/s is 1 MB/s per node (KIP-13). A client
+that exceeds its quota gets its response at once, with the time for which the node mutes it (KIP-219).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ClientQuotaManager:
         self._clock = clock
         windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self.request_wait_ms_max = windows.size_ms
-        """For how long at most somebody waits who took too much time (KIP-124)."""
+        """Maximum throttle time for the request quota, in milliseconds (KIP-124)."""
         self.bytes_windows_seconds = (windows.number - 1) * windows.size_ms / 1000
         self.rates = {key: Meters(lambda: Rate(windows)) for key in (CONSUMED, PRODUCED, REQUESTS)}
         self.buckets = Meters(
@@ -68,13 +68,16 @@ class ClientQuotaManager:
     def charge(self, user: str, client_id: str | None, size: int) -> QuotaCharge | None:
         """What a request takes; None where nobody has a quota.
 
-        Parameters: `size` is that of the request, in bytes.
+        Args:
+            user: Name of the authenticated user.
+            client_id: Client ID from the request header.
+            size: Size of the request, in bytes.
         """
         limits = self._quotas.of_clients
         return None if limits is None else QuotaCharge(self, limits, user, client_id or "", size)
 
     def connection_wait_seconds(self, address: str) -> float:
-        """How long somebody waits who connects too often (KIP-612); 0 if it may come in."""
+        """Return the throttle time for a new connection in seconds, 0 for none (KIP-612)."""
         limits = self._quotas.of_addresses
         limit = None if limits is None else limits.find(address)
         if limit is None:
@@ -91,9 +94,9 @@ class ClientQuotaManager:
 class QuotaCharge:
     """What one request takes of its client's quotas, and what that costs.
 
-    Which quotas these are is looked up when they are needed, so that a change rules at once. The time
-    that a request takes is what the event loop works on it, and what threads work on batches for it,
-    stored or produced; other threads, and waiting, do not count.
+    The charge looks quotas up when it needs them, so that changes apply at once. The time of a request
+    is the time that the event loop works on it, and that threads work on its batches. Other threads,
+    and waiting, do not count.
     """
 
     __slots__ = (
@@ -119,7 +122,7 @@ class QuotaCharge:
     ) -> None:
         self.size = size
         self.throttle_ms = 0
-        """For how long nothing more of the client is read."""
+        """Time for which the node mutes the client, in milliseconds."""
         self.is_obeyed = False
         """The client is being held back."""
         self._manager = manager
@@ -131,7 +134,7 @@ class QuotaCharge:
         self._resumed_at = 0.0
 
     def exempt(self) -> None:
-        """Whoever asks is no client: it takes nothing of any quota."""
+        """Exempt the request from all quotas, because no client sent it."""
         self._limits = {}
 
     # -- bytes

@@ -1,4 +1,4 @@
-"""What one listener of a node asks of who comes in, by the settings as they are now (KIP-226)."""
+"""Security of a listener, by the current settings: certificates and users (KIP-226)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,18 @@ class _Asked(NamedTuple):
 class ListenerSecurity:
     """The certificates and the users of one listener.
 
-    Parameters: `name` is the listener's; `is_exposed` says that other machines reach it. Raises
-    ConfigError for certificates or users that cannot be used, and for passwords that others could read
-    on their way.
+    Users can log in once `prepare` returns. Users that later settings add can log in once `settle`
+    returns: `run` prepares them in a thread, because each takes milliseconds.
 
-    Resource handling: users can log in once `prepare` returns, and those that settings bring later once
-    `settle` returns: `run` makes them ready in a thread, because that takes milliseconds for each.
+    Args:
+        name: Name of the listener.
+        protocol: Security protocol of the listener.
+        config: Settings of the node.
+        is_exposed: True if other machines can reach the listener.
+
+    Raises:
+        ConfigError: The certificates or users cannot be used, or the listener would send passwords in
+            plain text to other machines.
     """
 
     def __init__(
@@ -74,7 +80,7 @@ class ListenerSecurity:
 
     @property
     def asks_clients(self) -> bool:
-        """Whether nobody comes in who does not show who it is."""
+        """Return True if clients must authenticate."""
         has_certificate = self.certificates is not None and self.certificates.asks_clients
         return has_certificate or self._protocol.has_login
 

@@ -1,7 +1,7 @@
-"""What a node counts of its requests, for whoever looks.
+"""Request metrics of a node: numbers of requests, errors and response times.
 
-Plain numbers in lists that exist before the first request: counting costs a fraction of a percent of what
-a request does.
+They are plain numbers in lists that exist before the first request. Counting costs a fraction of a
+percent of the time of a request.
 """
 
 from __future__ import annotations

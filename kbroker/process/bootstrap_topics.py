@@ -1,4 +1,4 @@
-"""What is there before a broker is ready: topics and records that its start declares."""
+"""Topics and records that the command line declares; they exist before the broker is ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of the nodes of a server that is ready: its banner and its `ready` event."""
+"""Startup output of a server that is ready: its banner and its `ready` event."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ class Address(NamedTuple):
 class NodeInfo(NamedTuple):
     """What is told of one node.
 
-    `endpoint` is where this machine reaches it; `loss` says what may be lost, None when nothing is;
-    `has_crashed` that its last run did not end in order.
+    Attributes:
+        endpoint: Address at which this machine reaches the node.
+        loss: Description of the records that a crash may lose, or None for none.
+        has_crashed: True if the last run of the node did not shut down cleanly.
     """
 
     node_id: int

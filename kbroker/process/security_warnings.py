@@ -1,4 +1,4 @@
-"""What of a server is open to others: listeners that other machines reach, and files with secrets."""
+"""Warnings about insecure settings: exposed listeners, and files with secrets that others can read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY_STORE = "ssl.keystore.location"
 
 
 def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
-    """Of each listener that other machines reach and that is not safe there, what to do about it."""
+    """Return a warning for each insecure listener that other machines can reach."""
     for each in listeners:
         if each.host in LOOPBACK_NAMES:
             continue
@@ -43,7 +43,7 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
 
 
 def open_http(config: BrokerConfig) -> Iterator[str]:
-    """Of HTTP that other machines reach, what to do about it."""
+    """Return a warning for each HTTP port that other machines can reach."""
     if config.http_port >= 0 and config.http_host not in LOOPBACK_NAMES:
         yield (
             f"anyone who can reach {config.http_host} can read metrics, with the names of topics, groups "
@@ -61,7 +61,7 @@ def open_http(config: BrokerConfig) -> Iterator[str]:
 def open_files(
     config: BrokerConfig, listeners: Sequence[Listener], data_dirs: Sequence[str]
 ) -> Iterator[str]:
-    """Of each file with a key or a password that others can read, what to do about it."""
+    """Return a warning for each file with a key or a password that other users can read."""
     for path in dict.fromkeys(_secret_files(config, listeners, data_dirs)):
         if _is_open(path):
             yield (
@@ -71,7 +71,7 @@ def open_files(
 
 
 def open_folders(data_dirs: Iterable[str]) -> Iterator[str]:
-    """Of each data folder that others may enter, what to do about it."""
+    """Return a warning for each log directory that other users can enter."""
     for each in data_dirs:
         if _is_open(Path(each)):
             yield f"data folder {each} can be entered by others than its owner: chmod 700 {each}"

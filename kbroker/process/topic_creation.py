@@ -1,4 +1,4 @@
-"""Topics that a start makes, and what is said when it cannot."""
+"""Creation of a topic at startup, with an error message that names the option."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def _indented(text: str) -> str:
 class RateLimitFilter(logging.Filter):
     """Lets one record of a logger through every `seconds`, without its traceback.
 
-    For what is told ten times a second while it lasts.
+    It is for messages that are logged ten times a second while a condition lasts.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -119,11 +119,8 @@ class Node:
         self.request_memory = RequestMemory(config.queued_max_request_bytes)
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
-        self.listener_security, self.audit, self.request_metrics = (
-            listener_security,
-            NodeAudit(),
-            RequestMetrics(),
-        )
+        self.listener_security = listener_security
+        self.audit, self.request_metrics = NodeAudit(), RequestMetrics()
         self.activity = Activity(clock.log_ms) if config.http_port >= 0 else None
         """What clients do; None where there is no HTTP, and so nobody who could look."""
         self.authorizer = _authorizer(cluster, config)

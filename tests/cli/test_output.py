@@ -41,7 +41,7 @@ OTHER, OPEN = f"other {EVIL}", f"open {EVIL}"
 FORMS = [[], *(["-o", form.value] for form in Format)]
 READS = ["--operation", "read"]
 SILENT = (
-    *("serve", "run", "health", "completion", "new pipeline", "clock advance", "demo"),
+    *("serve", "run", "health", "completion", "init pipeline", "clock advance", "demo"),
     *(f"config {verb}" for verb in ("explain", "show", "set", "unset")),
     *(f"log {verb}" for verb in ("verify", "repair", "import")),
     *(f"fault {verb}" for verb in ("arm", "hits", "disarm")),

@@ -18,7 +18,7 @@ from .test_output import leaves
 
 USERS = {"admin": "ink", "nobody": "pen"}
 ALONE = {
-    *("serve", "run", "completion", "new pipeline", "demo", "config explain"),
+    *("serve", "run", "completion", "init pipeline", "demo", "config explain"),
     *(f"log {verb}" for verb in ("dump", "verify", "repair", "import")),
     *(f"spark {verb}" for verb in ("packages", "doctor")),
     *(f"profile {verb}" for verb in ("list", "use", "create")),

@@ -38,8 +38,9 @@ from .records import (
     with_payload,
 )
 
-PIECE_BYTES = 1024 * 1024
-"""Bytes of an uncompressed batch that are copied for the check at a time."""
+# Bytes of an uncompressed batch that are copied for the check at a time. The allocator keeps blocks
+# of this size; with blocks of 1 MiB the kernel maps new pages for every batch.
+PIECE_BYTES = 128 * 1024
 RECORDS_PER_STEP = 1000
 """Records or headers that one step checks, in less than a millisecond."""
 BATCH_EFFORT = 10

@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.05
 
 
 async def decommission(beside: Node, local: LocalNode) -> None:
-    """Move all partitions away from a node; returns when it has none.
+    """Move all partitions away from a node, and return when it has none.
 
     Args:
         beside: Another node, which is running.

@@ -61,7 +61,7 @@ class NodeState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DistributedNodeOptions:
-    """One node of a cluster that has others in other processes.
+    """Options of a node whose cluster has nodes in other processes.
 
     Attributes:
         store: Metadata store. The code that opened it also runs it.
@@ -556,12 +556,12 @@ class NodeMaker:
             listeners = [_behind(each, distance) for each in self._listeners]
         if nodes > 1 or node_id != config.node_id or rack is not None:
             config = config.of_node(node_id, nodes, rack=rack)
-        own = [_with_own_gate(each, config) for each in listeners]
+        own = [_with_own_security(each, config) for each in listeners]
         return LocalNode(config, own, self._shared)
 
 
-def _with_own_gate(listener: Listener, config: BrokerConfig) -> Listener:
-    """The same listener with a security that obeys the settings of its node alone. Raises ConfigError."""
+def _with_own_security(listener: Listener, config: BrokerConfig) -> Listener:
+    """Return the same listener with the security settings of its node. Raises ConfigError."""
     return (
         listener
         if listener.security is None

@@ -99,7 +99,7 @@ def _check_same(stored: str, cluster_id: str | None) -> None:
 
 
 async def create_or_load_cluster(store: MetadataStore, cluster_id: str | None) -> str:
-    """The id of the cluster in a store; one that is empty becomes a new cluster, of this id.
+    """Return the cluster ID in a metadata store. If the store is empty, create a cluster there.
 
     Args:
         store: The metadata store.

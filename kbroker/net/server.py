@@ -67,8 +67,10 @@ allows that anyway, and has another option so that nobody else takes it as well.
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where clients come in. Port 0 is a free one; `advertised` None tells what they dialled;
-    `security` None lets everybody in, without TLS."""
+    """An address that clients connect to. Port 0 is a free port. If `advertised` is None, the node
+    advertises the address that the client used. If `security` is None, clients connect without TLS
+    and authentication.
+    """
 
     name: str
     host: str
@@ -101,7 +103,7 @@ class Listener:
 
     @property
     def asks_clients(self) -> bool:
-        """Whether nobody comes in who does not show who it is."""
+        """Return True if clients must authenticate."""
         return self.security is not None and self.security.asks_clients
 
 

@@ -41,7 +41,7 @@ NOTHING = Taken(0.0, 0)
 
 
 class ClientQuotaManager:
-    """The rates of all who have a quota, as one node sees them."""
+    """The rates of all clients with a quota on one node."""
 
     def __init__(self, quotas: ClientQuotas, config: BrokerConfig, clock: Clock) -> None:
         self._quotas = quotas
@@ -66,7 +66,7 @@ class ClientQuotaManager:
         return self._clock.coordinator_ms()
 
     def charge(self, user: str, client_id: str | None, size: int) -> QuotaCharge | None:
-        """What a request takes; None where nobody has a quota.
+        """Return the quota charge of a request, or None if no client has a quota.
 
         Args:
             user: Name of the authenticated user.
@@ -92,7 +92,7 @@ class ClientQuotaManager:
 
 
 class QuotaCharge:
-    """What one request takes of its client's quotas, and what that costs.
+    """The quota usage of one request, and the throttle time that follows from it.
 
     The charge looks quotas up when it needs them, so that changes apply at once. The time of a request
     is the time that the event loop works on it, and that threads work on its batches. Other threads,
@@ -124,7 +124,7 @@ class QuotaCharge:
         self.throttle_ms = 0
         """Time for which the node mutes the client, in milliseconds."""
         self.is_obeyed = False
-        """The client is being held back."""
+        """True while the client is muted."""
         self._manager = manager
         self._limits = limits
         self._user = user

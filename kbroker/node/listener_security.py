@@ -75,7 +75,7 @@ class ListenerSecurity:
         self.obey(config)
 
     def of_node(self, config: BrokerConfig) -> ListenerSecurity:
-        """That of the same listener of a node with these settings. Raises ConfigError."""
+        """Return the security of the same listener for another node's settings. Raises ConfigError."""
         return ListenerSecurity(self.name, self._protocol, config, is_exposed=self._is_exposed)
 
     @property

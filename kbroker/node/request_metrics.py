@@ -36,7 +36,7 @@ class _Shape(NamedTuple):
 
 
 class RequestMetrics:
-    """Of all connections of a node."""
+    """The request metrics of all connections of a node."""
 
     def __init__(self) -> None:
         self.requests = [0] * (max(ApiKey) + 1)

@@ -32,7 +32,7 @@ class Address(NamedTuple):
 
 
 class NodeInfo(NamedTuple):
-    """What is told of one node.
+    """The information about one node in the startup output.
 
     Attributes:
         endpoint: Address at which this machine reaches the node.
@@ -58,7 +58,7 @@ class NodeInfo(NamedTuple):
 
 
 def info_of(local: LocalNode, http: Served | None = None) -> NodeInfo:
-    """The facts of a node that runs; `http` is what it serves beside."""
+    """Return the information about a running node; `http` has its HTTP endpoints."""
     node = local.node
     addresses = [
         Address(listener.name, listener.host, endpoint, listener.advertised)
@@ -82,7 +82,7 @@ def info_of(local: LocalNode, http: Served | None = None) -> NodeInfo:
 
 
 def info_of_all(broker: Broker, http: Served | None) -> list[NodeInfo]:
-    """The facts of all nodes of a process."""
+    """Return the information about all nodes of a process."""
     return [info_of(each, http) for each in broker.nodes]
 
 

@@ -1,15 +1,20 @@
-"""What goes wrong in one node: how often, and whether it was said before."""
+"""Errors of one node: their number, and the messages that were logged before."""
 
 from __future__ import annotations
 
 from .memory_errors import MemoryErrors
 
 SAID_MAX = 1000
-"""Messages that are remembered."""
+"""Maximum number of messages to remember."""
 
 
 class ErrorLog:
-    """The troubles of one node. `unhandled_errors` counts defects of ours that were survived."""
+    """The errors of one node.
+
+    Attributes:
+        unhandled_errors: Number of unexpected exceptions (bugs) that the node survived.
+        memory_errors: Requests that failed because memory was exhausted.
+    """
 
     def __init__(self) -> None:
         self.unhandled_errors = 0
@@ -17,7 +22,7 @@ class ErrorLog:
         self._said: set[str] = set()
 
     def is_new(self, message: str) -> bool:
-        """True for a message that was not logged before; remembers a bounded number of them."""
+        """Return True if a message was not logged before. Remembers at most `SAID_MAX` messages."""
         if message in self._said or len(self._said) >= SAID_MAX:
             return False
         self._said.add(message)

@@ -81,7 +81,7 @@ def _indented(text: str) -> str:
 
 
 class RateLimitFilter(logging.Filter):
-    """Lets one record of a logger through every `seconds`, without its traceback.
+    """Passes one record of a logger per `seconds`, without its traceback.
 
     It is for messages that are logged ten times a second while a condition lasts.
     """

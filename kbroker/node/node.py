@@ -207,13 +207,13 @@ class Node:
         Of those that have much to load, `run` does the rest.
         """
         await self.controller.settle()
-        await self._prepare_gates()
+        await self._prepare_listener_security()
         self.partitions.set_strays_aside()
         for coordinators in self.coordinators:
             await coordinators.load()
         self.maintenance.log_dir_mover.resume()
 
-    async def _prepare_gates(self) -> None:
+    async def _prepare_listener_security(self) -> None:
         """Let users log in, before clients are served. Raises StorageError."""
         if any(security.users is not None for security in self.listener_security):
             await self.cluster.make_scram_secret()

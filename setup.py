@@ -58,12 +58,12 @@ def needed() -> list[str]:
     return [COMPILER, *project()["project"]["dependencies"]]
 
 
-def copy_as_installed(folder: Path) -> None:
+def copy_as_installed(directory: Path) -> None:
     """Copy all packages to where they stand when they are installed: some lie beside `kbroker` here."""
     said = project()["tool"]["setuptools"]
     for package in said["packages"]:
         place = package.replace(".", "/")
-        target = folder / place
+        target = directory / place
         target.mkdir(parents=True, exist_ok=True)
         for module in Path(said["package-dir"].get(package, place)).glob("*.py"):
             shutil.copy(module, target)
@@ -73,11 +73,11 @@ def extensions() -> list[Extension]:
     """The compiled modules, in one library."""
     from mypyc.build import mypycify
 
-    folder = BUILD / "as-installed"
-    shutil.rmtree(folder, ignore_errors=True)
-    copy_as_installed(folder)
+    directory = BUILD / "as-installed"
+    shutil.rmtree(directory, ignore_errors=True)
+    copy_as_installed(directory)
     paths = [f"kbroker/{room}/{name}.py" for room, names in COMPILED.items() for name in names]
-    with chdir(folder):
+    with chdir(directory):
         return mypycify(
             ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", *paths],
             group_name="kbroker.compiled",

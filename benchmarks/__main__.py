@@ -55,7 +55,7 @@ where a hypervisor had taken more than 2 % of the processors away. A ratio above
 ahead, whatever the unit; those below are bold. CPU is the processor time of the broker's process; busy is
 how much of the time that is of one processor: near 100 % kbroker is the limit of a row, far below it the
 client is, or the disk where records are synced.
-kfake has a data folder, and `SyncWrites` where records are synced before the ack. What 1,000 connections take
+kfake has a data directory, and `SyncWrites` where records are synced before the ack. What 1,000 connections take
 is how much more memory the process has with them, of which a JVM may have given back some meanwhile.
 """
 
@@ -81,8 +81,8 @@ def main() -> None:
 def run_against(options: argparse.Namespace) -> int:
     """Measure this checkout and that of a commit in turns; returns 1 when a row has got slower."""
     try:
-        with checkout(options.against, ROOT) as folder:
-            before = kbroker_at(folder)
+        with checkout(options.against, ROOT) as directory:
+            before = kbroker_at(directory)
             options.brokers = ["kbroker", "before"]
             options.warm = min(options.warm, WARM_SECONDS_AGAINST)
             kinds: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "before": before}
@@ -226,7 +226,9 @@ def arguments(
         default=[False, True],
         help="default: os,fsync",
     )
-    parser.add_argument("--folder", type=Path, default=ROOT / ".work/benchmarks", help="for data")
+    parser.add_argument(
+        "--directory", type=Path, default=ROOT / ".work/benchmarks", help="for data"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/project/benchmarks.md")
     return parser
 

@@ -31,22 +31,22 @@ def checkout(ref: str, root: Path) -> Iterator[Path]:
     Raises BenchmarkFailed when git knows no such commit.
     """
     commit = _git(root, "rev-parse", "--short", f"{ref}^{{commit}}")
-    folder = root / ".work" / "against" / commit
+    directory = root / ".work" / "against" / commit
     _git(root, "worktree", "prune")
-    if not folder.exists():
-        _git(root, "worktree", "add", "--detach", str(folder), commit)
+    if not directory.exists():
+        _git(root, "worktree", "add", "--detach", str(directory), commit)
     try:
-        yield folder
+        yield directory
     finally:
-        _git(root, "worktree", "remove", "--force", str(folder))
+        _git(root, "worktree", "remove", "--force", str(directory))
 
 
-def kbroker_at(folder: Path) -> type[Kbroker]:
+def kbroker_at(directory: Path) -> type[Kbroker]:
     """The broker of another checkout, with the packages of this environment."""
 
     class Before(Kbroker):
-        name = folder.name
-        root = folder
+        name = directory.name
+        root = directory
 
     return Before
 
@@ -80,4 +80,4 @@ def verdict(slower: list[Slower], before: str) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    return output(["git", *arguments], f"git {' '.join(arguments)}", folder=root).strip()
+    return output(["git", *arguments], f"git {' '.join(arguments)}", directory=root).strip()

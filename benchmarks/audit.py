@@ -1,7 +1,7 @@
 """How fast a topic is audited, alone and against its lake: `python -m benchmarks.audit [RECORDS]`
 
 Needs confluent-kafka and pyarrow (`pip install 'kbroker[spark]'`). The broker keeps 100-byte records in a
-folder, four partitions; the lake is written by pyarrow as the archiver would, raw.
+directory, four partitions; the lake is written by pyarrow as the archiver would, raw.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ VALUE = b"v" * 80 + b"%010d"
 
 def main(records: int) -> int:
     with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalBroker(data_dir=f"{folder}/data", topics={TOPIC: PARTITIONS}) as broker,
+        tempfile.TemporaryDirectory() as directory,
+        LocalBroker(data_dir=f"{directory}/data", topics={TOPIC: PARTITIONS}) as broker,
     ):
         produce(broker.bootstrap_servers, records)
-        write_lake(Path(folder) / "lake", records)
+        write_lake(Path(directory) / "lake", records)
         status = 0
-        for words in ([], ["--against-lake", f"{folder}/lake"]):
+        for words in ([], ["--against-lake", f"{directory}/lake"]):
             status |= measure(broker.bootstrap_servers, words, records)
         return status
 
@@ -69,8 +69,8 @@ def produce(bootstrap: str, records: int) -> None:
 
 
 def write_lake(lake: Path, records: int) -> None:
-    folder = lake / TOPIC / f"{DATE}=2023-11-14" / f"{HOUR}=22"
-    folder.mkdir(parents=True)
+    directory = lake / TOPIC / f"{DATE}=2023-11-14" / f"{HOUR}=22"
+    directory.mkdir(parents=True)
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
     for partition in range(PARTITIONS):
         last = len(range(partition, records, PARTITIONS))
@@ -90,7 +90,7 @@ def write_lake(lake: Path, records: int) -> None:
             }
             record = pa.StructArray.from_arrays(list(fields.values()), list(fields))
             values = pa.array([VALUE % number for number in numbers])
-            path = folder / file_name(partition, offsets[0], offsets[-1])
+            path = directory / file_name(partition, offsets[0], offsets[-1])
             pq.write_table(pa.table({"value": values, RECORD: record}), path)
 
 

@@ -60,7 +60,7 @@ def output(
     command: Sequence[str],
     what: str,
     *,
-    folder: Path = ROOT,
+    directory: Path = ROOT,
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
     failure: type[BenchmarkFailed] = BenchmarkFailed,
@@ -74,7 +74,7 @@ def output(
     """
     done = subprocess.run(
         command,
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
@@ -87,15 +87,15 @@ def output(
 
 
 def kafka_jars() -> Path:
-    """The folder with Kafka's jars: KBROKER_KAFKA_JARS, else what the compatibility tests made."""
-    folder = Path(os.environ.get("KBROKER_KAFKA_JARS") or ROOT / ".work/compat/kafka-4.3/lib")
-    if not any(folder.glob("kafka-server-4*.jar")):
+    """The directory with Kafka's jars: KBROKER_KAFKA_JARS, else what the compatibility tests made."""
+    directory = Path(os.environ.get("KBROKER_KAFKA_JARS") or ROOT / ".work/compat/kafka-4.3/lib")
+    if not any(directory.glob("kafka-server-4*.jar")):
         raise BenchmarkFailed(
-            f"there is no Kafka 4 in {folder}: run 'make -C compat-tests kafka-4.3', or set "
-            "KBROKER_KAFKA_JARS to a folder with the jars of org.apache.kafka:kafka_2.13:4.3.0 "
+            f"there is no Kafka 4 in {directory}: run 'make -C compat-tests kafka-4.3', or set "
+            "KBROKER_KAFKA_JARS to a directory with the jars of org.apache.kafka:kafka_2.13:4.3.0 "
             "and kafka-tools"
         )
-    return folder
+    return directory
 
 
 class Broker:
@@ -113,17 +113,17 @@ class Broker:
     root = ROOT
 
     def __init__(
-        self, folder: Path, *, durable: bool, settings: Mapping[str, str] | None = None
+        self, directory: Path, *, durable: bool, settings: Mapping[str, str] | None = None
     ) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        self.folder = folder
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        self.directory = directory
         self.durable = durable
         self.settings = settings or {}
         first = free_ports(self.nodes)
         self.ports = range(first, first + self.nodes)
         self._command_lines = self._commands()
-        self._log = (folder / "broker.log").open("wb")
+        self._log = (directory / "broker.log").open("wb")
         self.start()
 
     def start(self) -> None:
@@ -168,7 +168,7 @@ class Broker:
         """Stop gracefully and remove the data."""
         self.end()
         self._log.close()
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.directory)
 
     def end(self) -> None:
         """Stop gracefully; `start` goes on with the same data."""
@@ -188,7 +188,7 @@ class Broker:
             if ended or time.monotonic() > deadline:
                 for process in self._processes:
                     process.kill()
-                log = (self.folder / "broker.log").read_text(errors="replace")
+                log = (self.directory / "broker.log").read_text(errors="replace")
                 raise BenchmarkFailed(f"{self.name} did not start:\n{log[-4000:]}")
             time.sleep(0.005)
 
@@ -213,7 +213,7 @@ def resident_bytes_of(pid: int) -> int:
 
 
 class Kbroker(Broker):
-    """`kbroker serve` with a data folder."""
+    """`kbroker serve` with a data directory."""
 
     name = "kbroker"
 
@@ -223,7 +223,7 @@ class Kbroker(Broker):
     def _command(self, *options: str, data: Path | None = None) -> list[str]:
         return [
             *(sys.executable, "-m", "kbroker", "serve", *options),
-            *("--data-dir", str(data or self.folder / "data")),
+            *("--data-dir", str(data or self.directory / "data")),
             *("-o", f"flush.policy={'fsync' if self.durable else 'os'}"),
             *("-o", f"max.connections.per.ip={2 * max(CONNECTIONS)}"),  # all come from here
             *(part for name, value in self.settings.items() for part in ("-o", f"{name}={value}")),
@@ -237,7 +237,7 @@ class Kafka(Broker):
     heap = "1G"
 
     def _commands(self) -> list[list[str]]:
-        log4j = self.folder / "log4j2.xml"
+        log4j = self.directory / "log4j2.xml"
         log4j.write_text(LOG4J)
         java = ["java", f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{kafka_jars()}/*"]
         storage = [*java, "kafka.tools.StorageTool"]
@@ -251,9 +251,9 @@ class Kafka(Broker):
         return commands
 
     def _formats(self) -> list[tuple[Path, list[str]]]:
-        """The properties file of each node, and how its folder is formatted."""
+        """The properties file of each node, and how its directory is formatted."""
         values = LISTENER_PROPERTIES.format(
-            port=self.ports[0], controller=free_port(), data=self.folder / "data"
+            port=self.ports[0], controller=free_port(), data=self.directory / "data"
         )
         return [(self._write_properties("server", values), ["--standalone"])]
 
@@ -261,19 +261,19 @@ class Kafka(Broker):
         if self.durable:
             text += "log.flush.interval.messages=1\n"
         text += "".join(f"{name}={value}\n" for name, value in self.settings.items())
-        path = self.folder / f"{name}.properties"
+        path = self.directory / f"{name}.properties"
         path.write_text(text)
         return path
 
 
 class Kfake(Broker):
-    """franz-go's fake cluster with a data folder, in a process of its own; see `build_kfake`."""
+    """franz-go's fake cluster with a data directory, in a process of its own; see `build_kfake`."""
 
     name = "kfake"
 
     def _commands(self) -> list[list[str]]:
         sync = ["sync"] if self.durable else []
-        return [[str(KFAKE), str(self.ports[0]), str(self.folder / "data"), *sync]]
+        return [[str(KFAKE), str(self.ports[0]), str(self.directory / "data"), *sync]]
 
 
 def build_kfake() -> None:
@@ -282,7 +282,7 @@ def build_kfake() -> None:
     command = ["go", "build", "-o", str(KFAKE), "."]
     source = Path(__file__).parent / "kfake"
     try:
-        output(command, "kfake: to compile it", folder=source)
+        output(command, "kfake: to compile it", directory=source)
     except FileNotFoundError:
         raise BenchmarkFailed(
             "kfake needs Go: install it, or leave kfake out with --brokers"

@@ -122,17 +122,17 @@ class OnEtcd(Processes, Cluster):
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         members: int = len(NODES),
         *,
         durable: bool = True,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self._members = members
-        super().__init__(folder, durable=durable, settings=settings)
+        super().__init__(directory, durable=durable, settings=settings)
 
     def _commands(self) -> list[list[str]]:
-        self.etcd = Etcd(self.folder, self._members)
+        self.etcd = Etcd(self.directory, self._members)
         members = ",".join(each.removeprefix("http://") for each in self.etcd.endpoints)
         self.cluster_address = f"etcd://{members}/scale"
         common = (*HERE, "--exit-with-parent", "--cluster", self.cluster_address)
@@ -146,8 +146,8 @@ class OnEtcd(Processes, Cluster):
         ]
 
     def data_of(self, node: int) -> Path:
-        """The folder of a node."""
-        return self.folder / f"node-{node}"
+        """The directory of a node."""
+        return self.directory / f"node-{node}"
 
     def pid_of(self, node: int) -> int:
         return self._of(node).pid
@@ -179,9 +179,9 @@ class Supervised(Cluster):
     """`kbroker serve --processes 3`: a supervisor that has the metadata and starts nodes again."""
 
     def __init__(
-        self, folder: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None
+        self, directory: Path, *, durable: bool = True, settings: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(folder, durable=durable, settings=settings)
+        super().__init__(directory, durable=durable, settings=settings)
 
     def _commands(self) -> list[list[str]]:
         count, port = str(self.nodes), str(self.ports[0])

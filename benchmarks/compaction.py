@@ -52,21 +52,21 @@ def main() -> None:
     brokers = [Kbroker, Kafka] if arguments.beside_kafka else [Kbroker]
     for what in arguments.what:
         if what == "commits":
-            with tempfile.TemporaryDirectory() as folder:
-                load_seconds = trio.run(measure_commits, folder)
+            with tempfile.TemporaryDirectory() as directory:
+                load_seconds = trio.run(measure_commits, directory)
             if load_seconds > LOAD_SECONDS_MAX:
                 sys.exit(f"loading takes more than {LOAD_SECONDS_MAX} s after compaction")
             continue
         for kind in brokers:
             for is_on in (False, True):
-                with tempfile.TemporaryDirectory() as folder:
-                    measure_updates(kind, Path(folder) / "broker", int(what), compacts=is_on)
+                with tempfile.TemporaryDirectory() as directory:
+                    measure_updates(kind, Path(directory) / "broker", int(what), compacts=is_on)
 
 
 # --- committed offsets --------------------------------------------------------------------------
 
 
-async def measure_commits(folder: str) -> float:
+async def measure_commits(directory: str) -> float:
     """Returns how long a start loads the offsets after compaction (s)."""
     options = {
         "offsets.topic.num.partitions": "1",
@@ -75,7 +75,7 @@ async def measure_commits(folder: str) -> float:
     }
     config = BrokerConfig.load(options=options)
     listeners = [Listener("PLAINTEXT", "127.0.0.1", 0)]
-    async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
+    async with open_broker(config, data_dir=directory, listeners=listeners) as broker:
         await broker.node.groups.create_topic()
         replica = broker.node.partitions.named_replica("__consumer_offsets", 0)
         for number in range(COMMITS):
@@ -95,7 +95,7 @@ async def measure_commits(folder: str) -> float:
         replica.log.roll()
         await broker.node.partitions.flusher.sync_now()
     for name in ("before", "after"):
-        async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
+        async with open_broker(config, data_dir=directory, listeners=listeners) as broker:
             load_seconds = await measure_load(broker, name)
             if name == "before":
                 began = time.perf_counter()
@@ -123,14 +123,14 @@ async def measure_load(broker: Broker, name: str) -> float:
 
 
 def measure_updates(
-    kind: type[Kbroker | Kafka], folder: Path, rate: int, *, compacts: bool
+    kind: type[Kbroker | Kafka], directory: Path, rate: int, *, compacts: bool
 ) -> None:
     settings = {
         "log.cleaner.backoff.ms": "1000",
         "log.cleaner.enable": str(compacts).lower(),
         "log.segment.bytes": str(SEGMENT_BYTES),
     }
-    broker = kind(folder, durable=True, settings=settings)
+    broker = kind(directory, durable=True, settings=settings)
     try:
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
         topics = [
@@ -140,7 +140,7 @@ def measure_updates(
         for created in admin.create_topics(topics, operation_timeout=20).values():
             created.result(20)
         waits, sent_mb = _update(broker.address, rate)
-        size = sum(path.stat().st_size for path in folder.glob("data/updates-0/*.log"))
+        size = sum(path.stat().st_size for path in directory.glob("data/updates-0/*.log"))
     finally:
         broker.stop()
     cuts = statistics.quantiles(waits, n=1000)

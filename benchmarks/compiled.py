@@ -18,13 +18,13 @@ INTRODUCTION = """\
 Made by `python -m benchmarks.compiled`: kbroker with the modules that see each request compiled by mypyc
 ([performance.md](performance.md)), beside the same source as it is ("interpreted") and others, as above.
 """
-FOLDER = ROOT / ".work" / "compiled"
+DIRECTORY = ROOT / ".work" / "compiled"
 
 
 class Compiled(Kbroker):
     """The compiled copy."""
 
-    root = FOLDER
+    root = DIRECTORY
 
 
 class Interpreted(Kbroker):
@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     options.rows = options.rows or ROWS
     try:
-        make(FOLDER)
+        make(DIRECTORY)
     except CompileError as error:
         parser.exit(1, f"benchmarks: {error}\n")
     report = run(options, BROKERS)

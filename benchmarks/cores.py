@@ -108,7 +108,7 @@ def pipelined(options: argparse.Namespace, durabilities: Sequence[bool]) -> Iter
         for repeat in range(options.repeat):
             for name in options.brokers:
                 kind = BROKERS[name]
-                broker = kind(options.folder / f"{name}-cores", durable=durable)
+                broker = kind(options.directory / f"{name}-cores", durable=durable)
                 try:
                     sample = _measure(broker, SECONDS * options.scale)
                 finally:

@@ -235,10 +235,10 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = {"offsets.topic.num.partitions": PARTITIONS_OF_OFFSETS}
     rounds: dict[str, list[dict[str, Cost]]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         brokers: list[Broker] = []
         for kind in (Kbroker,) if arguments.alone else (Kbroker, Kafka):
-            broker = kind(Path(folder) / kind.__name__, durable=False, settings=settings)
+            broker = kind(Path(directory) / kind.__name__, durable=False, settings=settings)
             stack.callback(broker.stop)
             brokers.append(broker)
             prepare(broker, arguments.members)

@@ -31,7 +31,7 @@ def idle_connections(
     durable = options.durable[0]
     for repeat in range(options.repeat):
         for name in options.brokers:
-            broker = kinds[name](options.folder / f"{kinds[name].name}-idle", durable=durable)
+            broker = kinds[name](options.directory / f"{kinds[name].name}-idle", durable=durable)
             try:
                 sample = Sample(ROW, _bytes_of_each(broker, max(CONNECTIONS)) / 1e3)
             finally:

@@ -34,17 +34,17 @@ START_MS = 1_772_323_200_000
 def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="kbroker-lake-", dir=options.dir) as name:
-        folder = Path(name)
-        broker, address = _start_broker(folder)
+        directory = Path(name)
+        broker, address = _start_broker(directory)
         try:
             _produce(address, options.rows)
-            _compare(address, folder, options)
+            _compare(address, directory, options)
         finally:
             broker.kill()
             broker.wait()
 
 
-def _compare(address: str, folder: Path, options: argparse.Namespace) -> None:
+def _compare(address: str, directory: Path, options: argparse.Namespace) -> None:
     spark = session("benchmark", settings={"spark.driver.memory": "1g"})
     jobs: dict[str, Callable[..., None]] = {
         "kbroker lake": archiver,
@@ -55,7 +55,7 @@ def _compare(address: str, folder: Path, options: argparse.Namespace) -> None:
     work: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(options.repeat + 1):
         for name, job in jobs.items():
-            target = folder / f"{name.replace(' ', '-')}-{turn}"
+            target = directory / f"{name.replace(' ', '-')}-{turn}"
             began, used = time.perf_counter(), _processor_seconds(spark)
             job(spark, address, target)
             seconds, worked = time.perf_counter() - began, _processor_seconds(spark) - used
@@ -165,8 +165,8 @@ def _produce(address: str, rows: int) -> None:
     producer.flush()
 
 
-def _start_broker(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
-    port_file = folder / "port"
+def _start_broker(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
+    port_file = directory / "port"
     words = [
         "serve",
         "--port",
@@ -174,10 +174,10 @@ def _start_broker(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
         "--port-file",
         str(port_file),
         "--data-dir",
-        str(folder / "data"),
+        str(directory / "data"),
     ]
     words += ["--topic", f"{TOPIC}:{PARTITIONS}:retention.ms=-1"]
-    with open(folder / "broker.log", "wb") as log:
+    with open(directory / "broker.log", "wb") as log:
         broker = subprocess.Popen(
             [sys.executable, "-m", "kbroker", *words], stdout=log, stderr=subprocess.STDOUT
         )
@@ -185,7 +185,7 @@ def _start_broker(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
         if port_file.exists() and port_file.read_text().strip():
             return broker, port_file.read_text().strip()
         time.sleep(0.1)
-    sys.exit("the broker did not start: " + (folder / "broker.log").read_text())
+    sys.exit("the broker did not start: " + (directory / "broker.log").read_text())
 
 
 def _options() -> argparse.Namespace:

@@ -68,8 +68,8 @@ def dots(samples: list[dict[str, Any]]) -> Iterator[Dot]:
                     yield Dot(line, peer, durable, times)
 
 
-def draw(report: dict[str, Any], folder: Path) -> None:
-    """Write benchmarks.svg and benchmarks.png into a folder, with the commit that was measured.
+def draw(report: dict[str, Any], directory: Path) -> None:
+    """Write benchmarks.svg and benchmarks.png into a directory, with the commit that was measured.
 
     A dot is filled where records were synced before the ack.
     """
@@ -114,4 +114,4 @@ def draw(report: dict[str, Any], folder: Path) -> None:
     about = report["about"]
     axes.set_title(f"{about['machine']}, {about['date']}, commit {about['commit']}", fontsize=8)
     for kind in ("svg", "png"):
-        figure.savefig(folder / f"benchmarks.{kind}", dpi=130)
+        figure.savefig(directory / f"benchmarks.{kind}", dpi=130)

@@ -203,13 +203,13 @@ def gap_of(cluster: Cluster, node: int, row: str) -> float:
 def gaps(options: argparse.Namespace, durable: bool) -> Iterator[Record]:
     """All events, for each node once; they do not depend on durability."""
     for name in options.brokers:
-        for sample in _gaps_of(BROKERS[name], options.folder, durable):
+        for sample in _gaps_of(BROKERS[name], options.directory, durable):
             yield recorded(sample, BROKERS[name].name, durable, 0)
 
 
-def _gaps_of(kind: type[Cluster], folder: Path, durable: bool) -> Iterator[Sample]:
+def _gaps_of(kind: type[Cluster], directory: Path, durable: bool) -> Iterator[Sample]:
     settings = {**REPLICATED, **SESSIONS}
-    cluster = kind(folder / f"{kind.name}-gaps", durable=durable, settings=settings)
+    cluster = kind(directory / f"{kind.name}-gaps", durable=durable, settings=settings)
     try:
         for row in EVENTS:
             for node in NODES:

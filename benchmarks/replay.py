@@ -43,30 +43,32 @@ def write_lines(path: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_lines(folder / "orders.ndjson")
+        directory = Path(name)
+        write_lines(directory / "orders.ndjson")
         topics = [word for topic in TOPICS for word in ("--topic", topic)]
         serve = [*KBROKER, "serve", "--memory", "--port", "0", "--port-file", "port", *topics]
-        with subprocess.Popen(serve, cwd=folder, stdout=subprocess.PIPE, text=True) as broker:
+        with subprocess.Popen(serve, cwd=directory, stdout=subprocess.PIPE, text=True) as broker:
             try:
                 assert broker.stdout is not None
                 while not broker.stdout.readline().startswith("ready"):
                     assert broker.poll() is None, "the broker did not start"
-                environ = os.environ | {"KBROKER_BOOTSTRAP": (folder / "port").read_text().strip()}
-                run(folder, environ, ["--ndjson", "orders.ndjson", "--to-topic", "orders"])
+                environ = os.environ | {
+                    "KBROKER_BOOTSTRAP": (directory / "port").read_text().strip()
+                }
+                run(directory, environ, ["--ndjson", "orders.ndjson", "--to-topic", "orders"])
                 for source, words in RUNS.items():
-                    rate, micros = run(folder, environ, words)
+                    rate, micros = run(directory, environ, words)
                     print(f"{source:24} {rate:>10} records/s {micros:>6.1f} us each", flush=True)
             finally:
                 broker.terminate()
 
 
-def run(folder: Path, environ: dict[str, str], words: list[str]) -> tuple[str, float]:
+def run(directory: Path, environ: dict[str, str], words: list[str]) -> tuple[str, float]:
     """Replay; returns the rate that it says, and what a record takes of a processor."""
     before = used()
     done = subprocess.run(
         [*KBROKER, "replay", *words],
-        cwd=folder,
+        cwd=directory,
         env=environ,
         capture_output=True,
         text=True,

@@ -88,7 +88,7 @@ class ThreeKafka(Kafka):
                         voters=voters,
                         port=port,
                         controller=controller,
-                        data=self.folder / f"data-{node}",
+                        data=self.directory / f"data-{node}",
                     ),
                 ),
                 [],
@@ -104,7 +104,7 @@ class CrashingKbroker(ThreeKbroker):
     """It takes orders to crash a node and to start it again."""
 
     def _commands(self) -> list[list[str]]:
-        port, token = free_port(), str(self.folder / "control.token")
+        port, token = free_port(), str(self.directory / "control.token")
         self._control = Control(f"127.0.0.1:{port}", token)
         ports = ("--port", str(self.ports[0]), "--control-port", str(port))
         return [self._command(*HERE, "--nodes", "3", *ports, "--control-token-file", token)]
@@ -205,16 +205,18 @@ def failover_records(options: argparse.Namespace, durable: bool) -> Iterator[Rec
     for repeat in range(options.repeat):
         for name in options.brokers:
             kind = CRASHING[BROKERS[name].name]
-            for sample in _failovers_of(kind, options.folder, durable):
+            for sample in _failovers_of(kind, options.directory, durable):
                 yield recorded(sample, kind.name, durable, repeat)
 
 
 def _failovers_of(
-    kind: type[CrashingKbroker | CrashingKafka], folder: Path, durable: bool
+    kind: type[CrashingKbroker | CrashingKafka], directory: Path, durable: bool
 ) -> Iterator[Sample]:
     for row, settings in (("failover", {}), ("failover short", SHORT_SESSIONS)):
         cluster = kind(
-            folder / f"{kind.name}-failover", durable=durable, settings={**REPLICATED, **settings}
+            directory / f"{kind.name}-failover",
+            durable=durable,
+            settings={**REPLICATED, **settings},
         )
         try:
             seconds = [*failovers(cluster)]

@@ -57,12 +57,12 @@ class Stores(NamedTuple):
     trusted: Path
 
 
-def stores(folder: Path) -> Stores:
+def stores(directory: Path) -> Stores:
     """New ones, as files that OpenSSL and Java read."""
     authority = trustme.CA()
     leaf = authority.issue_cert(HOST)
     key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
-    own, trusted = folder / "own.pem", folder / "trusted.pem"
+    own, trusted = directory / "own.pem", directory / "trusted.pem"
     # Java reads keys in this form only.
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     own.write_bytes(pem + b"".join(each.bytes() for each in leaf.cert_chain_pems))
@@ -75,7 +75,7 @@ class Encrypted(Broker):
 
     def _make_stores(self) -> Mapping[str, str]:
         """Settings of TLS, for certificates that are made now."""
-        made = stores(self.folder)
+        made = stores(self.directory)
         self.secure_port = free_port()
         self.trusted = made.trusted
         self.client = {"security.protocol": "SSL", "ssl.ca.location": str(made.trusted)}
@@ -120,8 +120,8 @@ def handshakes(options: argparse.Namespace) -> Iterator[Record]:
     try:
         for name in options.brokers:
             kind = BROKERS[name]
-            folder = options.folder / f"{kind.name}-handshakes"
-            brokers[name] = kind(folder, durable=durable)
+            directory = options.directory / f"{kind.name}-handshakes"
+            brokers[name] = kind(directory, durable=durable)
             _shake(brokers[name], options.warm)
         for repeat in range(options.repeat):
             for broker in brokers.values():

@@ -33,9 +33,9 @@ NAME = "kbroker-slow-disk"
 
 
 @contextmanager
-def slow_disk(process: int, folder: Path, megabytes: int) -> Iterator[None]:
-    """Let a process read at so many MB/s at most from the disk on which a folder is."""
-    device = os.stat(folder).st_dev
+def slow_disk(process: int, directory: Path, megabytes: int) -> Iterator[None]:
+    """Let a process read at so many MB/s at most from the disk on which a directory is."""
+    device = os.stat(directory).st_dev
     disk = f"{os.major(device)}:{os.minor(device)}"
     is_first = FIRST.is_dir()
     parent = FIRST if is_first else SECOND
@@ -58,13 +58,13 @@ def slow_disk(process: int, folder: Path, megabytes: int) -> Iterator[None]:
 
 def measure(name: str, megabytes: int) -> dict[str, float]:
     """The rows of one broker: what the reader gets (MB/s), and the p99 of the others (ms)."""
-    with tempfile.TemporaryDirectory() as folder:
-        broker = KINDS[name](Path(folder) / "broker", durable=False)
+    with tempfile.TemporaryDirectory() as directory:
+        broker = KINDS[name](Path(directory) / "broker", durable=False)
         try:
             PythonClient(broker, 1, "warm").warm_up(WARM_SECONDS[name])
             client = WireClient(PythonClient(broker, SCALE, "read"))
             (process,) = broker.process_ids
-            with slow_disk(process, Path(folder), megabytes):
+            with slow_disk(process, Path(directory), megabytes):
                 return {sample.row: sample.value for sample in client.cold()}
         finally:
             broker.stop()

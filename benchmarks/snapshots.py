@@ -1,7 +1,7 @@
 """What the test kit's brokers cost: `python -m benchmarks.snapshots`
 
 * Virtual clusters: made in one thread and dropped, one after the other.
-* Snapshots: of 1 GB in memory and in a data folder, then a fork and a restore; beside them those of a
+* Snapshots: of 1 GB in memory and in a data directory, then a fork and a restore; beside them those of a
   broker that holds next to nothing.
 """
 
@@ -35,8 +35,10 @@ def main() -> None:
     slow = [measure_clusters(thread)]
     for size in (10_000, GIGABYTE):
         slow.append(measure_snapshots(thread, size, "memory", {}))
-        with tempfile.TemporaryDirectory() as folder:
-            slow.append(measure_snapshots(thread, size, "folder", {"data_dir": f"{folder}/data"}))
+        with tempfile.TemporaryDirectory() as directory:
+            slow.append(
+                measure_snapshots(thread, size, "directory", {"data_dir": f"{directory}/data"})
+            )
     thread.close()
     sys.exit(1 if any(slow) else 0)
 

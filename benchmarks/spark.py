@@ -24,7 +24,7 @@ from typing import NamedTuple
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kbroker.spark.source.stored import DataFolders, FilesError
+from kbroker.spark.source.stored import DataDirectories, FilesError
 
 from .brokers import ROOT, BenchmarkFailed, Kbroker, output
 from .spark_way import PARTITIONS, SIZES, WAYS, Stage, topic_of
@@ -50,10 +50,10 @@ def main() -> None:
     options = _options()
     samples: Samples = defaultdict(lambda: defaultdict(list))
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        broker = Kbroker(Path(folder) / "broker", durable=False)
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        broker = Kbroker(Path(directory) / "broker", durable=False)
         try:
-            data = Path(folder) / "broker/data"
+            data = Path(directory) / "broker/data"
             for size in SIZES.values():
                 fill(broker, data, size, options.records)
             for number in range(options.repeat):
@@ -77,7 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=1_000_000, help="of each size")
     parser.add_argument("--repeat", type=int, default=3, help="rounds; the table has medians")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--folder", type=Path, help="where data is put meanwhile")
+    parser.add_argument("--directory", type=Path, help="where data is put meanwhile")
     parser.add_argument("--write", action="store_true", help=f"put the table into {DOCUMENT.name}")
     return parser.parse_args()
 
@@ -113,7 +113,7 @@ def fill(broker: Kbroker, data: Path, size: int, records: int) -> None:
 def _stored(data: Path, topic: str) -> int:
     """How many records the broker's checkpoint knows of."""
     try:
-        logs = DataFolders([str(data)]).logs()
+        logs = DataDirectories([str(data)]).logs()
     except FilesError:
         return -1
     return sum(log.high_watermark for (name, _), log in logs.items() if name == topic)
@@ -121,8 +121,8 @@ def _stored(data: Path, topic: str) -> int:
 
 def measure(stage: Stage, samples: Samples) -> None:
     """All runs of one way, in a process with a JVM of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        argument = json.dumps(stage._replace(folder=folder))
+    with tempfile.TemporaryDirectory() as directory:
+        argument = json.dumps(stage._replace(directory=directory))
         command = [sys.executable, "-m", "benchmarks.spark_way", argument]
         said = output(command, stage.way, seconds=ROUND_SECONDS)
     for line in said.splitlines():

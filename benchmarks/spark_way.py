@@ -42,13 +42,13 @@ class WrongCount(Exception):
 
 
 class Stage(NamedTuple):
-    """What is read: the topics of a broker at `address`, whose data folder is `data`."""
+    """What is read: the topics of a broker at `address`, whose data directory is `data`."""
 
     way: str
     address: str
     data: str
     records: int
-    folder: str
+    directory: str
     """For what streams keep."""
 
 
@@ -88,7 +88,7 @@ class Way:
         rows: list[int] = []
         query = (
             frame.writeStream.foreachBatch(lambda batch, _: rows.append(_rows(batch)))
-            .option("checkpointLocation", f"{self.stage.folder}/checkpoint-{size}")
+            .option("checkpointLocation", f"{self.stage.directory}/checkpoint-{size}")
             .trigger(availableNow=True)
             .start()
         )
@@ -132,12 +132,12 @@ def cpu_seconds() -> float:
 
 def _processes() -> Iterator[tuple[int, int, int]]:
     """Number, parent and processor time (ticks, with that of ended children) of each process."""
-    for folder in Path("/proc").glob("[0-9]*"):
+    for directory in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            fields = (directory / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        yield int(folder.name), int(fields[1]), sum(map(int, fields[11:15]))
+        yield int(directory.name), int(fields[1]), sum(map(int, fields[11:15]))
 
 
 def main() -> None:

@@ -155,8 +155,8 @@ class Contest:
         if name in self._brokers:
             self._brokers.pop(name).stop()
         kind = self._kinds[name]
-        folder = self._options.folder / kind.name
-        broker = kind(folder, durable=self._durable, settings=self._settings)
+        directory = self._options.directory / kind.name
+        broker = kind(directory, durable=self._durable, settings=self._settings)
         self._brokers[name] = broker
         yield Sample("start", broker.start_seconds)
         time.sleep(IDLE_SECONDS)

@@ -181,7 +181,7 @@ class WireClient:
         """A reader of a long log that is on the disk only, beside records at a steady rate."""
         size = int(self._client.scale * COLD_BYTES)
         log = self._fill("cold", size)
-        _forget(str(self._broker.folder))
+        _forget(str(self._broker.directory))
         seconds: list[float] = []
 
         def read_all() -> None:
@@ -349,10 +349,10 @@ def _last_offset(answer: memoryview) -> tuple[int, int]:
     )
 
 
-def _forget(folder: str) -> None:
+def _forget(directory: str) -> None:
     """Have the system keep nothing of these files in memory, as after a long time."""
     os.sync()
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in os.walk(directory):
         for name in names:
             try:
                 descriptor = os.open(f"{parent}/{name}", os.O_RDONLY)

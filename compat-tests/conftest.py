@@ -182,12 +182,12 @@ def old_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 @pytest.fixture(scope="session")
 def workers(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawn]:
     """One long-lived process per library for everything that need not be killed."""
-    folder = tmp_path_factory.mktemp("workers")
+    directory = tmp_path_factory.mktemp("workers")
     running: dict[str, ClientProcess] = {}
 
     def get(name: str) -> ClientProcess:
         if name not in running:
-            running[name] = ClientProcess(WORKERS[name], broker.address, folder / f"{name}.err")
+            running[name] = ClientProcess(WORKERS[name], broker.address, directory / f"{name}.err")
         return running[name]
 
     yield get
@@ -256,7 +256,7 @@ def pytest_runtest_makereport(
     report.user_properties.append(("client", client.name if client else default))
     if report.failed:
         for one in item.config.stash[_broker_logs]:
-            report.sections.append((f"{one.name} in {one.folder.name}", one.log_tail(15)))
+            report.sections.append((f"{one.name} in {one.directory.name}", one.log_tail(15)))
     return report
 
 

@@ -148,16 +148,16 @@ def properties() -> dict[str, str]:
     }
 
 
-def ours(folder: Any) -> Broker:
-    return KbrokerBroker(folder, {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", **properties()})
+def ours(directory: Any) -> Broker:
+    return KbrokerBroker(directory, {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", **properties()})
 
 
-def theirs(folder: Any) -> Broker:
+def theirs(directory: Any) -> Broker:
     """Its controller has a listener without logins, from which nobody else asks."""
     port, controller = free_port(), free_port()
     listeners = f"SASL_PLAINTEXT://127.0.0.1:{port}"
     broker = FixedQuorumBroker(
-        folder,
+        directory,
         {
             **properties(),
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
@@ -179,7 +179,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         for broker in brokers:
             broker.start()
         sides = [
-            Guarded(broker.address, World(folders=[str(broker.data_dir)])) for broker in brokers
+            Guarded(broker.address, World(directories=[str(broker.data_dir)])) for broker in brokers
         ]
         rng = random.Random(SEED)
         for side in sides:

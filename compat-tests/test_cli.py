@@ -1,5 +1,5 @@
 """The whole command line against Apache Kafka 4.3 and against kbroker: equal answers. Then Kafka's
-data folder is taken over, and the clients that were connected to it go on as if nothing happened."""
+data directory is taken over, and the clients that were connected to it go on as if nothing happened."""
 
 from __future__ import annotations
 
@@ -69,21 +69,21 @@ def ask(broker: Broker, *args: str, stdin: str | None = None) -> Said:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cli")
 
 
 @pytest.fixture(scope="module")
-def apache(folder: Path) -> Iterator[Broker]:
-    broker = ApacheBroker(folder / "apache", PROPERTIES)
+def apache(directory: Path) -> Iterator[Broker]:
+    broker = ApacheBroker(directory / "apache", PROPERTIES)
     broker.start()
     yield broker
     broker.kill()
 
 
 @pytest.fixture(scope="module")
-def ours(folder: Path) -> Iterator[Broker]:
-    broker = KbrokerBroker(folder / "kbroker", PROPERTIES)
+def ours(directory: Path) -> Iterator[Broker]:
+    broker = KbrokerBroker(directory / "kbroker", PROPERTIES)
     broker.start()
     yield broker
     broker.kill()
@@ -93,12 +93,12 @@ Start = Callable[[Broker, str], ClientProcess]
 
 
 @pytest.fixture(scope="module")
-def confluent(folder: Path) -> Iterator[Start]:
+def confluent(directory: Path) -> Iterator[Start]:
     """Starts processes of confluent-kafka."""
     running: list[ClientProcess] = []
 
     def start(broker: Broker, name: str) -> ClientProcess:
-        log = folder / f"{name}-{broker.name}.err"
+        log = directory / f"{name}-{broker.name}.err"
         running.append(ClientProcess(LIBRARIES["confluent-kafka"], broker.address, log))
         return running[-1]
 
@@ -108,7 +108,7 @@ def confluent(folder: Path) -> Iterator[Start]:
 
 
 VOLATILE = {
-    *("topic_id", "leader_epoch", "cluster_id", "port", "member_id", "folder", "bytes"),
+    *("topic_id", "leader_epoch", "cluster_id", "port", "member_id", "directory", "bytes"),
     *("usable_bytes", "total_bytes"),
 }
 """What differs between any two clusters."""
@@ -264,7 +264,7 @@ def test_all_commands_say_the_same(answers: list[tuple[tuple[str, ...], int, Sai
     assert not different, "\n".join(different)
 
 
-def test_log_folders(
+def test_log_directories(
     apache: Broker, ours: Broker, answers: list[tuple[tuple[str, ...], int, Said, Said]]
 ) -> None:
     """How many bytes records take is the broker's business; where they lie is not."""
@@ -272,7 +272,7 @@ def test_log_folders(
         said = ask(broker, "cluster", "logdirs", *JSON)
         assert said.status == 0, said
         (row,) = json.loads(said.out)
-        assert row["folder"] == str(broker.data_dir)
+        assert row["directory"] == str(broker.data_dir)
         assert row["error"] is None
         assert 0 < row["usable_bytes"] < row["total_bytes"]
         assert {each["partition"] for each in row["partitions"]} >= {"orders-0", "orders-1"}
@@ -523,7 +523,7 @@ def test_read_committed(apache: Broker) -> None:
     assert [each.partition(":")[0] for each in with_marks.split()] == list("012345")
 
 
-def test_clients_go_on_after_import(apache: Broker, folder: Path, confluent: Start) -> None:
+def test_clients_go_on_after_import(apache: Broker, directory: Path, confluent: Start) -> None:
     """A member, an idempotent producer and a newcomer: no record is lost, doubled or moved."""
     ask(apache, "topic", "create", "moved", "-p", "2", "-c", "retention.ms=-1")
     producer, member = confluent(apache, "producer"), confluent(apache, "reader")
@@ -536,7 +536,7 @@ def test_clients_go_on_after_import(apache: Broker, folder: Path, confluent: Sta
     offsets = ask(apache, "group", "describe", "goes-on", "-c", *JSON).out
     apache.stop()
 
-    taken = KbrokerBroker(folder / "taken", PROPERTIES)
+    taken = KbrokerBroker(directory / "taken", PROPERTIES)
     said = ask(apache, "log", "import", str(apache.data_dir), "--data-dir", str(taken.data_dir))
     assert said.status == 0, said
     checked = ask(apache, "log", "verify", str(taken.data_dir))
@@ -574,12 +574,12 @@ AUTHORIZER = {
 RIGHTS = (("security", "user", "list"), ("security", "acl", "list"), ("cluster", "quotas", "list"))
 
 
-def test_users_acls_and_quotas_come_along(folder: Path) -> None:
+def test_users_acls_and_quotas_come_along(directory: Path) -> None:
     """As the same commands show them before and after."""
-    apache = ApacheBroker(folder / "secured", AUTHORIZER)
+    apache = ApacheBroker(directory / "secured", AUTHORIZER)
     apache.start()
     try:
-        password = folder / "password"
+        password = directory / "password"
         password.write_text("a long password")
         ask(apache, "topic", "create", "guarded")
         for name, mechanism in (("bob", "256"), ("bob", "512"), ("carol", "256")):
@@ -597,7 +597,7 @@ def test_users_acls_and_quotas_come_along(folder: Path) -> None:
         before = [json.loads(ask(apache, *words, *JSON).out) for words in RIGHTS]
     finally:
         apache.stop()
-    taken = KbrokerBroker(folder / "taken-rights", AUTHORIZER)
+    taken = KbrokerBroker(directory / "taken-rights", AUTHORIZER)
     said = ask(apache, "log", "import", str(apache.data_dir), "--data-dir", str(taken.data_dir))
     assert said.status == 0, said
     taken.start()

@@ -69,17 +69,17 @@ def settings(inside: str, key: str = "only nodes know it") -> dict[str, str]:
     }
 
 
-def kbroker(folder: Path, **more: str) -> Guarded:
+def kbroker(directory: Path, **more: str) -> Guarded:
     inside = f"127.0.0.1:{free_port()}"
     own = {"listeners": f"PLAINTEXT://127.0.0.1:0,INSIDE://{inside}"}
-    broker = KbrokerBroker(folder, settings(inside, **more) | own)
+    broker = KbrokerBroker(directory, settings(inside, **more) | own)
     broker.start()
     return Guarded(broker, inside)
 
 
-def apache(folder: Path, **more: str) -> Guarded:
+def apache(directory: Path, **more: str) -> Guarded:
     inside = f"127.0.0.1:{free_port()}"
-    broker = ApacheBroker(folder, settings(inside, **more))
+    broker = ApacheBroker(directory, settings(inside, **more))
     broker.listener_port, broker.controller_port = free_port(), free_port()
     open_address = f"127.0.0.1:{broker.listener_port}"
     listeners = f"PLAINTEXT://{open_address},INSIDE://{inside}"
@@ -331,9 +331,9 @@ def test_answers_without_a_key(tmp_path: Path) -> None:
 # -- who makes them, and who shows them
 
 
-def as_user(folder: Path, name: str) -> Path:
+def as_user(directory: Path, name: str) -> Path:
     """Settings of Java's client for a login by a password."""
-    path = folder / f"{name}.properties"
+    path = directory / f"{name}.properties"
     path.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
         f"sasl.jaas.config={PACKAGE}.plain.PlainLoginModule required "
@@ -342,9 +342,9 @@ def as_user(folder: Path, name: str) -> Path:
     return path
 
 
-def with_token(folder: Path, token_id: str, hmac: str, mechanism: str = "SCRAM-SHA-256") -> Path:
+def with_token(directory: Path, token_id: str, hmac: str, mechanism: str = "SCRAM-SHA-256") -> Path:
     """The same for a login by a token."""
-    path = folder / "token.properties"
+    path = directory / "token.properties"
     path.write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
         f"sasl.jaas.config={PACKAGE}.scram.ScramLoginModule required "

@@ -53,7 +53,7 @@ def all_calls() -> Iterator[Call]:
 
 
 def side(broker: Broker) -> Side:
-    return Side(broker.address, World(folders=[str(each) for each in broker.data_dirs]))
+    return Side(broker.address, World(directories=[str(each) for each in broker.data_dirs]))
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +89,14 @@ def test_every_version_and_field_was_compared(outcome: Outcome) -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_each_partition_is_in_one_folder(outcome: Outcome) -> None:
+def test_each_partition_is_in_one_directory(outcome: Outcome) -> None:
     """Which one it is may differ, so this is not compared row by row."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
-        ours, theirs = partitions_in_folders(outcome.ours), partitions_in_folders(outcome.theirs)
+        ours, theirs = (
+            partitions_in_directories(outcome.ours),
+            partitions_in_directories(outcome.theirs),
+        )
         # Kafka takes a moment to remove what was deleted.
         if ours == theirs or time.monotonic() > deadline:
             break
@@ -102,13 +105,13 @@ def test_each_partition_is_in_one_folder(outcome: Outcome) -> None:
     assert len(ours) > 20
 
 
-def partitions_in_folders(broker: Side) -> list[tuple[str, int]]:
+def partitions_in_directories(broker: Side) -> list[tuple[str, int]]:
     everything = request(ApiKey.DESCRIBE_LOG_DIRS, topics=None)
     answer = broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, everything)
     return sorted(
         (topic.name, row.partition_index)
-        for folder in answer.results
-        for topic in folder.topics
+        for directory in answer.results
+        for topic in directory.topics
         for row in topic.partitions
     )
 

@@ -70,12 +70,12 @@ def data_dir(
 
 @pytest.fixture(scope="module")
 def dumped(data_dir: Path, tools: Tools) -> dict[str, str]:
-    """What the tool says of each file, keyed by "folder/file"."""
+    """What the tool says of each file, keyed by "directory/file"."""
     files = [
         path
-        for folder in sorted(data_dir.iterdir())
-        if re.search(r"-\d+$", folder.name) and folder.name != "__cluster_metadata-0"
-        for path in sorted(folder.iterdir())
+        for directory in sorted(data_dir.iterdir())
+        if re.search(r"-\d+$", directory.name) and directory.name != "__cluster_metadata-0"
+        for path in sorted(directory.iterdir())
         if path.suffix in (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
         and path.stat().st_size
     ]

@@ -39,12 +39,12 @@ def shared() -> Iterator[LocalBroker]:
 def processes(
     shared: LocalBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Library], ClientProcess]]:
-    folder = tmp_path_factory.mktemp("faults")
+    directory = tmp_path_factory.mktemp("faults")
     running: dict[str, ClientProcess] = {}
 
     def get(library: Library) -> ClientProcess:
         if library.name not in running:
-            log: Path = folder / f"{library.name}.err"
+            log: Path = directory / f"{library.name}.err"
             running[library.name] = ClientProcess(library, shared.bootstrap_servers, log)
         return running[library.name]
 

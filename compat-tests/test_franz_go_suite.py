@@ -26,9 +26,9 @@ NOT_YET = re.compile(r"848|[Ss]hare|BrokerTooOld")
 """What it leaves out by itself where a broker lacks it: the newer group protocols; old brokers."""
 
 
-def run_suite(address: str, folder: Path, *, chaos: bool) -> dict[str, str]:
+def run_suite(address: str, directory: Path, *, chaos: bool) -> dict[str, str]:
     """Run it; returns what became of each test: PASS, FAIL or SKIP."""
-    log = folder / f"suite-{chaos}.log"
+    log = directory / f"suite-{chaos}.log"
     with log.open("wb") as out:
         subprocess.run(
             [
@@ -36,7 +36,7 @@ def run_suite(address: str, folder: Path, *, chaos: bool) -> dict[str, str]:
                 *(f"-test.run={'ETL|TxnEtl' if chaos else RUN}", "-test.v"),
                 f"-test.timeout={SECONDS}s",
             ],
-            cwd=folder,
+            cwd=directory,
             env=os.environ
             | {
                 "KGO_SEEDS": address,

@@ -28,14 +28,14 @@ AUTHORIZER = {
 """What a broker needs for the test of ACLs."""
 
 
-def run_suite(address: str, folder: Path, *options: str) -> dict[str, str]:
-    """Run it, in a new folder; what became of each test: "passed", "failed" or "skipped"."""
-    folder.mkdir()
+def run_suite(address: str, directory: Path, *options: str) -> dict[str, str]:
+    """Run it, in a new directory; what became of each test: "passed", "failed" or "skipped"."""
+    directory.mkdir()
     source = environment(ENVIRONMENT) / "source"
-    (folder / "kafka").mkdir()
-    report = folder / "report.xml"
+    (directory / "kafka").mkdir()
+    report = directory / "report.xml"
     ignored = [f"--ignore=test/integration/{name}" for name in OTHER_LISTENERS]
-    with (folder / "suite.log").open("wb") as log:
+    with (directory / "suite.log").open("wb") as log:
         subprocess.run(
             [
                 *(str(environment_python(ENVIRONMENT)), "-W", "ignore", "-m", "pytest"),
@@ -46,7 +46,7 @@ def run_suite(address: str, folder: Path, *options: str) -> dict[str, str]:
             env={
                 **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
                 "KAFKA_VERSION": VERSION,
-                "KAFKA_ROOT": str(folder / "kafka"),
+                "KAFKA_ROOT": str(directory / "kafka"),
                 "KAFKA_URI": f"kafka://{address}",
             },
             stdout=log,

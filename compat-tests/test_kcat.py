@@ -58,9 +58,9 @@ def admin(workers: Callable[[str], ClientProcess]) -> ClientProcess:
 class Member:
     """`kcat -G` in the background; its records as lines of JSON, its rebalances on stderr."""
 
-    def __init__(self, broker: Broker, folder: Any, group: str, topic: str) -> None:
-        self.records, self.told = folder / "records", folder / "told"
-        folder.mkdir()
+    def __init__(self, broker: Broker, directory: Any, group: str, topic: str) -> None:
+        self.records, self.told = directory / "records", directory / "told"
+        directory.mkdir()
         with self.records.open("wb") as out, self.told.open("wb") as err:
             self.process = subprocess.Popen(
                 [

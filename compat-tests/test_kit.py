@@ -110,14 +110,14 @@ def test_needs_a_broker_of_its_own(kbroker):
 """
 
 
-def run(folder: Path, *options: str) -> str:
+def run(directory: Path, *options: str) -> str:
     """The last line that pytest says."""
-    folder.mkdir()
-    (folder / "pytest.ini").write_text("[pytest]\nkbroker_env = KAFKA_BOOTSTRAP_SERVERS\n")
-    (folder / "test_it.py").write_text(TESTS)
+    directory.mkdir()
+    (directory / "pytest.ini").write_text("[pytest]\nkbroker_env = KAFKA_BOOTSTRAP_SERVERS\n")
+    (directory / "test_it.py").write_text(TESTS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
-        cwd=folder,
+        cwd=directory,
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS,

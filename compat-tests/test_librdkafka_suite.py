@@ -37,9 +37,9 @@ OURS = {"replication.factor.clamp": "true"}
 TOOLS = ("kafka-topics", "kafka-configs", "kafka-acls")
 
 
-def kafka_folder(folder: Path) -> Path:
-    """A folder as Kafka's distribution is one: the suite runs its scripts."""
-    scripts = folder / "kafka" / "bin"
+def kafka_directory(directory: Path) -> Path:
+    """A directory as Kafka's distribution is one: the suite runs its scripts."""
+    scripts = directory / "kafka" / "bin"
     scripts.mkdir(parents=True)
     for name in TOOLS:
         words = " ".join(f"'{word}'" for word in command_line("kafka-4.3", COMMANDS[name]))
@@ -74,10 +74,10 @@ def counts_of(verdicts: Mapping[str, Verdict]) -> str:
     return f"{figures} ({'; '.join(said)})" if said else figures
 
 
-def run_suite(address: str, folder: Path, *options: str) -> str:
+def run_suite(address: str, directory: Path, *options: str) -> str:
     """Run it; returns what it printed."""
     tests = environment("librdkafka-tests") / "librdkafka" / "tests"
-    conf, log = folder / "test.conf", folder / "suite.log"
+    conf, log = directory / "test.conf", directory / "suite.log"
     conf.write_text(
         f"metadata.broker.list={address}\ntest.timeout.multiplier=3\ntest.topic.random=true\n"
     )
@@ -89,7 +89,7 @@ def run_suite(address: str, folder: Path, *options: str) -> str:
             | {
                 "RDKAFKA_TEST_CONF": str(conf),
                 "TEST_KAFKA_VERSION": "4.2.0",
-                "KAFKA_PATH": str(kafka_folder(folder)),
+                "KAFKA_PATH": str(kafka_directory(directory)),
                 "BROKERS": address,
                 "LD_LIBRARY_PATH": "../src:../src-cpp",
             },

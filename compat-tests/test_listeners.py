@@ -86,15 +86,15 @@ def cases(ports: tuple[int, int]) -> Iterator[Case]:
 class Kafka:
     """Apache Kafka with one configuration after the other, in one JVM."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "server.properties"
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "server.properties"
         self._controller = free_port()
-        self._data = folder / "data"
+        self._data = directory / "data"
         self._write({"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"})
         arguments = ("format", "-t", "kBrokerCompatTests0001", "-c", str(self._file))
         java("kafka-4.3", "kafka.tools.StorageTool", *arguments)
         command = command_line("kafka-4.3", str(COMPAT / "java" / "ServerRunner.java"))
-        self._jvm = ScriptProcess("kafka-4.3", command, folder / "jvm.log")
+        self._jvm = ScriptProcess("kafka-4.3", command, directory / "jvm.log")
 
     def look(self, case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
         """Start Kafka and look where it listens; None if it refuses to start."""

@@ -42,7 +42,7 @@ FAITHFUL = ("kafka_", "process_")
 BYTES_MAX = 100_000_000
 EXPORTER = os.environ.get("KBROKER_COMPAT_KAFKA_EXPORTER") or shutil.which("kafka_exporter")
 DASHBOARDS = os.environ.get("KBROKER_COMPAT_DASHBOARDS")
-"""The folder of Strimzi's examples of metrics."""
+"""The directory of Strimzi's examples of metrics."""
 OF_EXPORTER = ("kafka_brokers", "kafka_broker_info", "kafka_topic_", "kafka_consumergroup_")
 NOTHING_COMMITTED = -1
 """What kafka_exporter tells of a partition of which a group has committed nothing."""
@@ -154,16 +154,18 @@ def program() -> Path:
 
 
 @contextmanager
-def scraping(folder: Path, url: str, protocol: str = "PrometheusText1.0.0") -> Iterator[Prometheus]:
+def scraping(
+    directory: Path, url: str, protocol: str = "PrometheusText1.0.0"
+) -> Iterator[Prometheus]:
     """A server of Prometheus that is set up as the example, for one broker, but looks each second."""
     settings = yaml.safe_load(CONFIGURATION.read_text())
     seconds = f"{SCRAPE_SECONDS}s"
     settings["global"].update(scrape_interval=seconds, evaluation_interval=seconds)
     settings["global"]["scrape_protocols"] = [protocol]
     settings["scrape_configs"][0]["static_configs"][0]["targets"] = [urlsplit(url).netloc]
-    shutil.copy(RULES, folder)
-    (folder / CONFIGURATION.name).write_text(yaml.safe_dump(settings))
-    with prometheus(program(), folder, folder / CONFIGURATION.name) as server:
+    shutil.copy(RULES, directory)
+    (directory / CONFIGURATION.name).write_text(yaml.safe_dump(settings))
+    with prometheus(program(), directory, directory / CONFIGURATION.name) as server:
         wanted = 2 * RATE_SECONDS
         eventually(lambda: scrapes_of(server), lambda count: count >= wanted, "scrapes")
         yield server

@@ -98,9 +98,9 @@ def test_values_of_spark_and_of_confluent_kafka_are_the_same(url: str) -> None:
 
 
 def test_clients_for_node(url: str) -> None:
-    folder = environment("registry-node")
+    directory = environment("registry-node")
     node = str(environment("node") / "node")
-    assert told(node, str(folder / "driver.mjs"), url) == {
+    assert told(node, str(directory / "driver.mjs"), url) == {
         "kafkajs AVRO": 7,
         "kafkajs JSON": 7,
         "kafkajs PROTOBUF": 7,
@@ -177,7 +177,7 @@ class Registry:
 
 
 @contextmanager
-def karapace(command: str, bootstrap: str, folder: Path) -> Iterator[Registry]:
+def karapace(command: str, bootstrap: str, directory: Path) -> Iterator[Registry]:
     """Karapace with a broker's topic of schemas."""
     port = free_port()
     settings = {
@@ -187,10 +187,10 @@ def karapace(command: str, bootstrap: str, folder: Path) -> Iterator[Registry]:
         "PORT": str(port),
         "KARAPACE_REGISTRY": "true",
         "KARAPACE_REST": "false",
-        "PROTOBUF_RUNTIME_DIRECTORY": str(folder / "protobuf"),
+        "PROTOBUF_RUNTIME_DIRECTORY": str(directory / "protobuf"),
     }
     environ = os.environ | {f"KARAPACE_{name}": value for name, value in settings.items()}
-    with (folder / "karapace.log").open("wb") as log:
+    with (directory / "karapace.log").open("wb") as log:
         process = subprocess.Popen(shlex.split(command), env=environ, stdout=log, stderr=log)
         try:
             found = Registry(f"http://127.0.0.1:{port}")

@@ -29,11 +29,11 @@ def block(mark: str) -> str:
     return str(commands)
 
 
-def shell(commands: str, folder: Path, **variables: str) -> str:
-    """Run commands in a folder; returns stdout."""
+def shell(commands: str, directory: Path, **variables: str) -> str:
+    """Run commands in a directory; returns stdout."""
     done = subprocess.run(
         ["bash", "-c", KBROKER + commands],
-        cwd=folder,
+        cwd=directory,
         env=os.environ | variables,
         capture_output=True,
         text=True,
@@ -44,24 +44,26 @@ def shell(commands: str, folder: Path, **variables: str) -> str:
     return done.stdout
 
 
-def fill(broker: Broker, folder: Path) -> None:
-    (folder / "records.ndjson").write_text(RECORDS)
+def fill(broker: Broker, directory: Path) -> None:
+    (directory / "records.ndjson").write_text(RECORDS)
     shell(
         "kbroker topic create orders -p 3 -c retention.ms=-1\n"
         "kbroker topic produce orders --json -q --file records.ndjson\n"
         "kbroker group seek readers --to 5 --topic orders\n",
-        folder,
+        directory,
         KBROKER_BOOTSTRAP=broker.address,
     )
 
 
-def content(broker: Broker, folder: Path) -> tuple[list[str], str, str]:
+def content(broker: Broker, directory: Path) -> tuple[list[str], str, str]:
     """The records by partition, the settings, and the offsets of the group."""
     address = {"KBROKER_BOOTSTRAP": broker.address}
     return (
-        sorted(shell("kbroker topic consume orders -o :end --json", folder, **address).split("\n")),
-        shell("kbroker topic describe orders | grep retention.ms", folder, **address),
-        shell("kbroker group describe readers --commits", folder, **address),
+        sorted(
+            shell("kbroker topic consume orders -o :end --json", directory, **address).split("\n")
+        ),
+        shell("kbroker topic describe orders | grep retention.ms", directory, **address),
+        shell("kbroker group describe readers --commits", directory, **address),
     )
 
 

@@ -105,11 +105,11 @@ class Place(NamedTuple):
 class Authority:
     """Issues certificates to all who take part."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
         self._ca = trustme.CA()
-        self.folder = folder
-        self.trusted = folder / "trusted.pem"
+        self.directory = directory
+        self.trusted = directory / "trusted.pem"
         self._ca.cert_pem.write_to_path(self.trusted)
 
     def server(self) -> tuple[bytes, bytes]:
@@ -123,7 +123,7 @@ class Authority:
         """The same as PKCS#12."""
         key, chain = self.server()
         own, *others = x509.load_pem_x509_certificates(chain)
-        path = self.folder / "server.p12"
+        path = self.directory / "server.p12"
         loaded: Any = load_pem_private_key(key, None)
         lock = BestAvailableEncryption(STORE_PASSWORD.encode())
         path.write_bytes(serialize_key_and_certificates(b"server", loaded, own, others, lock))
@@ -132,7 +132,7 @@ class Authority:
     def client(self, name: str, **more: str) -> dict[str, Any]:
         """How librdkafka shows a certificate of that common name."""
         leaf = self._ca.issue_cert("anybody.test", common_name=name, **more)
-        path = self.folder / f"{name}.pem"
+        path = self.directory / f"{name}.pem"
         leaf.private_key_and_cert_chain_pem.write_to_path(path)
         return {
             "security.protocol": "SSL",
@@ -190,7 +190,7 @@ KINDS: Mapping[str, type[FiledKafka | FiledKbroker]] = {
 }
 
 
-def write_file(folder: Path, authority: Authority) -> Place:
+def write_file(directory: Path, authority: Authority) -> Place:
     key, chain = authority.server()
     controller, nodes, logins, certificates = (free_port() for _ in range(4))
     text = FILE.format(
@@ -198,14 +198,14 @@ def write_file(folder: Path, authority: Authority) -> Place:
         nodes=nodes,
         logins=logins,
         certificates=certificates,
-        data=folder / "data",
+        data=directory / "data",
         store=authority.store(),
         password=STORE_PASSWORD,
         trusted=authority.trusted,
         key=as_value(key),
         chain=as_value(chain),
     )
-    path = folder / "server.properties"
+    path = directory / "server.properties"
     path.write_text(text)
     return Place(path, f"127.0.0.1:{logins}", f"127.0.0.1:{certificates}")
 
@@ -216,10 +216,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @contextmanager
-def running(kind: str, folder: Path, authority: Authority) -> Iterator[Place]:
-    folder.mkdir()
-    broker = KINDS[kind](folder)
-    broker.place = write_file(folder, authority)
+def running(kind: str, directory: Path, authority: Authority) -> Iterator[Place]:
+    directory.mkdir()
+    broker = KINDS[kind](directory)
+    broker.place = write_file(directory, authority)
     broker.start()
     try:
         yield broker.place
@@ -288,7 +288,7 @@ def story(place: Place, authority: Authority) -> dict[str, Any]:
 
 def wrong(place: Place, authority: Authority) -> dict[str, str]:
     """What those hear who are not to come in: as librdkafka names it."""
-    stranger = Authority(authority.folder.parent / f"{authority.folder.name}-stranger")
+    stranger = Authority(authority.directory.parent / f"{authority.directory.name}-stranger")
     no_certificate = {"security.protocol": "SSL", "ssl.ca.location": str(authority.trusted)}
     mallory = stranger.client("Alice", organization_unit_name="People")
     mallory["ssl.ca.location"] = str(authority.trusted)

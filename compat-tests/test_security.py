@@ -76,16 +76,16 @@ def secured(
     make_broker: Callable[..., Broker],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("certificates")
+    directory = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
-    trusted, server, client = (folder / f"{each}.pem" for each in ("ca", "server", "client"))
+    trusted, server, client = (directory / f"{each}.pem" for each in ("ca", "server", "client"))
     authority.cert_pem.write_to_path(str(trusted))
     for path in (server, client):
         leaf = authority.issue_cert("localhost", "127.0.0.1", common_name=path.stem)
         chain = b"".join(each.bytes() for each in leaf.cert_chain_pems)
         path.write_bytes(_as_java_reads_it(leaf.private_key_pem.bytes()) + chain)
     key = ECKey.generate_key("P-256", {"kid": "one", "use": "sig"})
-    keys, token = folder / "keys.json", folder / "token"
+    keys, token = directory / "keys.json", directory / "token"
     keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
     guarded, short = (f"127.0.0.1:{free_port()}" for _ in range(2))
     users = f'required user_{USER}="{PASSWORD}";'
@@ -357,9 +357,9 @@ def test_kafkas_own_tools_log_in(
 
 
 def made_by_kafka_configs(
-    secured: Secured, tools: Tools, folder: Path, name: str, mechanism: str
+    secured: Secured, tools: Tools, directory: Path, name: str, mechanism: str
 ) -> None:
-    settings = folder / "admin.properties"
+    settings = directory / "admin.properties"
     settings.write_text(
         "security.protocol=SSL\nssl.truststore.type=PEM\n"
         f"ssl.truststore.location={secured.trusted}\n"

@@ -57,7 +57,7 @@ class Side:
 
     connection: RawConnection
     topic_id: UUID
-    folder: Path
+    directory: Path
     group: str = GROUP
 
     def ask(self, key: ApiKey, version: int, partition: int, known: bool, **row: Any) -> Any:
@@ -228,7 +228,7 @@ def test_kafkas_tool_reads_what_was_written(sides: tuple[Side, Side], tools: Too
         each.group = "read"
         each.ask(INITIALIZE, 0, 0, True, state_epoch=3, start_offset=7)
         each.ask(WRITE, 1, 0, True, state_epoch=3, start_offset=9, delivery_complete_count=2)
-        names = ",".join(map(str, each.folder.glob("*.log")))
+        names = ",".join(map(str, each.directory.glob("*.log")))
         lines = tools.run(
             "kafka-dump-log", "--share-group-state-decoder", "--files", names
         ).stdout.splitlines()

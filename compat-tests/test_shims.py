@@ -84,8 +84,8 @@ def listed(make_broker: Callable[..., Broker]) -> Broker:
 def test_the_answers_are_those_of_kafkas_own_tools(
     name: str, listed: Broker, tools: Tools, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("shims")
-    variables = {"BROKER": listed.address, "TMP": str(folder)}
+    directory = tmp_path_factory.mktemp("shims")
+    variables = {"BROKER": listed.address, "TMP": str(directory)}
     shims = Shims(tools)
     shell = Shell(cast(Tools, shims), listed.name, variables)
     # `kafka-topics --list` has it from the first group on.

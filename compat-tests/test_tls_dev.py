@@ -79,7 +79,7 @@ def test_python(
     topic = unique("topic")
     script = tmp_path / "script.py"
     script.write_text(told.texts[named] + more.format(topic=topic))
-    assert (told.folder / f"{named}.py").read_text() == told.texts[named] + "\n"
+    assert (told.directory / f"{named}.py").read_text() == told.texts[named] + "\n"
     assert _output(environment, script) == "hello\n"
 
 

@@ -25,9 +25,9 @@ def shells(
     """By version of the tools, on a broker that only transcripts use: what it lists is known."""
     broker = make_broker("tools", WITH_ACLS, data_dirs=2)
     broker.start()
-    folder = tmp_path_factory.mktemp("transcripts")
+    directory = tmp_path_factory.mktemp("transcripts")
     data, other = map(str, broker.data_dirs)
-    variables = {"BROKER": broker.address, "OTHER": other, "DATA": data, "TMP": str(folder)}
+    variables = {"BROKER": broker.address, "OTHER": other, "DATA": data, "TMP": str(directory)}
     return {
         "4.3": Shell(tools, broker.name, variables),
         "3.9": Shell(old_tools, broker.name, variables),

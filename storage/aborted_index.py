@@ -17,7 +17,7 @@ from .index import (
     aborted_bytes,
 )
 from .naming import TXN_INDEX
-from .sync import AtomicWrite, FileWrite, FolderSync, SyncItem
+from .sync import AtomicWrite, DirectorySync, FileWrite, SyncItem
 
 
 class AbortedIndex:
@@ -107,7 +107,7 @@ class AbortedIndex:
         if at:
             return [write]
         # The name of a new file must be durable before something relies on it.
-        return [write, FolderSync(self._files, self._path.rpartition("/")[0])]
+        return [write, DirectorySync(self._files, self._path.rpartition("/")[0])]
 
     def take_place(self) -> None:
         """The segment is part of the log now; what is in memory is not in its file yet."""

@@ -1,4 +1,4 @@
-"""The small text files of a data folder, in Kafka's formats: offsets, ids, the clean marker.
+"""The small text files of a data directory, in Kafka's formats: offsets, ids, the clean marker.
 
 A checkpoint file is a version line, a line with the number of entries and one line per entry.
 All are written with `Files.write_atomic`, so a reader sees the old or the new content. What is
@@ -34,7 +34,7 @@ from .naming import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINT
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-"""Version of the folder's layout as a whole; a folder of a newer one is refused."""
+"""Version of the directory's layout as a whole; a directory of a newer one is refused."""
 
 Partition = tuple[str, int]
 
@@ -125,7 +125,7 @@ class Offsets(NamedTuple):
 class _OffsetFile:
     """One offset file, kept as the lines that stand in it.
 
-    A line is made once for each change, because a folder with 10,000 partitions is checkpointed
+    A line is made once for each change, because a directory with 10,000 partitions is checkpointed
     every few seconds while one of them is in use. `absent` stands for a line that is not there.
     """
 
@@ -188,7 +188,7 @@ class _OffsetFile:
 
 
 class OffsetCheckpoints:
-    """The four offset files of a data folder, and what they hold.
+    """The four offset files of a data directory, and what they hold.
 
     `guard` is held while the files are written, so that a worker thread may write one change and
     the owner another. An offset is a lower bound, so a write that fails leaves nothing false.
@@ -276,7 +276,7 @@ def decode_id(text: str) -> UUID:
 
 
 class PartitionMetadata(NamedTuple):
-    """Which partition a folder holds, whatever the folder is called.
+    """Which partition a directory holds, whatever the directory is called.
 
     `partition` is None in a file that Apache Kafka wrote: it has the topic id only.
     """
@@ -336,7 +336,7 @@ def checksums_in_marker(data: bytes) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose data a folder holds.
+    """Whose data a directory holds.
 
     `cluster_id` and `directory_id` are Kafka ids (22 characters); `node_id` is the broker's number.
     """

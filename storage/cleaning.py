@@ -4,10 +4,10 @@ The owner of the log calls all of this from its event loop, except for what bloc
 
     task = plan(log, now_ms, ...)                 what a run needs to know
     result = ...                                  `Compaction(files, task)`, wherever it runs
-    remove_leftovers(files, log.folder)           in a worker thread, before the run
+    remove_leftovers(files, log.directory)           in a worker thread, before the run
     segments = prepare(files, task, result)       in a worker thread
     install(log, cleaned, segment)                for each segment, in order; after each of them
-    FolderSync(files, log.folder).sync()          in a worker thread
+    DirectorySync(files, log.directory).sync()          in a worker thread
     finish(log, result)
 
 How new segments take the place of old ones. Say the segments 0, 100 and 200 become one:
@@ -16,10 +16,10 @@ How new segments take the place of old ones. Say the segments 0, 100 and 200 bec
 2. `0.replaces` is written: it says that the new segment stands for 100 and 200 too, and where it
    ends. Only then may it get a place of its own.
 3. `0.log.cleaned` is renamed to `0.log`, which is one step: before it a crash leaves the old
-   segments, after it the new one. The folder is synced before the next segment takes its place, so
+   segments, after it the new one. The directory is synced before the next segment takes its place, so
    that no crash keeps the swap of a later segment without that of an earlier one. A later segment
    may lack a marker, a tombstone or an index entry that the records of the earlier one still need.
-4. With the next checkpoint: the folder is synced, the new indexes are written, the files of 100 and
+4. With the next checkpoint: the directory is synced, the new indexes are written, the files of 100 and
    200 are removed, and `0.replaces` at last.
 
 A start after a crash looks at `0.replaces`: when `0.log` ends where that file says, step 3 was done
@@ -47,7 +47,7 @@ from .log import Log
 from .log_config import FOREVER_MS
 from .naming import CLEANED, REPLACES, file_name
 from .segment import Segment
-from .sync import FolderSync
+from .sync import DirectorySync
 
 
 class Dirtiness(NamedTuple):
@@ -129,7 +129,7 @@ def plan(
     end = cleanable[-1][1]
     config = log.config
     return CompactionTask(
-        folder=log.folder,
+        directory=log.directory,
         sources=tuple(Source(it.base_offset, end, it.size) for it, end in cleanable),
         first_dirty_offset=first_dirty_offset(log),
         aborted=tuple(
@@ -162,14 +162,14 @@ def prepare(files: Files, task: CompactionTask, result: Compacted) -> list[Segme
 def _prepared(files: Files, task: CompactionTask, cleaned: CleanedSegment) -> Segment:
     base = cleaned.sources[0].base_offset
     try:
-        segment = Segment.load(files, task.folder, base, task.rules, suffix=CLEANED)
+        segment = Segment.load(files, task.directory, base, task.rules, suffix=CLEANED)
         segment.load_cleaned(
             cleaned.end_offset, cleaned.max_timestamp, cleaned.max_timestamp_offset
         )
         if segment.size != cleaned.size:
             raise StorageError(f"{segment.log_path} has {segment.size} bytes, not {cleaned.size}")
         if len(cleaned.sources) > 1:
-            path = f"{task.folder}/{file_name(base, REPLACES)}"
+            path = f"{task.directory}/{file_name(base, REPLACES)}"
             files.write_atomic(path, replaced_to_bytes(cleaned))
     except FileNotFoundError as error:
         raise _gone(error) from None
@@ -183,7 +183,7 @@ def _gone(error: FileNotFoundError) -> StorageError:
 def install(log: Log, cleaned: CleanedSegment, segment: Segment) -> bool:
     """Let a new segment take the place of old ones; what comes after goes with the next checkpoint.
 
-    The log's entry in the cleaner checkpoint must be durable. Sync the folder before the next
+    The log's entry in the cleaner checkpoint must be durable. Sync the directory before the next
     segment of the run.
 
     Returns:
@@ -224,25 +224,27 @@ def discard(files: Files, task: CompactionTask, segments: Sequence[CleanedSegmen
     """Remove new segments that did not take their place; blocks. Raises StorageError."""
     bases = [cleaned.sources[0].base_offset for cleaned in segments]
     notes = [file_name(base, REPLACES) for base in bases]
-    _remove_notes(files, task.folder, notes)
+    _remove_notes(files, task.directory, notes)
     for base in bases:
-        Segment(files, task.folder, base, task.rules, CLEANED).remove()
+        Segment(files, task.directory, base, task.rules, CLEANED).remove()
 
 
-def remove_leftovers(files: Files, folder: str) -> None:
+def remove_leftovers(files: Files, directory: str) -> None:
     """Remove notes of an earlier run that failed, before the next run writes new segments; blocks.
 
     No checkpoint of the log may be waiting. Raises StorageError.
     """
-    _remove_notes(files, folder, [it for it in files.listdir(folder) if it.endswith(REPLACES)])
+    _remove_notes(
+        files, directory, [it for it in files.listdir(directory) if it.endswith(REPLACES)]
+    )
 
 
-def _remove_notes(files: Files, folder: str, notes: Sequence[str]) -> None:
+def _remove_notes(files: Files, directory: str, notes: Sequence[str]) -> None:
     """Remove notes for good, so that none of them is ever taken for one of a later segment."""
     for name in notes:
-        files.remove(f"{folder}/{name}")
+        files.remove(f"{directory}/{name}")
     if notes:
-        FolderSync(files, folder).sync()
+        DirectorySync(files, directory).sync()
 
 
 # -- the note about what is replaced

@@ -94,7 +94,7 @@ class CompactionTask:
     `decompressed_max` bounds what is opened of one batch.
     """
 
-    folder: str
+    directory: str
     sources: tuple[Source, ...]
     first_dirty_offset: int
     aborted: tuple[AbortedTransaction, ...]
@@ -260,7 +260,9 @@ class _Output:
     __slots__ = ("_gone", "_segment_bytes", "_synced_bytes", "changed", "segment", "sources")
 
     def __init__(self, files: Files, task: CompactionTask, base_offset: int) -> None:
-        self.segment = Segment.create(files, task.folder, base_offset, task.rules, suffix=CLEANED)
+        self.segment = Segment.create(
+            files, task.directory, base_offset, task.rules, suffix=CLEANED
+        )
         self.sources: list[Source] = []
         self.changed = False
         self._segment_bytes = task.segment_bytes
@@ -358,7 +360,7 @@ class Compaction:
 
     def _batches(self, source: Source) -> Iterator[tuple[BatchHeader, memoryview]]:
         # With their CRCs compared: what is written anew gets new ones, which must not hide damage.
-        path = f"{self._task.folder}/{file_name(source.base_offset, LOG)}"
+        path = f"{self._task.directory}/{file_name(source.base_offset, LOG)}"
         return read_batches(self._files, path, source.size)
 
     # -- the last record of each key

@@ -1,12 +1,12 @@
 """Files that can lose power: for tests, what a disk may forget is forgotten here on purpose.
 
-Of every file there is what has been written and what is *stable*; of every folder likewise its
+Of every file there is what has been written and what is *stable*; of every directory likewise its
 names. A sync makes stable; a cut returns to it, in one of these modes:
 
 * ``drop``: bytes that were not synced are gone, names are all there.
 * ``torn``: of the 512-byte sectors that were not synced a random part is on the disk; so a file may
   have its new length, its old one or one in between, with holes of zeros.
-* ``lost-name``: names that were made, moved or removed since the last sync of their folder are as
+* ``lost-name``: names that were made, moved or removed since the last sync of their directory are as
   they were; bytes as in ``drop``.
 * ``mixed``: a random part of the names and a random part of the sectors.
 
@@ -84,18 +84,18 @@ class Inode:
         return bytes(image)
 
 
-class Folder:
-    """A folder's names: as they are, and as a power cut leaves them."""
+class Directory:
+    """A directory's names: as they are, and as a power cut leaves them."""
 
     __slots__ = ("names", "pending", "stable")
 
     def __init__(self) -> None:
-        self.names: dict[str, Inode | Folder] = {}
-        self.stable: dict[str, Inode | Folder] = {}
+        self.names: dict[str, Inode | Directory] = {}
+        self.stable: dict[str, Inode | Directory] = {}
         # Changes since the last sync, each of them whole or not at all.
-        self.pending: list[dict[str, Inode | Folder | None]] = []
+        self.pending: list[dict[str, Inode | Directory | None]] = []
 
-    def change(self, **names: Inode | Folder | None) -> None:
+    def change(self, **names: Inode | Directory | None) -> None:
         self.pending.append(names)
         _apply(self.names, names)
 
@@ -104,7 +104,7 @@ class Folder:
             _apply(self.stable, change)
         self.pending.clear()
 
-    def survivors(self, mode: Mode, random_: random.Random) -> dict[str, Inode | Folder]:
+    def survivors(self, mode: Mode, random_: random.Random) -> dict[str, Inode | Directory]:
         if mode in ("drop", "torn"):
             return self.names
         names = dict(self.stable)
@@ -115,7 +115,9 @@ class Folder:
         return names
 
 
-def _apply(names: dict[str, Inode | Folder], change: dict[str, Inode | Folder | None]) -> None:
+def _apply(
+    names: dict[str, Inode | Directory], change: dict[str, Inode | Directory | None]
+) -> None:
     for name, node in change.items():
         if node is None:
             names.pop(name, None)
@@ -191,7 +193,7 @@ class CrashFiles:
         self.hook = hook
         self.capacity = capacity
         self.operations = 0
-        self._root = Folder()
+        self._root = Directory()
 
     def announce(self, kind: str, path: str) -> None:
         self.operations += 1
@@ -212,7 +214,7 @@ class CrashFiles:
         return files
 
     def image(self) -> dict[str, bytes]:
-        """All files by path; folders end in a slash."""
+        """All files by path; directories end in a slash."""
         found: dict[str, bytes] = {}
         _collect(self._root, "", found)
         return found
@@ -235,16 +237,16 @@ class CrashFiles:
     # -- the Files interface
 
     def open(self, path: str, *, create: bool = False) -> CrashFile:
-        folder, name = self._place(path)
-        node = folder.names.get(name)
+        directory, name = self._place(path)
+        node = directory.names.get(name)
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
             self.announce("create", path)
             node = Inode()
-            folder.change(**{name: node})
-        if isinstance(node, Folder):
-            raise StorageError(f"{path} is a folder")
+            directory.change(**{name: node})
+        if isinstance(node, Directory):
+            raise StorageError(f"{path} is a directory")
         return CrashFile(self, node, path)
 
     def read_bytes(self, path: str) -> bytes:
@@ -260,49 +262,49 @@ class CrashFiles:
         self.sync_dir(path.rpartition("/")[0])
 
     def rename(self, old: str, new: str) -> None:
-        folder, old_name = self._place(old)
-        new_folder, new_name = self._place(new)
-        if old_name not in folder.names:
+        directory, old_name = self._place(old)
+        new_directory, new_name = self._place(new)
+        if old_name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
-        if folder is not new_folder:
-            raise NotImplementedError("rename between folders")
+        if directory is not new_directory:
+            raise NotImplementedError("rename between directories")
         self.announce("rename", old)
-        folder.change(**{old_name: None, new_name: folder.names[old_name]})
+        directory.change(**{old_name: None, new_name: directory.names[old_name]})
 
     def remove(self, path: str) -> None:
         try:
-            folder, name = self._place(path)
+            directory, name = self._place(path)
         except FileNotFoundError:
             return
-        if name in folder.names:
+        if name in directory.names:
             self.announce("remove", path)
-            folder.change(**{name: None})
+            directory.change(**{name: None})
 
     def listdir(self, path: str) -> list[str]:
         try:
-            return sorted(self._folder(path).names)
+            return sorted(self._directory(path).names)
         except FileNotFoundError:
             return []
 
     def mkdir(self, path: str) -> None:
-        folder = self._root
+        directory = self._root
         done = ""
         for name in filter(None, path.split("/")):
             done += f"/{name}"
-            node = folder.names.get(name)
+            node = directory.names.get(name)
             if node is None:
                 self.announce("mkdir", done)
-                node = Folder()
-                folder.change(**{name: node})
-            assert isinstance(node, Folder)
-            folder = node
+                node = Directory()
+                directory.change(**{name: node})
+            assert isinstance(node, Directory)
+            directory = node
 
     def rmtree(self, path: str) -> None:
         if not self.exists(path):
             return
         for name in self.listdir(path):
             child = f"{path}/{name}"
-            if isinstance(self._node(child), Folder):
+            if isinstance(self._node(child), Directory):
                 self.rmtree(child)
             else:
                 self.remove(child)
@@ -310,14 +312,14 @@ class CrashFiles:
 
     def exists(self, path: str) -> bool:
         try:
-            folder, name = self._place(path)
+            directory, name = self._place(path)
         except FileNotFoundError:
             return False
-        return name in folder.names
+        return name in directory.names
 
-    def is_folder(self, path: str) -> bool:
+    def is_directory(self, path: str) -> bool:
         try:
-            self._folder(path)
+            self._directory(path)
         except FileNotFoundError:
             return False
         return True
@@ -331,15 +333,15 @@ class CrashFiles:
         return NO_LIMIT, max(self.capacity - self.used(), 0)
 
     def allocate(self, path: str, size: int) -> None:
-        folder, name = self._place(path)
+        directory, name = self._place(path)
         self.announce("create", path)
         self.claim(path, size)
-        folder.change(**{name: Inode(held=size)})
+        directory.change(**{name: Inode(held=size)})
 
     def sync_dir(self, path: str) -> None:
-        folder = self._folder(path)
+        directory = self._directory(path)
         self.announce("syncdir", path)
-        folder.sync()
+        directory.sync()
 
     def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
         # What may happen at the same time may happen in any order.
@@ -348,41 +350,41 @@ class CrashFiles:
     def lock(self, path: str) -> Lock:
         return _NoLock()
 
-    def _folder(self, path: str) -> Folder:
-        folder = self._root
+    def _directory(self, path: str) -> Directory:
+        directory = self._root
         for name in filter(None, path.removeprefix(".").split("/")):
-            node = folder.names.get(name)
-            if not isinstance(node, Folder):
-                raise FileNotFoundError(errno.ENOENT, "no such folder", path)
-            folder = node
-        return folder
+            node = directory.names.get(name)
+            if not isinstance(node, Directory):
+                raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+            directory = node
+        return directory
 
-    def _place(self, path: str) -> tuple[Folder, str]:
-        folder, _, name = path.rpartition("/")
-        return self._folder(folder), name
+    def _place(self, path: str) -> tuple[Directory, str]:
+        directory, _, name = path.rpartition("/")
+        return self._directory(directory), name
 
-    def _node(self, path: str) -> Inode | Folder:
-        folder, name = self._place(path)
+    def _node(self, path: str) -> Inode | Directory:
+        directory, name = self._place(path)
         try:
-            return folder.names[name]
+            return directory.names[name]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
 
     def _file(self, path: str) -> Inode:
         node = self._node(path)
-        if isinstance(node, Folder):
+        if isinstance(node, Directory):
             raise FileNotFoundError(errno.ENOENT, "not a file", path)
         return node
 
 
 def after_cut(
-    folder: Folder, mode: Mode, random_: random.Random, seen: dict[Inode, Inode] | None = None
-) -> Folder:
-    """A stable copy of a folder. Two names of one file stay so (a rename may be half there)."""
+    directory: Directory, mode: Mode, random_: random.Random, seen: dict[Inode, Inode] | None = None
+) -> Directory:
+    """A stable copy of a directory. Two names of one file stay so (a rename may be half there)."""
     seen = {} if seen is None else seen
-    copy = Folder()
-    for name, node in folder.survivors(mode, random_).items():
-        if isinstance(node, Folder):
+    copy = Directory()
+    for name, node in directory.survivors(mode, random_).items():
+        if isinstance(node, Directory):
             copy.stable[name] = after_cut(node, mode, random_, seen)
             continue
         if node not in seen:
@@ -393,11 +395,11 @@ def after_cut(
     return copy
 
 
-def stable_copy(folder: Folder) -> Folder:
-    """A folder with everything in it as it was written, whether it was synced or not."""
-    copy = Folder()
-    for name, node in folder.names.items():
-        if isinstance(node, Folder):
+def stable_copy(directory: Directory) -> Directory:
+    """A directory with everything in it as it was written, whether it was synced or not."""
+    copy = Directory()
+    for name, node in directory.names.items():
+        if isinstance(node, Directory):
             copy.stable[name] = stable_copy(node)
         else:
             copy.stable[name] = Inode(node.data, node.held)
@@ -405,16 +407,16 @@ def stable_copy(folder: Folder) -> Folder:
     return copy
 
 
-def _taken_up(folder: Folder) -> int:
+def _taken_up(directory: Directory) -> int:
     return sum(
-        _taken_up(node) if isinstance(node, Folder) else len(node.data) + node.held
-        for node in folder.names.values()
+        _taken_up(node) if isinstance(node, Directory) else len(node.data) + node.held
+        for node in directory.names.values()
     )
 
 
-def _collect(folder: Folder, path: str, found: dict[str, bytes]) -> None:
-    for name, node in sorted(folder.names.items()):
-        if isinstance(node, Folder):
+def _collect(directory: Directory, path: str, found: dict[str, bytes]) -> None:
+    for name, node in sorted(directory.names.items()):
+        if isinstance(node, Directory):
             found[f"{path}{name}/"] = b""
             _collect(node, f"{path}{name}/", found)
         else:

@@ -19,17 +19,17 @@ class StorageError(KafkaError):
 
 
 class WriteRefusedError(StorageError):
-    """The system takes nothing more in a folder: no room, read-only, broken.
+    """The system takes nothing more in a directory: no room, read-only, broken.
 
     What else is written there will meet it too; it may be over later.
     """
 
 
 class SyncFailedError(StorageError):
-    """A file or folder could not be made durable: what of it is on the disk is not known.
+    """A file or directory could not be made durable: what of it is on the disk is not known.
 
     Nobody tries again: the system may have dropped the bytes, and would report success. The data
-    folder goes offline, whatever the file was for.
+    directory goes offline, whatever the file was for.
     """
 
     def __init__(self, message: str, path: str) -> None:
@@ -38,17 +38,19 @@ class SyncFailedError(StorageError):
 
 
 class ForeignLogError(StorageError):
-    """The folder of a partition holds another partition: nothing in it is opened or changed.
+    """The directory of a partition holds another partition: nothing in it is opened or changed.
 
     Attributes:
-        folder: Path of the folder.
-        topic_id: Topic id that the folder holds.
-        partition: Partition number that the folder holds; None if it says none.
+        directory: Path of the directory.
+        topic_id: Topic id that the directory holds.
+        partition: Partition number that the directory holds; None if it says none.
     """
 
-    def __init__(self, message: str, *, folder: str, topic_id: UUID, partition: int | None) -> None:
+    def __init__(
+        self, message: str, *, directory: str, topic_id: UUID, partition: int | None
+    ) -> None:
         super().__init__(message)
-        self.folder = folder
+        self.directory = directory
         self.topic_id = topic_id
         self.partition = partition
 
@@ -72,9 +74,9 @@ class LostBytesError(StorageError):
         self.cause = cause
         self.path = path
 
-    def is_below(self, folder: str) -> bool:
-        """Return True if the file is in a folder or in one of its subfolders."""
-        return self.path.startswith(f"{folder}/")
+    def is_below(self, directory: str) -> bool:
+        """Return True if the file is in a directory or in one of its subdirectories."""
+        return self.path.startswith(f"{directory}/")
 
 
 class UnreadableError(LostBytesError):
@@ -98,12 +100,12 @@ class CorruptLogError(LostBytesError):
     """
 
     def __init__(self, path: str, position: int, reason: str) -> None:
-        folder, _, name = path.rpartition("/")
+        directory, _, name = path.rpartition("/")
         super().__init__(
             f"{path} is damaged at byte {position} ({reason})",
             "The partition is offline and its files are untouched; restore "
             f"{name} from a copy, or keep what is readable before the damage with: "
-            f"kbroker log repair {folder}",
+            f"kbroker log repair {directory}",
             path,
         )
         self.position = position

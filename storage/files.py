@@ -42,7 +42,7 @@ AtOnce = Callable[[Calls, int | None], None]
 
 
 class Lock(Protocol):
-    """An exclusive claim on a folder, given back by `release` or by the end of the process."""
+    """An exclusive claim on a directory, given back by `release` or by the end of the process."""
 
     def release(self) -> None: ...
 
@@ -153,24 +153,24 @@ class Files(Protocol):
         """
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or a folder; durable after `sync_dir`."""
+        """Rename a file or a directory; durable after `sync_dir`."""
 
     def remove(self, path: str) -> None:
         """Remove a file; open ranges keep reading it. A missing file is no error."""
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a folder, sorted; empty for a missing folder."""
+        """The names in a directory, sorted; empty for a missing directory."""
 
     def mkdir(self, path: str) -> None:
-        """Make a folder and its parents; an existing one is no error."""
+        """Make a directory and its parents; an existing one is no error."""
 
     def rmtree(self, path: str) -> None:
-        """Remove a folder with everything in it; a missing one is no error."""
+        """Remove a directory with everything in it; a missing one is no error."""
 
     def exists(self, path: str) -> bool: ...
 
-    def is_folder(self, path: str) -> bool:
-        """Whether there is a folder at this path."""
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory at this path."""
 
     def size(self, path: str) -> int: ...
 
@@ -184,7 +184,7 @@ class Files(Protocol):
         """Make a file that takes up so many bytes; whatever is in them. It must not exist."""
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in a folder survive a power cut. Blocks."""
+        """Make the names in a directory survive a power cut. Blocks."""
 
     def at_once(self, calls: Calls, threads_max: int | None = None) -> None:
         """Make calls that sync, in any order and perhaps several at a time; blocks.
@@ -195,7 +195,7 @@ class Files(Protocol):
         """
 
     def lock(self, path: str) -> Lock:
-        """Claim a lock file and the folder that it is in.
+        """Claim a lock file and the directory that it is in.
 
         Raises StorageError when someone else holds one of them.
         """
@@ -262,7 +262,7 @@ _READ_SIZE = 64 * 1024
 _ZEROS = 1024 * 1024
 
 
-_OWN_FILE, _OWN_FOLDER = 0o600, 0o700
+_OWN_FILE, _OWN_DIRECTORY = 0o600, 0o700
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -337,7 +337,7 @@ def _reported_write(action: str, path: str) -> Iterator[None]:
 def _write_error(action: str, path: str, error: OSError) -> StorageError:
     advice = "; free some space there" if error.errno in _NO_ROOM else ""
     text = f"cannot {action} {path}: {error.strerror or error}{advice}"
-    # Without a descriptor it is the process that is at its end, not the folder.
+    # Without a descriptor it is the process that is at its end, not the directory.
     return StorageError(text) if error.errno in _NO_DESCRIPTORS else WriteRefusedError(text)
 
 
@@ -463,29 +463,29 @@ class OsFile:
 
 def _locked(path: str) -> StorageError:
     return StorageError(
-        f"{path} is locked: another broker uses this data folder; stop it, or choose another "
-        "folder with --data-dir"
+        f"{path} is locked: another broker uses this data directory; stop it, or choose another "
+        "directory with --data-dir"
     )
 
 
 class _FileLock:
-    """A lock file, and the folder that it is in: who removes the file does not free the folder."""
+    """A lock file, and the directory that it is in: who removes the file does not free the directory."""
 
-    __slots__ = ("_folder", "_lock")
+    __slots__ = ("_directory", "_lock")
 
-    def __init__(self, lock: filelock.BaseFileLock, folder: int | None) -> None:
+    def __init__(self, lock: filelock.BaseFileLock, directory: int | None) -> None:
         self._lock = lock
-        self._folder = folder
+        self._directory = directory
 
     def release(self) -> None:
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            _unlock_folder(folder)
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            _unlock_directory(directory)
         self._lock.release()
 
 
-def _locked_folder(path: str) -> int | None:
-    """Lock a folder, where the system can lock one; returns a descriptor that holds the lock.
+def _locked_directory(path: str) -> int | None:
+    """Lock a directory, where the system can lock one; returns a descriptor that holds the lock.
 
     Raises BlockingIOError when it is locked.
     """
@@ -505,8 +505,8 @@ def _locked_folder(path: str) -> int | None:
     return fd
 
 
-def _unlock_folder(fd: int) -> None:
-    """Unlock a folder, also if a forked child still has the descriptor."""
+def _unlock_directory(fd: int) -> None:
+    """Unlock a directory, also if a forked child still has the descriptor."""
     if sys.platform != "win32":
         import fcntl
 
@@ -574,7 +574,7 @@ class OsFiles:
 
     def mkdir(self, path: str) -> None:
         try:
-            os.makedirs(path, _OWN_FOLDER, exist_ok=True)
+            os.makedirs(path, _OWN_DIRECTORY, exist_ok=True)
         except OSError as error:
             raise _write_error("create", path, error) from error
 
@@ -585,7 +585,7 @@ class OsFiles:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
-    def is_folder(self, path: str) -> bool:
+    def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 
     def size(self, path: str) -> int:
@@ -609,7 +609,7 @@ class OsFiles:
                 os.close(fd)
 
     def sync_dir(self, path: str) -> None:
-        if os.name == "nt":  # no handle on a folder can be flushed there
+        if os.name == "nt":  # no handle on a directory can be flushed there
             return
         with _reported("open", path):
             fd = os.open(path, os.O_RDONLY)
@@ -631,7 +631,7 @@ class OsFiles:
         except OSError as error:
             raise StorageError(f"cannot lock {path}: {error}") from error
         try:
-            return _FileLock(lock, _locked_folder(path.rpartition("/")[0] or "."))
+            return _FileLock(lock, _locked_directory(path.rpartition("/")[0] or "."))
         except OSError as error:
             lock.release()
             if isinstance(error, BlockingIOError):
@@ -780,7 +780,7 @@ class MemFiles:
         self.limit = limit
         self._used = 0
         self._freed = False  # something was removed since `_used` was counted
-        self._folders: dict[str, dict[str, MemFile | None]] = {}  # None stands for a folder
+        self._directories: dict[str, dict[str, MemFile | None]] = {}  # None stands for a directory
         self._locks: set[str] = set()
 
     def fork(self) -> MemFiles:
@@ -790,8 +790,8 @@ class MemFiles:
         both share them.
         """
         other = MemFiles(limit=self.limit)
-        for path, names in list(self._folders.items()):
-            other._folders[path] = {
+        for path, names in list(self._directories.items()):
+            other._directories[path] = {
                 name: file and file.fork(other) for name, file in list(names.items())
             }
         other._freed = True
@@ -803,8 +803,8 @@ class MemFiles:
         if self._freed:
             self._freed = False
             # Not a subtraction, because a worker thread may remove while the owner appends.
-            folders = list(self._folders.values())
-            files = [file for names in folders for file in list(names.values())]
+            directories = list(self._directories.values())
+            files = [file for names in directories for file in list(names.values())]
             self._used = sum(file.size for file in files if file)
         return self._used
 
@@ -815,8 +815,8 @@ class MemFiles:
         self._used += size
 
     def open(self, path: str, *, create: bool = False) -> MemFile:
-        folder, _, name = path.rpartition("/")
-        names = self._folder(folder)
+        directory, _, name = path.rpartition("/")
+        names = self._directory(directory)
         file = names.get(name)
         if file is None:
             if not create:
@@ -824,73 +824,73 @@ class MemFiles:
             file = names[name] = MemFile(self, path)
         return file
 
-    def _folder(self, path: str) -> dict[str, MemFile | None]:
+    def _directory(self, path: str) -> dict[str, MemFile | None]:
         try:
-            return self._folders[path]
+            return self._directories[path]
         except KeyError:
-            raise FileNotFoundError(errno.ENOENT, "no such folder", path) from None
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path) from None
 
     def read_bytes(self, path: str) -> bytes:
         file = self.open(path)
         return file.read(0, file.size)
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        folder, _, name = path.rpartition("/")
+        directory, _, name = path.rpartition("/")
         file = MemFile(self, path)
         file.store([data])  # small, and when all is full perhaps the way out
-        self._folder(folder)[name] = file
+        self._directory(directory)[name] = file
         self._freed = True
 
     def rename(self, old: str, new: str) -> None:
-        old_folder, _, old_name = old.rpartition("/")
-        new_folder, _, new_name = new.rpartition("/")
-        names = self._folder(old_folder)
+        old_directory, _, old_name = old.rpartition("/")
+        new_directory, _, new_name = new.rpartition("/")
+        names = self._directory(old_directory)
         if old_name not in names:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         self.remove(new)
-        file = self._folder(new_folder)[new_name] = names.pop(old_name)
+        file = self._directory(new_directory)[new_name] = names.pop(old_name)
         if file is None:
-            self._folders[new] = self._folders.pop(old)
+            self._directories[new] = self._directories.pop(old)
         else:
             file.path = new
 
     def remove(self, path: str) -> None:
-        folder, _, name = path.rpartition("/")
-        file = self._folders.get(folder, {}).pop(name, None)
+        directory, _, name = path.rpartition("/")
+        file = self._directories.get(directory, {}).pop(name, None)
         if file is not None:
             self._freed = True
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(self._folders.get(path, ()))
+        return sorted(self._directories.get(path, ()))
 
     def mkdir(self, path: str) -> None:
-        if path in self._folders:
+        if path in self._directories:
             return
-        self._folders[path] = {}
+        self._directories[path] = {}
         parent, _, name = path.rpartition("/")
         if path:
             self.mkdir(parent)
-            self._folders[parent][name] = None
+            self._directories[parent][name] = None
 
     def rmtree(self, path: str) -> None:
-        for name, file in list(self._folders.get(path, {}).items()):
+        for name, file in list(self._directories.get(path, {}).items()):
             if file is None:
                 self.rmtree(f"{path}/{name}")
             else:
                 self.remove(f"{path}/{name}")
-        self._folders.pop(path, None)
+        self._directories.pop(path, None)
         parent, _, name = path.rpartition("/")
-        self._folders.get(parent, {}).pop(name, None)
+        self._directories.get(parent, {}).pop(name, None)
 
     def exists(self, path: str) -> bool:
-        folder, _, name = path.rpartition("/")
-        return name in self._folders.get(folder, ())
+        directory, _, name = path.rpartition("/")
+        return name in self._directories.get(directory, ())
 
     def size(self, path: str) -> int:
         return self.open(path).size
 
-    def is_folder(self, path: str) -> bool:
-        return path in self._folders
+    def is_directory(self, path: str) -> bool:
+        return path in self._directories
 
     def usage(self, path: str) -> tuple[int, int]:
         return self.limit, max(self.limit - self.used, 0)

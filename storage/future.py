@@ -1,8 +1,8 @@
-"""A log on its way to another data folder: the copy that is made there while the first one serves.
+"""A log on its way to another data directory: the copy that is made there while the first one serves.
 
 The copy lies in `<topic>-<n>.<id>-future`, as in Kafka (KIP-113). Whoever moves a log calls `copy`
-until it has caught up, then `finish`, and then lets the two folders change their names
-(`LogFolders.swap`).
+until it has caught up, then `finish`, and then lets the two directories change their names
+(`LogDirectories.swap`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .checkpoints import Offsets
 from .errors import StorageError
 from .files import Files
 from .log import Log
-from .naming import future_folder_name
+from .naming import future_directory_name
 from .sync import sync_in_order
 
 
@@ -27,9 +27,9 @@ class FutureLog:
         self._files = files
         self.source = source
         self.data_dir = data_dir
-        name = future_folder_name(source.topic, source.partition, source.topic_id)
-        self.folder = f"{data_dir}/{name}"
-        files.rmtree(self.folder)
+        name = future_directory_name(source.topic, source.partition, source.topic_id)
+        self.directory = f"{data_dir}/{name}"
+        files.rmtree(self.directory)
         self.log = Log(
             files,
             data_dir,
@@ -37,7 +37,7 @@ class FutureLog:
             source.partition,
             source.topic_id,
             source.config,
-            folder=name,
+            directory=name,
         )
         self._begun = False
         self._next = source.log_start_offset
@@ -54,7 +54,7 @@ class FutureLog:
 
         Raises:
             KafkaError: what is read is damaged.
-            StorageError: one of the two folders refuses.
+            StorageError: one of the two directories refuses.
         """
         source = self.source
         start, end = source.log_start_offset, source.log_end_offset
@@ -114,10 +114,10 @@ class FutureLog:
         return offsets
 
     def close(self) -> None:
-        """Let go of the copy; its folder stays."""
+        """Let go of the copy; its directory stays."""
         self.log.close(clean=False)
 
     def abandon(self) -> None:
         """Give the copy up, and remove it. Raises StorageError."""
         self.close()
-        self._files.rmtree(self.folder)
+        self._files.rmtree(self.directory)

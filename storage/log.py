@@ -41,7 +41,7 @@ from .index import RELATIVE_OFFSET_MAX
 from .log_config import LogConfig
 from .log_segments import LogSegments
 from .log_start_marks import LogStartMark
-from .naming import LEADER_EPOCHS, folder_name
+from .naming import LEADER_EPOCHS, directory_name
 from .open_segments import OpenSegments
 from .pending import Pending
 from .producer_replay import end_transaction, marker_of, replay
@@ -97,9 +97,9 @@ class Log:
         "appended_bytes",
         "config",
         "deleted",
+        "directory",
         "epochs",
         "first_dirty_offset",
-        "folder",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
@@ -124,7 +124,7 @@ class Log:
         topic_id: UUID,
         config: LogConfig,
         *,
-        folder: str | None = None,
+        directory: str | None = None,
         changed: dict[Log, None] | None = None,
         lower_recovery_point: Callable[[Log], None] | None = None,
         open_segments: OpenSegments | None = None,
@@ -134,7 +134,7 @@ class Log:
         self.partition = partition
         self.topic_id = topic_id
         self.config = config
-        self.folder = f"{data_dir}/{folder or folder_name(topic, partition)}"
+        self.directory = f"{data_dir}/{directory or directory_name(topic, partition)}"
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.synced_offset = 0
@@ -156,7 +156,7 @@ class Log:
         self.pending = Pending(durable=files.durable)
         """What is not durable yet, and what waits for a checkpoint."""
         identity = PartitionMetadata(topic_id, partition)
-        self.segments = LogSegments(files, self.folder, identity, self.pending, open_segments)
+        self.segments = LogSegments(files, self.directory, identity, self.pending, open_segments)
         self._saved_bytes = 0
         self._intact = False  # everything is on disk that makes opening quick
         # Shared with the manager: logs that its next checkpoint has to look at.
@@ -164,7 +164,7 @@ class Log:
         self._lower_recovery_point = lower_recovery_point
 
     def __repr__(self) -> str:
-        return f"<Log {folder_name(self.topic, self.partition)} to {self.log_end_offset}>"
+        return f"<Log {directory_name(self.topic, self.partition)} to {self.log_end_offset}>"
 
     def adopt(
         self,
@@ -377,7 +377,7 @@ class Log:
         if len(self.segments) == 1 and self.synced_offset <= self.segments[0].base_offset:
             # Or a power cut may keep the new name and lose this one, and the log begins too late.
             with self._offline_after_failed_sync():
-                self.segments.sync_folder()
+                self.segments.sync_directory()
         segment = self.segments.begin(self.log_end_offset, self.segment_rules)
         if old is not None:
             self._save_producers()
@@ -389,7 +389,7 @@ class Log:
 
     def _roll_after_ms(self, config: LogConfig, segment: Segment) -> int:
         return config.roll_after_ms(
-            f"{folder_name(self.topic, self.partition)}/{segment.base_offset}"
+            f"{directory_name(self.topic, self.partition)}/{segment.base_offset}"
         )
 
     def check_online(self) -> None:
@@ -535,8 +535,8 @@ class Log:
         if self.wants_saving:
             self.save()
         epochs = self.epochs
-        if epochs.changed and self.segments.folder_exists and not self._batches_tell_the_epoch:
-            path = f"{self.folder}/{LEADER_EPOCHS}"
+        if epochs.changed and self.segments.directory_exists and not self._batches_tell_the_epoch:
+            path = f"{self.directory}/{LEADER_EPOCHS}"
             self.pending.settle([AtomicWrite(self._files, path, epochs.to_bytes())])
             epochs.changed, epochs.has_file = False, True
         return self.pending.take()

@@ -1,4 +1,4 @@
-"""The segments of one log, oldest first, and the folder that they are in.
+"""The segments of one log, oldest first, and the directory that they are in.
 
 Which segment has an offset, which begins next, what goes when the log is cut at either end or when
 compaction replaces some. Offsets that mean something to readers (high watermark, log start) are the
@@ -32,7 +32,7 @@ from .pending import Pending
 from .producer_state import ProducerStates
 from .segment import Segment, SegmentRules
 from .snapshots import Snapshots
-from .sync import Closing, FileSync, FolderSync, InOrder, Removal, SegmentRemoval, SyncItem
+from .sync import Closing, DirectorySync, FileSync, InOrder, Removal, SegmentRemoval, SyncItem
 
 _LOADED_INDEXES_MAX = 8
 
@@ -44,50 +44,50 @@ class LogSegments:
 
     Parameters:
         files: where they are.
-        folder: of the partition.
-        identity: written into the folder when it is made.
+        directory: of the partition.
+        identity: written into the directory when it is made.
         pending: what is to be done on disk goes there.
         open_segments: bounds the open files of many logs; None for no bound.
     """
 
     __slots__ = (
         "_bases",
+        "_directory",
         "_files",
-        "_folder",
         "_identity",
         "_indexed",
         "_open_segments",
         "_pending",
         "_segments",
-        "folder_exists",
+        "directory_exists",
         "snapshots",
     )
 
     def __init__(
         self,
         files: Files,
-        folder: str,
+        directory: str,
         identity: PartitionMetadata,
         pending: Pending,
         open_segments: OpenSegments | None,
     ) -> None:
         self._files = files
-        self._folder = folder
+        self._directory = directory
         self._identity = identity
         self._pending = pending
         self._open_segments = open_segments
         self._segments: list[Segment] = []
         self._bases: list[int] = []
         self._indexed: list[Segment] = []  # sealed segments whose indexes are in memory
-        self.snapshots = Snapshots(files, folder)
-        self.folder_exists = False
+        self.snapshots = Snapshots(files, directory)
+        self.directory_exists = False
 
     def adopt(self, segments: list[Segment], snapshots: Snapshots) -> None:
         """Take over what was found on disk."""
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self.snapshots = snapshots
-        self.folder_exists = True
+        self.directory_exists = True
 
     # -- which there are
 
@@ -156,11 +156,11 @@ class LogSegments:
             if len(indexed) > _LOADED_INDEXES_MAX:
                 indexed.pop(0).release_indexes()
 
-    # -- the folder
+    # -- the directory
 
-    def _create_folder(self) -> None:
-        self._files.mkdir(self._folder)
-        path = f"{self._folder}/{PARTITION_METADATA}"
+    def _create_directory(self) -> None:
+        self._files.mkdir(self._directory)
+        path = f"{self._directory}/{PARTITION_METADATA}"
         file = self._files.open(path, create=True)
         if file.size:
             file.truncate(0)
@@ -168,23 +168,23 @@ class LogSegments:
         file.close()
         self._pending.must_sync(FileSync(self._files, path))
         self._distrust_parent()
-        self.folder_exists = True
+        self.directory_exists = True
 
-    def sync_folder(self) -> None:
+    def sync_directory(self) -> None:
         """Make the names of the files durable. Raises StorageError."""
-        self._files.sync_dir(self._folder)
+        self._files.sync_dir(self._directory)
 
     def distrust_names(self) -> None:
         """Let the next sync make the names of the files durable."""
-        self._pending.must_sync(FolderSync(self._files, self._folder))
+        self._pending.must_sync(DirectorySync(self._files, self._directory))
 
     def distrust_all_names(self) -> None:
-        """That of the folder as well: the last owner may not have come to that."""
+        """That of the directory as well: the last owner may not have come to that."""
         self.distrust_names()
         self._distrust_parent()
 
     def _distrust_parent(self) -> None:
-        self._pending.must_sync(FolderSync(self._files, self._folder.rpartition("/")[0]))
+        self._pending.must_sync(DirectorySync(self._files, self._directory.rpartition("/")[0]))
 
     # -- the last segment
 
@@ -195,10 +195,10 @@ class LogSegments:
             assert base_offset > last.base_offset, "two segments begin at one offset"
             assert base_offset >= last.end_offset, "a segment begins within the one before"
             last.file.cut_torn()
-        if not self.folder_exists:
-            self._create_folder()
+        if not self.directory_exists:
+            self._create_directory()
         segment = Segment.create(
-            self._files, self._folder, base_offset, rules, open_segments=self._open_segments
+            self._files, self._directory, base_offset, rules, open_segments=self._open_segments
         )
         self.complete(self._segments[-1:])
         self._segments.append(segment)
@@ -272,14 +272,14 @@ class LogSegments:
 
     def _cleaning_up(self, old: Sequence[Segment], new: Segment) -> list[SyncItem]:
         """What is left to do when a compacted segment is in its place, in this order."""
-        path = f"{self._folder}/{file_name(new.base_offset, '')}"
-        folder = FolderSync(self._files, self._folder)
-        items: list[SyncItem] = [folder, *new.unsaved()]
+        path = f"{self._directory}/{file_name(new.base_offset, '')}"
+        directory = DirectorySync(self._files, self._directory)
+        items: list[SyncItem] = [directory, *new.unsaved()]
         if not new.aborted.entries:
             items.append(Removal(self._files, path + TXN_INDEX))
         for segment in old:
             items.append(SegmentRemoval(segment))
             items += self.snapshots.drop(segment.base_offset)
-        items.append(folder)
+        items.append(directory)
         leftovers = (OFFSET_INDEX + CLEANED, TIME_INDEX + CLEANED, TXN_INDEX + CLEANED, REPLACES)
         return items + [Removal(self._files, path + kind) for kind in leftovers]

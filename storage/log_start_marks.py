@@ -15,26 +15,26 @@ class LogStartMark:
 
     Args:
         files: The disk.
-        folder: Path of the partition's folder.
+        directory: Path of the partition's directory.
         offset: The log start offset.
     """
 
-    __slots__ = ("_files", "_folder", "offset")
+    __slots__ = ("_directory", "_files", "offset")
 
-    def __init__(self, files: Files, folder: str, offset: int) -> None:
+    def __init__(self, files: Files, directory: str, offset: int) -> None:
         self._files = files
-        self._folder = folder
+        self._directory = directory
         self.offset = offset
 
     @property
     def path(self) -> str:
         """Path of the file."""
-        return f"{self._folder}/{file_name(self.offset, LOG_START)}"
+        return f"{self._directory}/{file_name(self.offset, LOG_START)}"
 
     def create(self) -> None:
         """Create the file, durably. Raises StorageError."""
         self._files.open(self.path, create=True).close()
-        self._files.sync_dir(self._folder)
+        self._files.sync_dir(self._directory)
 
     def remove(self) -> None:
         """Remove the file. Raises StorageError."""

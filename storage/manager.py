@@ -1,4 +1,4 @@
-"""A data folder and the logs in it: who it belongs to, what is known about each log, which exist.
+"""A data directory and the logs in it: who it belongs to, what is known about each log, which exist.
 
 Logs are opened when somebody asks for them, after a crash as well: start-up reads four small files
 however many partitions there are.
@@ -39,12 +39,12 @@ from .naming import (
     META_PROPERTIES,
     PROBE,
     RESERVE,
-    folder_name,
-    is_deleted_folder,
-    parse_folder_name,
+    directory_name,
+    is_deleted_directory,
+    parse_directory_name,
 )
 from .open_segments import OpenSegments
-from .partition_folders import Future, PartitionFolders
+from .partition_directories import Future, PartitionDirectories
 from .recovery import Cut, load_log
 from .reserve import Reserve
 from .segment import Segment
@@ -101,7 +101,7 @@ class CheckpointJob:
     def run(self, logs_at_once: int = LOGS_AT_ONCE) -> None:
         """Raises StorageError; the checkpoints are the old ones then, which are true still.
 
-        After a failed sync the folder is offline, whichever file it was.
+        After a failed sync the directory is offline, whichever file it was.
         """
         try:
             self._settle(logs_at_once)
@@ -158,12 +158,12 @@ class CheckpointJob:
                 with self._checkpoints.guard:
                     if not log.deleted:
                         segment.remove()
-                        log.segments.sync_folder()
+                        log.segments.sync_directory()
                 del after[0]
 
     def _marked(self, log: Log, offsets: Offsets, oldest: Segment) -> LogStartMark:
         """Create a mark of the log start. Raises StorageError."""
-        mark = LogStartMark(self._files, log.folder, offsets.log_start)
+        mark = LogStartMark(self._files, log.directory, offsets.log_start)
         try:
             mark.create()
         except WriteRefusedError:
@@ -216,7 +216,7 @@ class Repaired(NamedTuple):
 
 
 class LogManager:
-    """The logs of one data folder, which is locked while the manager is open.
+    """The logs of one data directory, which is locked while the manager is open.
 
     `meta` says whose data it is. `clean` says that the last owner closed it properly.
     """
@@ -230,32 +230,32 @@ class LogManager:
         guard: AbstractContextManager[object] | None = None,
         open_files_max: int | None = None,
     ) -> None:
-        """Claim a folder, and mark it as in use.
+        """Claim a directory, and mark it as in use.
 
         Parameters:
-            files: where the folder is.
+            files: where the directory is.
             data_dir: its path; made when it does not exist.
-            fresh: written when the folder is new. In one that is not, `node_id` must be the same;
-                cluster and directory id come from the folder.
+            fresh: written when the directory is new. In one that is not, `node_id` must be the same;
+                cluster and directory id come from the directory.
             guard: a lock, when checkpoint jobs run in other threads. It is held for a few syncs at
                 a time, by the jobs and by the methods here that write.
             open_files_max: how many logs may keep the file open that they append to; None for all.
 
         Raises:
-            StorageError: another broker uses the folder, it belongs to another node, or it is of a
+            StorageError: another broker uses the directory, it belongs to another node, or it is of a
                 newer version.
         """
         self._files = files
         self.data_dir = data_dir
-        self.partition_folders = PartitionFolders(files, data_dir)
-        """The folders of the partitions, opened or not."""
+        self.partition_directories = PartitionDirectories(files, data_dir)
+        """The directories of the partitions, opened or not."""
         self.is_new = False
-        """Whether nobody has used the folder before."""
+        """Whether nobody has used the directory before."""
         self.failed: str | None = None
-        """Why the folder is offline, with all its logs."""
+        """Why the directory is offline, with all its logs."""
         self.refusal: str | None = None
-        """Why nothing is appended to the logs of the folder for now."""
-        _make_folder(files, data_dir)
+        """Why nothing is appended to the logs of the directory for now."""
+        _make_directory(files, data_dir)
         self._lock: Lock = files.lock(f"{data_dir}/{LOCK}")
         try:
             self.meta = self._read_meta(fresh)
@@ -267,7 +267,7 @@ class LogManager:
             self._job: CheckpointJob | None = None
             self._checkpointed_ms = 0
             self._checkpointed_bytes: dict[Log, int] = {}
-            self._find_folders()
+            self._find_directories()
             self._reserve = Reserve(files, f"{data_dir}/{RESERVE}")
             if files.durable:
                 self._keep_room()
@@ -289,12 +289,12 @@ class LogManager:
         check_owner(self.data_dir, meta, fresh.node_id)
         return meta
 
-    def _find_folders(self) -> None:
+    def _find_directories(self) -> None:
         names = self._files.listdir(self.data_dir)
-        self._trash = [f"{self.data_dir}/{name}" for name in names if is_deleted_folder(name)]
+        self._trash = [f"{self.data_dir}/{name}" for name in names if is_deleted_directory(name)]
         # Partitions that are on disk; in one order in every run.
-        self._folders = dict.fromkeys(sorted(partitions_among(names)))
-        self._unopened = set(self._folders)
+        self._directories = dict.fromkeys(sorted(partitions_among(names)))
+        self._unopened = set(self._directories)
 
     def _take_clean_marker(self) -> bool:
         """Return True if the last owner stopped in order; the marker is gone for good before anything
@@ -312,9 +312,9 @@ class LogManager:
         if differing:
             logger.warning(
                 "%s: %s changed after the last clean stop (missing, damaged or another copy); every "
-                "log is checked as after a crash, but a log that lost its end or its folder may not be "
+                "log is checked as after a crash, but a log that lost its end or its directory may not be "
                 "noticed. If records are missing, stop the server and restore these files and the "
-                "folders of the partitions from one copy",
+                "directories of the partitions from one copy",
                 self.data_dir,
                 " and ".join(differing),
             )
@@ -330,7 +330,7 @@ class LogManager:
             self.refuse(error.message or str(error))
 
     def refuse(self, reason: str) -> None:
-        """Append nothing to the logs of this folder until `accept`; they can be read.
+        """Append nothing to the logs of this directory until `accept`; they can be read.
 
         What was kept back is for what wins room back.
         """
@@ -355,7 +355,7 @@ class LogManager:
             raise
 
     def accept(self) -> None:
-        """Append to the logs of this folder again."""
+        """Append to the logs of this directory again."""
         self.refusal = None
         for log in self._logs.values():
             log.refusal = None
@@ -364,7 +364,7 @@ class LogManager:
 
     @property
     def files(self) -> Files:
-        """Where the folder is."""
+        """Where the directory is."""
         return self._files
 
     def get(self, topic: str, partition: int) -> Log | None:
@@ -376,14 +376,14 @@ class LogManager:
         return iter(list(self._logs.values()))
 
     def __contains__(self, partition: Partition) -> bool:
-        return partition in self._folders
+        return partition in self._directories
 
     def __len__(self) -> int:
         """How many partitions are here, open or not."""
-        return len(self._folders)
+        return len(self._directories)
 
     def fail(self, reason: str) -> None:
-        """Take the folder offline for good: nothing in it is served or taken any more."""
+        """Take the directory offline for good: nothing in it is served or taken any more."""
         self.failed = self.failed or reason
         for log in self:
             log.fail(reason)
@@ -399,19 +399,19 @@ class LogManager:
         log = self._logs.get((topic, partition))
         if log is not None:
             return log.segments.size
-        return self.partition_folders.size((topic, partition))
+        return self.partition_directories.size((topic, partition))
 
-    def folders(self) -> list[Partition]:
+    def directories(self) -> list[Partition]:
         """Topic and partition of everything on disk, open or not: what was found at the start by
         name, and behind it what came since. To sort all of them takes long when there are many."""
-        return list(self._folders)
+        return list(self._directories)
 
     def partitions(self) -> list[tuple[str, int, UUID | None]]:
-        """As `folders`, with the topic id that the folder names; this reads a file for each.
+        """As `directories`, with the topic id that the directory names; this reads a file for each.
 
         The id is None when the file that holds it is missing, damaged or cannot be read.
         """
-        return [(*partition, self._topic_id(partition)) for partition in self.folders()]
+        return [(*partition, self._topic_id(partition)) for partition in self.directories()]
 
     def settle(self) -> None:
         """Make durable what an owner that crashed had written, several logs at once.
@@ -426,14 +426,14 @@ class LogManager:
 
     def _settle_log(self, key: Partition) -> None:
         """Make durable what a log holds from its recovery point on, and its names."""
-        self.partition_folders.sync(key, self._checkpoints.get(key).recovery_point, self.fail)
+        self.partition_directories.sync(key, self._checkpoints.get(key).recovery_point, self.fail)
 
     def _topic_id(self, key: Partition) -> UUID | None:
         log = self._logs.get(key)
         if log is not None:
             return log.topic_id
-        with suppress(StorageError):  # a folder that cannot be read says nothing
-            held = self.partition_folders.held(key)
+        with suppress(StorageError):  # a directory that cannot be read says nothing
+            held = self.partition_directories.held(key)
             return None if held is None else held.topic_id
         return None
 
@@ -442,11 +442,11 @@ class LogManager:
     ) -> Log:
         """The log of a partition: the open one, or from disk, or a new one.
 
-        A new log has no folder until its first append.
+        A new log has no directory until its first append.
 
         Raises:
             CorruptLogError: bytes that were durable are damaged; other logs are not affected.
-            ForeignLogError: the folder holds another partition, or one of another topic.
+            ForeignLogError: the directory holds another partition, or one of another topic.
             StorageError: the system refuses.
         """
         key = (topic, partition)
@@ -460,16 +460,16 @@ class LogManager:
         except StorageError as error:
             if type(error) is not StorageError:
                 raise
-            folder = self.partition_folders.path(key)
+            directory = self.partition_directories.path(key)
             raise StorageError(
                 f"{error.message}. The partition is offline and its files are untouched; make "
-                f"{folder} a folder that can be read, or restore it from a copy"
+                f"{directory} a directory that can be read, or restore it from a copy"
             ) from error
 
     def _open_log(self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int) -> Log:
-        if key in self._folders:
+        if key in self._directories:
             was_used = bool(self._checkpoints.get(key).recovery_point)
-            self.partition_folders.check_held(key, topic_id, was_used=was_used)
+            self.partition_directories.check_held(key, topic_id, was_used=was_used)
         return self._keep(key, self._load(key, topic_id, config, now_ms, clean=self.clean))
 
     def repair_log(
@@ -492,7 +492,7 @@ class LogManager:
         return Repaired(log, offsets.log_start, known_end, cut.records, cut.paths)
 
     def give_up_missing(self, key: Partition) -> Offsets:
-        """Accept that the folder of a partition is missing: remove its checkpoints, and return them.
+        """Accept that the directory of a partition is missing: remove its checkpoints, and return them.
 
         Raises StorageError.
         """
@@ -503,7 +503,7 @@ class LogManager:
     def _keep(self, key: Partition, log: Log) -> Log:
         log.refusal = self.refusal
         self._logs[key] = log
-        self._folders[key] = None
+        self._directories[key] = None
         self._unopened.discard(key)
         return log
 
@@ -530,14 +530,14 @@ class LogManager:
             open_segments=self._open_segments,
         )
         offsets = self._checkpoints.get(key)
-        if key not in self._folders and not offsets.recovery_point:
+        if key not in self._directories and not offsets.recovery_point:
             if offsets.high_watermark > offsets.log_start:
                 logger.warning(
                     "%s/%s is missing: partition %s-%d begins empty, although consumers could read "
                     "offsets %d to %d; if that was not a power cut with flush.policy=os or interval, "
-                    "stop the server and restore the folder from a copy",
+                    "stop the server and restore the directory from a copy",
                     self.data_dir,
-                    folder_name(*key),
+                    directory_name(*key),
                     topic,
                     partition,
                     offsets.log_start,
@@ -560,31 +560,31 @@ class LogManager:
         """Remove partitions of a topic: gone at once under their names, their bytes with
         `empty_trash`.
 
-        Ranges that are being sent stay readable. A folder that holds another partition is set
+        Ranges that are being sent stay readable. A directory that holds another partition is set
         aside instead.
 
         Args:
-            partitions: Which ones; those without a folder are left out.
+            partitions: Which ones; those without a directory are left out.
             topic_id: Id of the topic that was deleted, or whose replicas were.
 
         Returns:
-            The folders that were set aside, under their new names.
+            The directories that were set aside, under their new names.
 
         Raises:
             StorageError: The system refuses.
         """
-        keys = [key for key in partitions if key in self._folders]
+        keys = [key for key in partitions if key in self._directories]
         own = [key for key in keys if self._is_known_to_be(key, topic_id)]
-        self._trash += self._take_out(own, self.partition_folders.free_deleted)
-        return self.set_aside(key for key in keys if key in self._folders)
+        self._trash += self._take_out(own, self.partition_directories.free_deleted)
+        return self.set_aside(key for key in keys if key in self._directories)
 
     def _is_known_to_be(self, key: Partition, topic_id: UUID) -> bool:
-        """Return False if the folder of a partition says that it holds another one."""
+        """Return False if the directory of a partition says that it holds another one."""
         log = self._logs.get(key)
         if log is not None:
             return log.topic_id == topic_id
         try:
-            held = self.partition_folders.held(key)
+            held = self.partition_directories.held(key)
         except StorageError:  # what cannot be read may be anything
             return False
         return held is None or held.is_of(topic_id, key[1])
@@ -593,15 +593,15 @@ class LogManager:
         """Take partitions out of service that belong to no topic, and keep what they hold.
 
         As Kafka does: metadata that is older than the records must not cost the records. Returns
-        the folders in which they are from now on. Raises StorageError.
+        the directories in which they are from now on. Raises StorageError.
         """
-        return self._take_out(partitions, self.partition_folders.free_stray)
+        return self._take_out(partitions, self.partition_directories.free_stray)
 
     def _take_out(
         self, partitions: Iterable[Partition], name: Callable[[Partition, UUID], str]
     ) -> list[str]:
-        """Rename the folders of partitions; returns the new names of those that were there."""
-        gone = [key for key in partitions if key in self._folders]
+        """Rename the directories of partitions; returns the new names of those that were there."""
+        gone = [key for key in partitions if key in self._directories]
         if not gone:
             return []
         # Before the names go: a later topic of this name must not be measured by these offsets.
@@ -612,17 +612,17 @@ class LogManager:
         with self._checkpoints.guard:
             renamed = [self._put_aside(key, name) for key in gone]
         self._files.sync_dir(self.data_dir)
-        return [folder for folder in renamed if folder is not None]
+        return [directory for directory in renamed if directory is not None]
 
     def _put_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> str | None:
-        path = self.partition_folders.path(key)
+        path = self.partition_directories.path(key)
         topic_id = self._topic_id(key) or _NO_ID
         log = self._logs.pop(key, None)
         if log is not None:
             log.close(clean=False)
             self._changed.pop(log, None)
             self._checkpointed_bytes.pop(log, None)
-        self._folders.pop(key, None)
+        self._directories.pop(key, None)
         self._unopened.discard(key)
         if not self._files.exists(path):
             return None
@@ -648,7 +648,7 @@ class LogManager:
     def discard_future(self, future: Future) -> None:
         """Remove a copy that was never finished, and what a checkpoint may say of it."""
         self._files.rmtree(f"{self.data_dir}/{future.name}")
-        if future.key not in self._folders:
+        if future.key not in self._directories:
             self._checkpoints.forget([future.key])
 
     def expect(self, key: Partition, offsets: Offsets) -> None:
@@ -656,13 +656,13 @@ class LogManager:
         self._checkpoints.update([(key, offsets)])
 
     def take_over(self, key: Partition, name: str) -> None:
-        """Let the copy in folder `name` be the log of a partition, durably.
+        """Let the copy in directory `name` be the log of a partition, durably.
 
         Raises StorageError.
         """
-        self._files.rename(f"{self.data_dir}/{name}", self.partition_folders.path(key))
+        self._files.rename(f"{self.data_dir}/{name}", self.partition_directories.path(key))
         self._files.sync_dir(self.data_dir)
-        self._folders[key] = None
+        self._directories[key] = None
         self._unopened.add(key)
 
     # -- checkpoints
@@ -722,12 +722,12 @@ class LogManager:
     # -- end
 
     def close(self, *, clean: bool = True, now_ms: int = 0) -> None:
-        """Close all logs and give the folder free; with `clean` everything is durable first.
+        """Close all logs and give the directory free; with `clean` everything is durable first.
 
-        The clean marker is written only when it is true for every partition of the folder: none
+        The clean marker is written only when it is true for every partition of the directory: none
         offline, and none left that was not opened since a crash.
 
-        Raises StorageError; the folder is free then as well.
+        Raises StorageError; the directory is free then as well.
         """
         try:
             if clean:
@@ -750,27 +750,27 @@ class LogManager:
 
 
 def check_owner(data_dir: str, meta: MetaProperties, node_id: int) -> None:
-    """Raise StorageError for the folder of another node."""
+    """Raise StorageError for the directory of another node."""
     if meta.node_id != node_id:
         raise StorageError(
             f"{data_dir} belongs to node {meta.node_id}, this is node {node_id}; start with "
-            f"node.id={meta.node_id}, or choose another folder"
+            f"node.id={meta.node_id}, or choose another directory"
         )
 
 
 def partitions_among(names: Iterable[str]) -> Iterator[Partition]:
-    """The partitions whose folders are among what lies in a data folder."""
+    """The partitions whose directories are among what lies in a data directory."""
     for name in names:
-        if parsed := parse_folder_name(name):
+        if parsed := parse_directory_name(name):
             yield parsed
 
 
-def _make_folder(files: Files, path: str) -> None:
-    """Make a folder and its parents, all of them durable."""
+def _make_directory(files: Files, path: str) -> None:
+    """Make a directory and its parents, all of them durable."""
     if not path or files.exists(path):
         return
     parent = path.rpartition("/")[0]
-    _make_folder(files, parent)
+    _make_directory(files, parent)
     files.mkdir(path)
     files.sync_dir(parent or ("/" if path.startswith("/") else "."))
 
@@ -787,7 +787,7 @@ def sync_logs(files: Files, logs: Iterable[Log]) -> list[tuple[Log, int]]:
     try:
         sync_together(files, items)
     except StorageError as error:
-        # One failure of the disk under all logs of the folder: none of them can be trusted.
+        # One failure of the disk under all logs of the directory: none of them can be trusted.
         for log, _ in passes:
             log.fail(str(error))
         return []

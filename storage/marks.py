@@ -1,6 +1,6 @@
-"""A copy of a data folder that was taken while its owner runs: what makes it a whole one.
+"""A copy of a data directory that was taken while its owner runs: what makes it a whole one.
 
-The files of a folder that is in use are behind what its logs know: offsets, epochs and producers are
+The files of a directory that is in use are behind what its logs know: offsets, epochs and producers are
 written by the next checkpoint. `complete` writes them into the copy, which opens as if its owner had
 been stopped properly. Nothing is synced for it: a copy is as durable as its bytes are.
 
@@ -15,7 +15,7 @@ from .files import Files
 from .index import aborted_bytes
 from .log import Log
 from .manager import LogManager
-from .naming import CLEAN_SHUTDOWN, LEADER_EPOCHS, SNAPSHOT, TXN_INDEX, file_name, folder_name
+from .naming import CLEAN_SHUTDOWN, LEADER_EPOCHS, SNAPSHOT, TXN_INDEX, directory_name, file_name
 from .sync import write_ahead
 
 
@@ -32,12 +32,12 @@ def seal(log: Log) -> None:
     log.put_back()  # the next checkpoint makes them durable
 
 
-def complete(files: Files, folder: str, manager: LogManager) -> None:
-    """Write into a copy of a data folder what a clean stop of its owner would leave there.
+def complete(files: Files, directory: str, manager: LogManager) -> None:
+    """Write into a copy of a data directory what a clean stop of its owner would leave there.
 
     Parameters:
         files: where the copy is.
-        folder: the copy; it has the files of this moment.
+        directory: the copy; it has the files of this moment.
         manager: the owner. Partitions that it has not opened, or that are offline, stay as they
             are, and the copy counts as left by a crash then.
 
@@ -45,9 +45,9 @@ def complete(files: Files, folder: str, manager: LogManager) -> None:
         StorageError: the system refuses.
     """
     sound = [log for log in manager if log.offline is None]
-    stored = [log for log in sound if files.exists(f"{folder}/{_name(log)}")]
+    stored = [log for log in sound if files.exists(f"{directory}/{_name(log)}")]
     for log in stored:
-        path = f"{folder}/{_name(log)}"
+        path = f"{directory}/{_name(log)}"
         files.write_atomic(f"{path}/{LEADER_EPOCHS}", log.epochs.to_bytes())
         producers = file_name(log.log_end_offset, SNAPSHOT)
         files.write_atomic(f"{path}/{producers}", log.producers.to_bytes())
@@ -55,15 +55,15 @@ def complete(files: Files, folder: str, manager: LogManager) -> None:
             if segment.aborted.in_memory and segment.aborted.entries:
                 data = aborted_bytes(segment.aborted.entries)
                 files.write_atomic(f"{path}/{file_name(segment.base_offset, TXN_INDEX)}", data)
-    checkpoints = OffsetCheckpoints(files, folder)
+    checkpoints = OffsetCheckpoints(files, directory)
     checkpoints.update(((log.topic, log.partition), _offsets(log)) for log in stored)
     known = {(log.topic, log.partition) for log in sound}
-    if manager.failed is None and known.issuperset(manager.folders()):
-        files.write_atomic(f"{folder}/{CLEAN_SHUTDOWN}", clean_marker(checkpoints.checksums()))
+    if manager.failed is None and known.issuperset(manager.directories()):
+        files.write_atomic(f"{directory}/{CLEAN_SHUTDOWN}", clean_marker(checkpoints.checksums()))
 
 
 def _name(log: Log) -> str:
-    return folder_name(log.topic, log.partition)
+    return directory_name(log.topic, log.partition)
 
 
 def _offsets(log: Log) -> Offsets:

@@ -1,4 +1,4 @@
-"""File and folder names of a data folder, as Kafka gives them.
+"""File and directory names of a data directory, as Kafka gives them.
 
 data/                                       one broker
     meta.properties  .lock  .kafka_cleanshutdown
@@ -17,7 +17,7 @@ data/                                       one broker
         00000000000000000000.replaces       which ones, while that is going on
         00000000000000000042.logstart       empty: segments before 42 were deleted on a full disk
     orders-0.4f1c...-delete/                a deleted partition, removed in the background
-    orders-0.4f1c...-future/                a copy that will replace the log in another folder
+    orders-0.4f1c...-future/                a copy that will replace the log in another directory
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ REPLACES = ".replaces"
 LOG_START = ".logstart"
 CLEANED = ".cleaned"
 SWAP = ".swap"
-DELETED_FOLDER = "-delete"
-STRAY_FOLDER = "-stray"
-FUTURE_FOLDER = "-future"
+DELETED_DIRECTORY = "-delete"
+STRAY_DIRECTORY = "-stray"
+FUTURE_DIRECTORY = "-future"
 
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
@@ -56,11 +56,11 @@ PRODUCER_IDS = "producer-id-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
-_FOLDER_NAME_MAX = 255
+_DIRECTORY_NAME_MAX = 255
 _NUMBERED = re.compile(r"(\d{20})(\.(?:log|index|timeindex|txnindex|snapshot|replaces|logstart))")
-_FOLDER = re.compile(r"(.+)-(\d+)")
-_FUTURE = re.compile(rf"(.+)-(\d+)\.([0-9a-f]{{32}}){FUTURE_FOLDER}")
-_DELETED = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{DELETED_FOLDER}")
+_DIRECTORY = re.compile(r"(.+)-(\d+)")
+_FUTURE = re.compile(rf"(.+)-(\d+)\.([0-9a-f]{{32}}){FUTURE_DIRECTORY}")
+_DELETED = re.compile(rf".+-\d+\.[0-9a-f]{{32}}{DELETED_DIRECTORY}")
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -81,60 +81,60 @@ def segments_from(names: Iterable[str], offset: int) -> list[int]:
     return bases[max(bisect_right(bases, offset) - 1, 0) :]
 
 
-def folder_name(topic: str, partition: int) -> str:
+def directory_name(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
 
-def parse_folder_name(name: str) -> tuple[str, int] | None:
-    """Topic and partition of a partition's folder; None for deleted ones and foreign folders."""
-    match = _FOLDER.fullmatch(name)
+def parse_directory_name(name: str) -> tuple[str, int] | None:
+    """Topic and partition of a partition's directory; None for deleted ones and foreign directories."""
+    match = _DIRECTORY.fullmatch(name)
     return (match[1], int(match[2])) if match else None
 
 
-def deleted_folder_name(topic: str, partition: int, topic_id: UUID) -> str:
+def deleted_directory_name(topic: str, partition: int, topic_id: UUID) -> str:
     """The name under which a deleted partition waits for removal.
 
     Kafka puts a random id in the middle; the topic's own id is as unique, and repeatable. Long
-    topic names are cut, because a folder name has at most 255 bytes.
+    topic names are cut, because a directory name has at most 255 bytes.
     """
-    ending = f"-{partition}.{topic_id.hex}{DELETED_FOLDER}"
-    return topic[: _FOLDER_NAME_MAX - len(ending)] + ending
+    ending = f"-{partition}.{topic_id.hex}{DELETED_DIRECTORY}"
+    return topic[: _DIRECTORY_NAME_MAX - len(ending)] + ending
 
 
-def is_deleted_folder(name: str) -> bool:
-    """Return True for a name that `deleted_folder_name` or Kafka gives, False for any other.
+def is_deleted_directory(name: str) -> bool:
+    """Return True for a name that `deleted_directory_name` or Kafka gives, False for any other.
 
     Other names that end in `-delete` are not this program's: they are neither read nor removed.
     """
     return _DELETED.fullmatch(name) is not None
 
 
-def stray_folder_name(topic: str, partition: int, topic_id: UUID, number: int) -> str:
+def stray_directory_name(topic: str, partition: int, topic_id: UUID, number: int) -> str:
     """Return the name under which a partition is kept that the metadata does not know (as Kafka).
 
     Args:
-        topic: Topic name in the folder's present name.
-        partition: Partition number in the folder's present name.
-        topic_id: Topic id that the folder holds.
-        number: Tells apart folders with the same ids; 0 is left out of the name.
+        topic: Topic name in the directory's present name.
+        partition: Partition number in the directory's present name.
+        topic_id: Topic id that the directory holds.
+        number: Tells apart directories with the same ids; 0 is left out of the name.
     """
-    ending = f"-{partition}.{topic_id.hex}{f'.{number}' if number else ''}{STRAY_FOLDER}"
-    return topic[: _FOLDER_NAME_MAX - len(ending)] + ending
+    ending = f"-{partition}.{topic_id.hex}{f'.{number}' if number else ''}{STRAY_DIRECTORY}"
+    return topic[: _DIRECTORY_NAME_MAX - len(ending)] + ending
 
 
-def future_folder_name(topic: str, partition: int, topic_id: UUID) -> str:
+def future_directory_name(topic: str, partition: int, topic_id: UUID) -> str:
     """The name of a copy that will replace a partition; with the topic's id, as when deleted.
 
     Raises StorageError for a topic whose name is too long for that: it cannot be cut, because the
     copy may become the log.
     """
-    name = f"{topic}-{partition}.{topic_id.hex}{FUTURE_FOLDER}"
-    if len(name) > _FOLDER_NAME_MAX:
+    name = f"{topic}-{partition}.{topic_id.hex}{FUTURE_DIRECTORY}"
+    if len(name) > _DIRECTORY_NAME_MAX:
         raise StorageError(f"{topic}-{partition} cannot move: its name is too long for a copy")
     return name
 
 
-def parse_future_folder_name(name: str) -> tuple[str, int, UUID] | None:
-    """Return topic, partition and topic id of the folder of a copy; None for any other name."""
+def parse_future_directory_name(name: str) -> tuple[str, int, UUID] | None:
+    """Return topic, partition and topic id of the directory of a copy; None for any other name."""
     match = _FUTURE.fullmatch(name)
     return (match[1], int(match[2]), UUID(match[3])) if match else None

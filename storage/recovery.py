@@ -13,7 +13,7 @@ succeeded):
 What then lies before the end is made durable before the log is used: after a crash of the process
 alone it is in the system's memory only, and readers must not see what a power cut could take back.
 
-A crash during recovery is no special case. Each step leaves a folder from which recovery starts
+A crash during recovery is no special case. Each step leaves a directory from which recovery starts
 again: first the bytes to keep are copied, then they are cut, then the rest is synced.
 """
 
@@ -102,11 +102,11 @@ def load_log(
     durable: bool = False,
     cut: Cut | None = None,
 ) -> None:
-    """Give a new log what its folder holds.
+    """Give a new log what its directory holds.
 
     Parameters:
         files: the file system.
-        log: the log of a partition whose folder exists.
+        log: the log of a partition whose directory exists.
         known: what the checkpoints say.
         clean: the broker stopped properly, so that everything is durable and complete.
         now_ms: log clock; producers that are found count as seen now.
@@ -119,15 +119,17 @@ def load_log(
         StorageError: the system refuses.
     """
     log.first_dirty_offset = known.first_dirty
-    folder = _Folder(files, log.folder, log.segment_rules)
-    folder.tidy(known.log_start)
-    if cut is not None and folder.set_replaced_aside(cut):
+    directory = _Directory(files, log.directory, log.segment_rules)
+    directory.tidy(known.log_start)
+    if cut is not None and directory.set_replaced_aside(cut):
         log.first_dirty_offset = max(log.first_dirty_offset, 0)  # what replaced them has gaps
-    log.pending.is_bare = folder.is_bare
-    segments = [Segment.load(files, log.folder, base, log.segment_rules) for base in folder.bases]
+    log.pending.is_bare = directory.is_bare
+    segments = [
+        Segment.load(files, log.directory, base, log.segment_rules) for base in directory.bases
+    ]
     for segment in segments:
         segment.seen_ms = now_ms  # when its file was written nobody knows
-    snapshots = Snapshots(files, log.folder, folder.snapshots)
+    snapshots = Snapshots(files, log.directory, directory.snapshots)
     with segments[-1].file.held_open() if segments else nullcontext():
         end = _take_over(
             files,
@@ -135,7 +137,7 @@ def load_log(
             segments,
             snapshots,
             known,
-            folder.marks,
+            directory.marks,
             clean=clean,
             durable=durable,
             cut=cut,
@@ -165,7 +167,7 @@ def _take_over(
     recovered_bytes = 0
     if clean:
         end = _check_clean(log, segments, known)
-        log.epochs = _read_epochs(files, log.folder, segments, log_start, end)
+        log.epochs = _read_epochs(files, log.directory, segments, log_start, end)
     else:
         recovery = _Recovery(files, log, segments, known, durable=durable, cut=cut)
         end = recovery.run()
@@ -175,7 +177,7 @@ def _take_over(
             log.segments.distrust_all_names()
         # A repair believes nothing, and so builds the indexes of aborted transactions anew.
         if snapshots.drop_after(end if cut is None else log_start):
-            log.segments.sync_folder()  # for good, before other records take their offsets
+            log.segments.sync_directory()  # for good, before other records take their offsets
     _warn_of_lost_end(log, end, known)
     end = max(end, log_start)
     log.epochs.truncate_end(end)
@@ -192,8 +194,8 @@ def _take_over(
     return end
 
 
-class _Folder:
-    """The files of a partition's folder, sorted out."""
+class _Directory:
+    """The files of a partition's directory, sorted out."""
 
     def __init__(self, files: Files, path: str, rules: SegmentRules) -> None:
         self._files = files
@@ -310,22 +312,22 @@ class _Folder:
             self._list()
 
 
-def _saved_epochs(files: Files, folder: str) -> LeaderEpochs | None:
+def _saved_epochs(files: Files, directory: str) -> LeaderEpochs | None:
     """Return the leader epochs of their file; None if it is missing or damaged."""
     with suppress(FileNotFoundError):
-        return LeaderEpochs.from_bytes(files.read_bytes(f"{folder}/{LEADER_EPOCHS}"))
+        return LeaderEpochs.from_bytes(files.read_bytes(f"{directory}/{LEADER_EPOCHS}"))
     return None
 
 
 def _read_epochs(
-    files: Files, folder: str, segments: list[Segment], log_start: int, end: int
+    files: Files, directory: str, segments: list[Segment], log_start: int, end: int
 ) -> LeaderEpochs:
     """The leader epochs between two offsets: from their file, and where it says nothing from the
     batches. The file may be missing or damaged, or know a later log start than the log itself."""
-    epochs, saved = LeaderEpochs(), _saved_epochs(files, folder)
-    epochs.has_file = files.exists(f"{folder}/{LEADER_EPOCHS}")
+    epochs, saved = LeaderEpochs(), _saved_epochs(files, directory)
+    epochs.has_file = files.exists(f"{directory}/{LEADER_EPOCHS}")
     if saved is not None and saved.entries:
-        _warn_of_earlier_start(folder, segments, log_start, saved.entries[0][1])
+        _warn_of_earlier_start(directory, segments, log_start, saved.entries[0][1])
     entries = [entry for entry in saved.entries if entry[1] < end] if saved is not None else []
     if not _entries_agree(segments, entries, log_start):
         entries = []
@@ -344,7 +346,7 @@ def _read_epochs(
 
 
 def _warn_of_earlier_start(
-    folder: str, segments: list[Segment], log_start: int, saved_start: int
+    directory: str, segments: list[Segment], log_start: int, saved_start: int
 ) -> None:
     """Say that a log begins earlier than when its leader epochs were saved: the first of them moves
     with the log start. Batches of old formats, before all epochs, have none."""
@@ -356,7 +358,7 @@ def _warn_of_earlier_start(
             "%s begins at offset %d, although it began at offset %d when its leader epochs were "
             "saved: deleted records may be served again; if the log start checkpoint was damaged or "
             "replaced, move the start with `kbroker topic trim`",
-            folder,
+            directory,
             log_start,
             saved_start,
         )
@@ -448,9 +450,9 @@ def _check_first(
         return
     if any(mark.offset >= segments[0].base_offset for mark in marks):
         return
-    saved = _saved_epochs(files, log.folder)
+    saved = _saved_epochs(files, log.directory)
     if saved is None or not saved.entries or saved.entries[0][1] < segments[0].base_offset:
-        path = f"{log.folder}/{file_name(known.log_start, LOG)}"
+        path = f"{log.directory}/{file_name(known.log_start, LOG)}"
         reason = (
             f"it is missing: the log starts at offset {known.log_start}, and the first segment that is "
             f"there at {segments[0].base_offset}"
@@ -464,8 +466,8 @@ def _warn_of_lost_end(log: Log, end: int, known: Offsets) -> None:
         logger.warning(
             "%s ends at offset %d, although consumers could read up to offset %d: %d records are "
             "gone; if that was not a power cut with flush.policy=os or interval, stop the server and "
-            "restore the folder from a copy",
-            log.folder,
+            "restore the directory from a copy",
+            log.directory,
             end,
             known.high_watermark - 1,
             known.high_watermark - end,
@@ -476,7 +478,7 @@ def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
     """The end offset of a log that was closed properly; its segments know their latest times."""
     if not segments:
         if known.recovery_point > known.log_start:
-            path = f"{log.folder}/{file_name(known.log_start, LOG)}"
+            path = f"{log.directory}/{file_name(known.log_start, LOG)}"
             raise CorruptLogError(path, 0, f"it is missing, {known.recovery_point} was synced")
         return known.log_start
     last = segments[-1]
@@ -529,7 +531,7 @@ class _Recovery:
             for segment in segments[first:]
         ]
         self.epochs = _read_epochs(
-            self._files, self._log.folder, segments, self._log_start, self._point
+            self._files, self._log.directory, segments, self._log_start, self._point
         )
         end, cut = max(self._point, self._log_start), False
         for number in range(first, len(segments)):
@@ -548,8 +550,8 @@ class _Recovery:
         if cut or (end > self._point and not self._durable):
             for segment in self._segments[first:]:
                 sync_file(self._files, segment.log_path)
-            self._files.sync_dir(self._log.folder)
-            self._files.sync_dir(self._log.folder.rpartition("/")[0])
+            self._files.sync_dir(self._log.directory)
+            self._files.sync_dir(self._log.directory.rpartition("/")[0])
         return end
 
     def _check_below(self, first: int) -> None:
@@ -558,7 +560,7 @@ class _Recovery:
         if segments:
             _look_at_ends(segments[:first], segments[first].base_offset, self._gaps_allowed)
         elif self._point > self._log_start:
-            path = f"{self._log.folder}/{file_name(self._log_start, LOG)}"
+            path = f"{self._log.directory}/{file_name(self._log_start, LOG)}"
             raise CorruptLogError(path, 0, f"it is missing, offset {self._point} was synced")
 
     def _follows(self, segment: Segment, end: int) -> bool:
@@ -646,7 +648,7 @@ class _Recovery:
             logger.warning(
                 "%s ends at offset %d: a batch behind it is damaged. %d later records, which no "
                 "sync is known to cover, are kept in %s",
-                self._log.folder,
+                self._log.directory,
                 end,
                 cut.records,
                 f"{cut.paths[0]} and {len(cut.paths) - 1:,} more files"
@@ -654,7 +656,7 @@ class _Recovery:
                 else cut.paths[0],
             )
         elif tail:
-            logger.info("%s: %d torn bytes cut at offset %d", self._log.folder, len(tail), end)
+            logger.info("%s: %d torn bytes cut at offset %d", self._log.directory, len(tail), end)
 
 
 def _is_sound(files: Files, segment: Segment) -> bool:

@@ -30,13 +30,13 @@ class Reserve:
 
         Raises StorageError: there is not enough of it, or the system refuses.
         """
-        folder = self._path.rpartition("/")[0]
-        total, free = self._files.usage(folder)
+        directory = self._path.rpartition("/")[0]
+        total, free = self._files.usage(directory)
         size = min(RESERVE_BYTES_MAX, total // SHARE_OF_DISK)
         is_held = self._files.exists(self._path)
         if free < (size if is_held else 2 * size):
             raise WriteRefusedError(
-                f"the disk of {folder} is full: {free} bytes of {total} are free"
+                f"the disk of {directory} is full: {free} bytes of {total} are free"
             )
         if not is_held:
             self._files.allocate(self._path, size)

@@ -112,13 +112,13 @@ class Segment:
     def __init__(
         self,
         files: Files,
-        folder: str,
+        directory: str,
         base_offset: int,
         rules: SegmentRules,
         suffix: str = "",
     ) -> None:
         self._files = files
-        self._path = f"{folder}/{file_name(base_offset, '')}"
+        self._path = f"{directory}/{file_name(base_offset, '')}"
         self._rules = rules
         self._since_index = 0  # bytes
         self._marks: dict[int, Position] = {}  # by offset, batch borders only
@@ -139,7 +139,7 @@ class Segment:
     def create(
         cls,
         files: Files,
-        folder: str,
+        directory: str,
         base_offset: int,
         rules: SegmentRules,
         suffix: str = "",
@@ -151,7 +151,7 @@ class Segment:
         `suffix` ends the names of its files while it is not part of a log; `open_segments` bounds
         how many such files stay open, None for no bound.
         """
-        segment = cls(files, folder, base_offset, rules, suffix)
+        segment = cls(files, directory, base_offset, rules, suffix)
         for path in segment.index_paths:
             files.remove(path)  # of an earlier life that a crash brought back
         segment.file.unseal(open_segments)
@@ -162,10 +162,10 @@ class Segment:
 
     @classmethod
     def load(
-        cls, files: Files, folder: str, base_offset: int, rules: SegmentRules, suffix: str = ""
+        cls, files: Files, directory: str, base_offset: int, rules: SegmentRules, suffix: str = ""
     ) -> Segment:
         """A sealed segment that exists; nothing but the size of its file is looked at."""
-        segment = cls(files, folder, base_offset, rules, suffix)
+        segment = cls(files, directory, base_offset, rules, suffix)
         segment.size = Position(files.size(segment.log_path))
         segment.checks.distrust(segment.size)
         return segment

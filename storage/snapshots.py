@@ -19,19 +19,19 @@ class Snapshots:
 
     Parameters:
         files: where they are.
-        folder: of the partition.
+        directory: of the partition.
         offsets: of those that were found, rising.
     """
 
-    __slots__ = ("_files", "_folder", "offsets")
+    __slots__ = ("_directory", "_files", "offsets")
 
-    def __init__(self, files: Files, folder: str, offsets: list[int] | None = None) -> None:
+    def __init__(self, files: Files, directory: str, offsets: list[int] | None = None) -> None:
         self._files = files
-        self._folder = folder
+        self._directory = directory
         self.offsets = offsets or []
 
     def _path(self, offset: int) -> str:
-        return f"{self._folder}/{file_name(offset, SNAPSHOT)}"
+        return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
 
     def newest(self, start: int, end: int, now_ms: int) -> tuple[int, ProducerStates]:
         """The newest sound one within two offsets; an empty state at `start` without one."""
@@ -77,7 +77,7 @@ class Snapshots:
     def drop_after(self, offset: int) -> bool:
         """Remove those of records that are gone, at once. Returns whether there were any.
 
-        The caller syncs the folder before other records take these offsets.
+        The caller syncs the directory before other records take these offsets.
         """
         gone = [at for at in self.offsets if at > offset]
         for at in gone:

@@ -26,8 +26,8 @@ class SyncItem(Protocol):
         """
 
 
-class FolderSync:
-    """The names in one folder."""
+class DirectorySync:
+    """The names in one directory."""
 
     __slots__ = ("_files", "_path")
 
@@ -36,7 +36,7 @@ class FolderSync:
         self._path = path
 
     def sync(self) -> None:
-        # A folder may have been deleted since; then its names matter to nobody.
+        # A directory may have been deleted since; then its names matter to nobody.
         with suppress(FileNotFoundError):
             self._files.sync_dir(self._path)
 

@@ -36,8 +36,8 @@ from .naming import (
     TIME_INDEX,
     TXN_INDEX,
     file_name,
+    parse_directory_name,
     parse_file_name,
-    parse_folder_name,
 )
 from .producer_state import ProducerStates
 
@@ -56,7 +56,7 @@ class Problem(NamedTuple):
 class Report:
     """What a partition holds, and what is wrong with it. Offsets are -1 without records."""
 
-    folder: str
+    directory: str
     segments: int = 0
     bytes: int = 0
     batches: int = 0
@@ -70,21 +70,23 @@ class Report:
 Progress = Callable[[int], None]
 
 
-def verify_partition(files: Files, folder: str, progress: Progress = lambda _: None) -> Report:
-    """Check one partition's folder; `progress` is told the bytes that were read.
+def verify_partition(files: Files, directory: str, progress: Progress = lambda _: None) -> Report:
+    """Check one partition's directory; `progress` is told the bytes that were read.
 
     Raises StorageError when the system refuses to read.
     """
-    return _Verification(files, folder, progress).run()
+    return _Verification(files, directory, progress).run()
 
 
 def verify_checkpoints(files: Files, data_dir: str, reports: Iterable[Report]) -> list[Problem]:
-    """Check what the small files of a data folder say against the partitions in it.
+    """Check what the small files of a data directory say against the partitions in it.
 
     Parameters: `reports` are those of all its partitions. Raises StorageError.
     """
     problems = []
-    ends = {parse_folder_name(each.folder.rpartition("/")[2]): each.end_offset for each in reports}
+    ends = {
+        parse_directory_name(each.directory.rpartition("/")[2]): each.end_offset for each in reports
+    }
     for name in (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS):
         path = f"{data_dir}/{name}"
         try:
@@ -111,17 +113,17 @@ def verify_checkpoints(files: Files, data_dir: str, reports: Iterable[Report]) -
 class _Verification:
     """One pass over a partition, from its first batch to its last."""
 
-    def __init__(self, files: Files, folder: str, progress: Progress) -> None:
+    def __init__(self, files: Files, directory: str, progress: Progress) -> None:
         self._files = files
-        self.folder = folder
+        self.directory = directory
         self._progress = progress
-        self._report = Report(folder)
+        self._report = Report(directory)
         self._epochs = LeaderEpochs()
         self._producers = ProducerStates()
         self._snapshots: list[int] = []
 
     def run(self) -> Report:
-        numbered = sorted(filter(None, map(parse_file_name, self._files.listdir(self.folder))))
+        numbered = sorted(filter(None, map(parse_file_name, self._files.listdir(self.directory))))
         bases = [offset for offset, suffix in numbered if suffix == LOG]
         self._snapshots = [offset for offset, suffix in numbered if suffix == SNAPSHOT]
         self._read_small_files()
@@ -135,7 +137,7 @@ class _Verification:
 
     def read(self, name: str) -> bytes | None:
         try:
-            return self._files.read_bytes(f"{self.folder}/{name}")
+            return self._files.read_bytes(f"{self.directory}/{name}")
         except FileNotFoundError:
             return None
 
@@ -143,17 +145,17 @@ class _Verification:
         data = self.read(LEADER_EPOCHS)
         epochs = LeaderEpochs.from_bytes(data) if data is not None else self._epochs
         if epochs is None:
-            self.problem(f"{self.folder}/{LEADER_EPOCHS}", None, "it is damaged")
+            self.problem(f"{self.directory}/{LEADER_EPOCHS}", None, "it is damaged")
         else:
             self._epochs = epochs
         data = self.read(PARTITION_METADATA)
         if data is not None and PartitionMetadata.from_bytes(data) is None:
-            self.problem(f"{self.folder}/{PARTITION_METADATA}", None, "it is damaged")
+            self.problem(f"{self.directory}/{PARTITION_METADATA}", None, "it is damaged")
 
     # -- segments
 
     def _check_segment(self, base: int, next_base: int | None) -> None:
-        path = f"{self.folder}/{file_name(base, LOG)}"
+        path = f"{self.directory}/{file_name(base, LOG)}"
         file = self._files.open(path)
         size = file.size
         report = self._report
@@ -228,7 +230,7 @@ class _Verification:
             at = self._snapshots.pop(0)
             name = file_name(at, SNAPSHOT)
             for reason in self._wrong_in_snapshot(self.read(name) or b""):
-                self.problem(f"{self.folder}/{name}", None, reason)
+                self.problem(f"{self.directory}/{name}", None, reason)
 
     def _wrong_in_snapshot(self, data: bytes) -> Iterator[str]:
         states = ProducerStates.from_bytes(data, 0)
@@ -268,7 +270,7 @@ class _Indexes:
         self._latest = -1
 
     def _path(self, suffix: str) -> str:
-        return f"{self._parent.folder}/{file_name(self._base, suffix)}"
+        return f"{self._parent.directory}/{file_name(self._base, suffix)}"
 
     def _load(self, suffix: str, parse: Callable[[bytes], T | None], empty: T) -> T:
         data = self._parent.read(file_name(self._base, suffix))

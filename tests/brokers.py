@@ -53,7 +53,7 @@ async def started(
 async def started_on(
     files: Files, data_dir: str | list[str], *, nodes: int = 1, **properties: str
 ) -> AsyncIterator[Broker]:
-    """As `started`, with the data folders on a disk that a test has made."""
+    """As `started`, with the data directories on a disk that a test has made."""
     options = {name.replace("_", "."): value for name, value in properties.items()}
     async with open_broker(
         BrokerConfig.load(options=options),

@@ -17,20 +17,20 @@ PAGE = 4096
 
 
 class ColdDisk:
-    """Stands between this process and its files: what is in those of a folder now is not in memory
+    """Stands between this process and its files: what is in those of a directory now is not in memory
     before a call has read it.
 
     `waits` are the calls of the thread that made this, the one of the event loop, that would have
     waited for a disk; `loads` counts those of other threads.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         self.waits: list[str] = []
         self.loads = 0
         self.broken: set[int] = set()
         """Files, by inode, of which the disk cannot read what is not in memory."""
         self._loop = threading.get_ident()
-        found = [path.stat() for path in folder.rglob("*") if path.is_file()]
+        found = [path.stat() for path in directory.rglob("*") if path.is_file()]
         self._sizes = {each.st_ino: each.st_size for each in found}
         self._present: set[tuple[int, int]] = set()
         self._preadv, self._pread = os.preadv, os.pread
@@ -42,9 +42,9 @@ class ColdDisk:
         monkeypatch.setattr(os, "sendfile", self.sendfile)
         monkeypatch.setattr(files, "_pread", self.pread)
 
-    def break_files(self, folder: Path, pattern: str = "*") -> None:
-        """Let the disk fail to read the files of a folder."""
-        self.broken |= {each.stat().st_ino for each in folder.glob(pattern)}
+    def break_files(self, directory: Path, pattern: str = "*") -> None:
+        """Let the disk fail to read the files of a directory."""
+        self.broken |= {each.stat().st_ino for each in directory.glob(pattern)}
 
     def preadv(self, fd: int, buffers: Sequence[Any], position: int, flags: int = 0) -> int:
         size = sum(map(len, buffers))

@@ -64,7 +64,7 @@ class _ForgottenSocket(socket.socket):
 NUMBERS = [
     ("--clusters", "KBROKER_CLUSTERS", 4, "How many tests with the same names tests/isolation has"),
     ("--frames", "KBROKER_FUZZ_FRAMES", 2000, "How many mutated frames tests/fuzz sends"),
-    ("--damages", "KBROKER_DAMAGES", 3, "How many damaged data folders tests/damage starts on"),
+    ("--damages", "KBROKER_DAMAGES", 3, "How many damaged data directories tests/damage starts on"),
     ("--disk-faults", "KBROKER_DISK_FAULTS", 1, "How often tests/processes lets a disk fail"),
     (
         "--large-values",
@@ -145,12 +145,12 @@ def thread() -> Iterator[BrokerThread]:
 @pytest.fixture(params=["memory", "disk"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     """Opens brokers; each test that uses it runs in memory and on disk."""
-    folder = None if request.param == "memory" else tmp_path / "data"
+    directory = None if request.param == "memory" else tmp_path / "data"
 
     def open_one(
         clock: Clock | None = None, /, **properties: Any
     ) -> AbstractAsyncContextManager[Broker]:
-        return started(folder, clock, **properties)
+        return started(directory, clock, **properties)
 
     return open_one
 
@@ -178,7 +178,7 @@ async def wire(broker: Broker) -> AsyncIterator[Wire]:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """A certificate authority that issues certificates into the folder of the test."""
+    """A certificate authority that issues certificates into the directory of the test."""
     from .security.certificates import Authority  # Spark's environment lacks what it needs
 
     return Authority(tmp_path)

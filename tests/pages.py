@@ -1,6 +1,6 @@
 """Run the commands of a documentation page: what stands there is what happens.
 
-The blocks of a page run in order in one shell and one empty folder. `sh` blocks must succeed, `python`
+The blocks of a page run in order in one shell and one empty directory. `sh` blocks must succeed, `python`
 blocks too, and each command of a `console` block (after `$ `) must print what stands below it, where
 `...` is anything. `text` blocks are not run. 9092 to 9099 at `localhost` are ports of the test, and so are
 etcd's, 2379 and 2380.
@@ -57,8 +57,8 @@ def commands_of(page: str) -> list[Command]:
     return found
 
 
-def check_page(name: str, folder: Path, seconds: float = SECONDS) -> int:
-    """Run the commands of a page in an empty directory below `folder`.
+def check_page(name: str, directory: Path, seconds: float = SECONDS) -> int:
+    """Run the commands of a page in an empty directory below `directory`.
 
     Args:
         name: Path of the page below docs/, without ".md".
@@ -69,13 +69,13 @@ def check_page(name: str, folder: Path, seconds: float = SECONDS) -> int:
     page = (DOCS / f"{name}.md").read_text()
     count = len(commands_of(page))
     assert count
-    (folder / "page").mkdir()
-    wrong = run_page(page, folder / "page", seconds)
+    (directory / "page").mkdir()
+    wrong = run_page(page, directory / "page", seconds)
     assert not wrong, "\n\n".join(wrong)
     return count
 
 
-def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:
+def run_page(page: str, directory: Path, seconds: float = SECONDS) -> list[str]:
     """Run the commands of a page; returns what was wrong, in words."""
     port = free_ports(PORTS + len(ETCD_PORTS))
     for number, theirs in enumerate((*range(9092, 9092 + PORTS), *ETCD_PORTS)):
@@ -85,8 +85,8 @@ def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:
     script = PREAMBLE + "".join(one.script(number) for number, one in enumerate(commands))
     done = subprocess.run(
         ["bash", "-c", script + f"set +e\nprintf '\\n{MARK}{len(commands)}\\n'"],
-        cwd=folder,
-        env=_environ(folder, port),
+        cwd=directory,
+        env=_environ(directory, port),
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -101,7 +101,7 @@ def run_page(page: str, folder: Path, seconds: float = SECONDS) -> list[str]:
     if len(printed) <= len(commands):
         wrong.append(f"$ {commands[len(printed) - 1].text}\nfailed:\n{printed[-1]}")
     if wrong:
-        wrong += [f"{log.name}:\n{log.read_text()[-2000:]}" for log in folder.glob("*.log")]
+        wrong += [f"{log.name}:\n{log.read_text()[-2000:]}" for log in directory.glob("*.log")]
     return wrong
 
 
@@ -109,15 +109,15 @@ def _is_as_expected(expected: str, got: str) -> bool:
     # The shell may say here that a job has ended.
     got = re.sub(r"^\[\d+\].*\n", "", got, flags=re.MULTILINE)
     # How full the disk is that the test has is not what a page is about.
-    got = re.sub(r"^folder .* nearly full: .*\n", "", got, flags=re.MULTILINE)
+    got = re.sub(r"^directory .* nearly full: .*\n", "", got, flags=re.MULTILINE)
     if got.split() == ["WHAT", "WHERE", "PROBLEM", "ACTION"]:
         got = "healthy"
     return doctest.OutputChecker().check_output(expected.strip(), got.strip(), FLAGS)
 
 
-def _environ(folder: Path, port: int) -> dict[str, str]:
+def _environ(directory: Path, port: int) -> dict[str, str]:
     """Where `kbroker`, `pytest` and `python` are this checkout's, and brokers end with the shell."""
-    programs = folder.parent / f"{folder.name}-bin"
+    programs = directory.parent / f"{directory.name}-bin"
     programs.mkdir()
     for name, words in (("kbroker", "-m kbroker"), ("pytest", "-m pytest"), ("python", "")):
         path = programs / name

@@ -1,10 +1,10 @@
 """Check the system packages that a make target needs, and install the missing ones.
 
 Usage: python tests/prerequisites.py [COMMAND ...]; without a name: what all commands need.
-       python tests/prerequisites.py --environment FOLDER; a virtual environment with pip.
+       python tests/prerequisites.py --environment DIRECTORY; a virtual environment with pip.
 
 What is missing comes through the package manager (apt) where this runs as root. Elsewhere the
-packages of the distribution are unpacked below the work folder, and programs that start what is
+packages of the distribution are unpacked below the work directory, and programs that start what is
 in them are written into its `bin`, which the Makefiles put on the path. Exit status 1 when
 something cannot be had in either way; each such thing is named with the command that brings it.
 
@@ -43,7 +43,7 @@ class Prerequisite(NamedTuple):
 
     commands: tuple[str, ...]
     problem: Callable[[Path], str]
-    """What is wrong with it, "" if nothing is; it is given the folder `TOOLS`."""
+    """What is wrong with it, "" if nothing is; it is given the directory `TOOLS`."""
     installed: tuple[str, ...]
     """Debian's packages that bring it; the first that the distribution has is taken."""
     unpacked: tuple[str, ...]
@@ -133,8 +133,8 @@ def unpack(wanted: Iterable[tuple[str, ...]], tools: Path) -> list[str]:
     apt works with lists of its own below `tools`, so that nobody need be root. Raises AptFailed.
     """
     root, state, packages = tools / "root", tools / "apt", tools / "packages"
-    for folder in (root, packages, state / "lists/partial", state / "archives/partial"):
-        folder.mkdir(parents=True, exist_ok=True)
+    for directory in (root, packages, state / "lists/partial", state / "archives/partial"):
+        directory.mkdir(parents=True, exist_ok=True)
     settings = (f"Dir::State::Lists={state}/lists", f"Dir::Cache={state}", "Debug::NoLocking=1")
     own = tuple(f"-o{setting}" for setting in settings)
     _apt("apt-get", *own, "update", "-q")
@@ -185,9 +185,9 @@ def _apt(*command: str, at: Path | None = None) -> str:
 
 def turn_links(root: Path) -> None:
     """Let links that name a place of the system name that place below `root`, where it is there."""
-    for folder, names, files in os.walk(root):
+    for directory, names, files in os.walk(root):
         for name in (*names, *files):
-            link = Path(folder, name)
+            link = Path(directory, name)
             if link.is_symlink() and (target := os.readlink(link)).startswith("/"):
                 place = root / target[1:]
                 if os.path.lexists(place):
@@ -203,9 +203,11 @@ def write_programs(need: Prerequisite, root: Path, tools: Path) -> None:
             continue
         lines = ["#!/bin/sh"]
         if root != Path("/"):
-            folders = [str(one) for place in LIBRARIES for one in root.glob(f"{place}/*-linux-*")]
+            directories = [
+                str(one) for place in LIBRARIES for one in root.glob(f"{place}/*-linux-*")
+            ]
             more = "${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-            lines.append(f'export LD_LIBRARY_PATH="{":".join(folders)}{more}"')
+            lines.append(f'export LD_LIBRARY_PATH="{":".join(directories)}{more}"')
         lines.append(f'exec "{found[0]}" "$@"')
         program = tools / "bin" / name
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -242,25 +244,25 @@ def _certificates(root: Path) -> Iterator[bytes]:
             yield base64.b64decode(text)
 
 
-def make_environment(folder: Path, tools: Path = TOOLS) -> None:
+def make_environment(directory: Path, tools: Path = TOOLS) -> None:
     """A virtual environment with pip: that which comes with Python, or that which was unpacked.
 
     One of another Python goes first: the packages in it are not for this one.
     """
-    clear = not is_of_this_python(folder)
+    clear = not is_of_this_python(directory)
     if has_ensurepip():
         options = ["--clear"] if clear else []
-        subprocess.run([sys.executable, "-m", "venv", *options, folder], check=True)
+        subprocess.run([sys.executable, "-m", "venv", *options, directory], check=True)
         return
-    venv.create(folder, symlinks=True, clear=clear)
-    (site,) = folder.glob("lib/python*/site-packages")
+    venv.create(directory, symlinks=True, clear=clear)
+    (site,) = directory.glob("lib/python*/site-packages")
     with zipfile.ZipFile(pip_wheels(tools)[-1]) as wheel:
         wheel.extractall(site)
 
 
-def is_of_this_python(folder: Path) -> bool:
+def is_of_this_python(directory: Path) -> bool:
     """Whether an environment, if there is one, was made by the Python that runs this."""
-    python = folder / "bin/python"
+    python = directory / "bin/python"
     if not python.exists():
         return not python.is_symlink()  # to a Python that is gone
     asked = [str(python), "-c", "import sys; print(sys.base_prefix, sys.version)"]

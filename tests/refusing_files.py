@@ -13,7 +13,7 @@ _SYNCS = ("sync", "syncdir", "syncfs")
 class RefusingFiles(CrashFiles):
     """Files in memory for `open_broker`, which takes them for a disk.
 
-    `refused` has the folders in which every write is refused with all that lies in them; with
+    `refused` has the directories in which every write is refused with all that lies in them; with
     `takes` set, only so many more writes to logs are done there.
     """
 
@@ -34,9 +34,9 @@ class RefusingFiles(CrashFiles):
             self.probes_refused += PROBE in path
             raise WriteRefusedError(f"cannot {kind} {path}: Read-only file system")
 
-    def refuse(self, folder: str) -> None:
-        """Take nothing more in a folder."""
-        self.refused.add(folder)
+    def refuse(self, directory: str) -> None:
+        """Take nothing more in a directory."""
+        self.refused.add(directory)
 
     def heal(self) -> None:
         """Take everything again."""

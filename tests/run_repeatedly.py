@@ -1,8 +1,8 @@
 """Run tests again and again and say which of them do not always pass.
 
-Usage: python tests/run_repeatedly.py FOLDER COUNT [pytest's arguments]
+Usage: python tests/run_repeatedly.py DIRECTORY COUNT [pytest's arguments]
 
-Runs pytest on the folder in rounds until COUNT tests have run, or COUNT rounds if it is written
+Runs pytest on the directory in rounds until COUNT tests have run, or COUNT rounds if it is written
 as 2x. Exit status 1 when a test failed.
 """
 
@@ -19,16 +19,16 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main(folder: str, count: str, arguments: list[str]) -> int:
+def main(directory: str, count: str, arguments: list[str]) -> int:
     ran, rounds = 0, 0
     wanted = int(count.removesuffix("x"))
     failed: Counter[str] = Counter()
     began = time.monotonic()
     while (rounds if count.endswith("x") else ran) < wanted:
         rounds += 1
-        tests, names = _round(folder, arguments)
+        tests, names = _round(directory, arguments)
         if not tests:
-            print(f"no tests were run in {folder}")
+            print(f"no tests were run in {directory}")
             return 2
         ran += tests
         failed.update(names)
@@ -39,11 +39,11 @@ def main(folder: str, count: str, arguments: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _round(folder: str, arguments: list[str]) -> tuple[int, list[str]]:
+def _round(directory: str, arguments: list[str]) -> tuple[int, list[str]]:
     """Run all tests once; returns how many there were, and the names of those that failed."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.xml"
-        command = [sys.executable, "-m", "pytest", folder, "-q", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", directory, "-q", "-p", "no:cacheprovider"]
         run = subprocess.run(
             [*command, f"--junitxml={report}", f"--basetemp={place}/runs", *arguments],
             cwd=ROOT,

@@ -15,10 +15,10 @@ from benchmarks.picture import PICTURED, dots
 from benchmarks.table import lines
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(directory: Path, *arguments: str) -> str:
     name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     command = ["git", *name, *arguments]
-    return subprocess.check_output(command, cwd=folder, text=True).strip()
+    return subprocess.check_output(command, cwd=directory, text=True).strip()
 
 
 def test_the_files_of_the_commit_are_there_while_it_is_measured(tmp_path: Path) -> None:
@@ -27,12 +27,15 @@ def test_the_files_of_the_commit_are_there_while_it_is_measured(tmp_path: Path) 
         (tmp_path / "file").write_text(text)
         git(tmp_path, "add", "file")
         git(tmp_path, "commit", "-q", "-m", text)
-    with checkout("HEAD~1", tmp_path) as folder:
-        assert (folder / "file").read_text() == "old"
+    with checkout("HEAD~1", tmp_path) as directory:
+        assert (directory / "file").read_text() == "old"
         assert (tmp_path / "file").read_text() == "new"
-        before = kbroker_at(folder)
-        assert (before.name, before.root) == (git(folder, "rev-parse", "--short", "HEAD"), folder)
-    assert not folder.exists()
+        before = kbroker_at(directory)
+        assert (before.name, before.root) == (
+            git(directory, "rev-parse", "--short", "HEAD"),
+            directory,
+        )
+    assert not directory.exists()
     assert len(git(tmp_path, "worktree", "list").splitlines()) == 1
     with pytest.raises(BenchmarkFailed, match="nowhere"), checkout("nowhere", tmp_path):
         pass

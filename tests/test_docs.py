@@ -126,9 +126,9 @@ def test_what_the_page_shows_for_ci(tmp_path: Path) -> None:
     assert command.text in gitlab
     assert command.text in make
     assert command.text.partition(" -- ")[2] in github
-    folder = tmp_path / "page"
-    folder.mkdir()
-    wrong = run_page(section, folder)
+    directory = tmp_path / "page"
+    directory.mkdir()
+    wrong = run_page(section, directory)
     assert not wrong, "\n\n".join(wrong)
 
 

@@ -26,25 +26,25 @@ with LocalBroker() as broker:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A copy of the sources in which each link to a package is a text file that holds its target."""
-    folder = tmp_path / "clone"
-    copy_repository(folder)
+    directory = tmp_path / "clone"
+    copy_repository(directory)
     for name in LINKS:
-        link = folder / "kbroker" / name
+        link = directory / "kbroker" / name
         target = os.readlink(link)
         link.unlink()
         link.write_text(target)
-    return folder
+    return directory
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
     """An interpreter of a new environment, which has the packages of this one but not kbroker."""
-    folder = tmp_path / "environment"
-    venv.create(folder)
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    directory = tmp_path / "environment"
+    venv.create(directory)
+    python = directory / ("Scripts" if os.name == "nt" else "bin") / "python"
     command = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = Path(subprocess.check_output(command, text=True).strip())
-    # Python reads no .pth file below a folder that is on the path in this way.
+    # Python reads no .pth file below a directory that is on the path in this way.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     return python
 
@@ -71,6 +71,9 @@ def test_an_editable_install_needs_no_symbolic_links(clone: Path, python: Path) 
     assert installed.returncode == 0, installed.stdout
     environment = {**os.environ, "PYTHONPATH": ""}
     output = subprocess.check_output([python, "-c", SESSION], cwd="/", text=True, env=environment)
-    count, *folders = output.split()
+    count, *directories = output.split()
     assert count == "1"
-    assert [Path(folder) for folder in folders] == [clone / "kbroker", *(clone / n for n in LINKS)]
+    assert [Path(directory) for directory in directories] == [
+        clone / "kbroker",
+        *(clone / n for n in LINKS),
+    ]

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 AREAS = ("kbroker", "protocol", "storage", "coordinator")
 BESIDE = ("tests", "compat-tests", "benchmarks", "examples")
-"""Folders with Python that is not installed."""
+"""Directories with Python that is not installed."""
 FUNCTION_LINES_MAX = 60
 # Uses of `Any` per 1,000 lines of installed modules: each one hides mistakes from the type checker.
 ANY_PER_1000_LINES_MAX = 4.0
@@ -37,18 +37,18 @@ OPTIONAL = {
 
 
 NO_MODULES = {"__pycache__", "templates/files"}
-"""Folders without modules of ours: the latter has projects for users."""
+"""Directories without modules of ours: the latter has projects for users."""
 
 
 def sources(root: Path = ROOT) -> Iterator[Path]:
     """Every module, once: the three links inside ``kbroker`` are not followed."""
     for area in AREAS:
-        for folder, names, files in os.walk(root / area):
-            parent = Path(folder).name
+        for directory, names, files in os.walk(root / area):
+            parent = Path(directory).name
             names[:] = sorted(
                 name for name in names if {name, f"{parent}/{name}"}.isdisjoint(NO_MODULES)
             )
-            yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
+            yield from (Path(directory, name) for name in sorted(files) if name.endswith(".py"))
 
 
 def import_path(source: Path, root: Path = ROOT) -> Path:
@@ -64,7 +64,7 @@ def module_name(source: Path) -> str:
 
 
 def copy_of_the_project(to: Path) -> Path:
-    """Sources and build files in a folder of their own, links kept."""
+    """Sources and build files in a directory of their own, links kept."""
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for area in AREAS:
         shutil.copytree(ROOT / area, to / area, symlinks=True, ignore=ignored)
@@ -93,11 +93,11 @@ def output(run: subprocess.CompletedProcess[str]) -> str:
 # Packages
 
 
-def test_every_folder_of_modules_is_a_listed_package() -> None:
+def test_every_directory_of_modules_is_a_listed_package() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    folders = {source.parent for source in sources()}
-    assert [str(each) for each in folders if not (each / "__init__.py").exists()] == []
-    assert sorted(listed) == sorted(module_name(each / "__init__.py") for each in folders)
+    directories = {source.parent for source in sources()}
+    assert [str(each) for each in directories if not (each / "__init__.py").exists()] == []
+    assert sorted(listed) == sorted(module_name(each / "__init__.py") for each in directories)
 
 
 def test_types_of_the_command_line_are_made_for_the_oldest_click_too() -> None:
@@ -131,7 +131,7 @@ def too_long(source: str) -> list[str]:
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
-    beside = (each for folder in BESIDE for each in (ROOT / folder).rglob("*.py"))
+    beside = (each for directory in BESIDE for each in (ROOT / directory).rglob("*.py"))
     files = {str(path.relative_to(ROOT)): path for path in [*sources(), *beside]}
     found = {name: too_long(path.read_text()) for name, path in files.items()}
     assert len(found) > 700
@@ -340,7 +340,7 @@ def test_a_circle_is_seen() -> None:
 
 # Tests mirror the packages: kbroker/handlers/fetch.py has tests/handlers/test_fetch.py.
 
-SPANNING_FOLDERS = {
+SPANNING_DIRECTORIES = {
     "compiled": "modules that mypyc compiled",
     "damage": "damaged files of every kind",
     "fuzz": "random bytes and random requests to every API",
@@ -358,12 +358,12 @@ SPANNING_FOLDERS = {
     "spark": "everything that needs PySpark",
     "transactions": "transactions of many clients over several nodes",
 }
-"""Folders under tests/ whose tests span packages, and what they have in common."""
+"""Directories under tests/ whose tests span packages, and what they have in common."""
 
 SPANNING = {
     "broker/test_client_stores.py": "net, node, coordinator, partitions",
     "broker/test_config_effects.py": "config, handlers, partitions, storage",
-    "broker/test_failing_folders.py": "process, partitions, storage",
+    "broker/test_failing_directories.py": "process, partitions, storage",
     "broker/test_full_disks.py": "process, partitions, replication, storage",
     "broker/test_garbage.py": "net, handlers, node",
     "broker/test_idempotent_restarts.py": "handlers, partitions, storage",
@@ -430,8 +430,8 @@ def own_path(source: Path) -> Path:
     return path.relative_to("kbroker") if path.parts[0] == "kbroker" else path
 
 
-def names_by_folder() -> dict[str, set[str]]:
-    """Names that test files of each folder may have: its package's, modules and subpackages."""
+def names_by_directory() -> dict[str, set[str]]:
+    """Names that test files of each directory may have: its package's, modules and subpackages."""
     names: dict[str, set[str]] = {}
     for source in sources():
         path = own_path(source)
@@ -449,24 +449,24 @@ def is_named(test: str, names: Mapping[str, Collection[str]]) -> bool:
 
 
 def mirroring_tests() -> list[str]:
-    """Test files relative to tests/, except those of spanning folders and of tests/ itself."""
+    """Test files relative to tests/, except those of spanning directories and of tests/ itself."""
     tests = (path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py"))
     mirroring = (each for each in tests if len(each.parts) > 1)
-    return sorted(str(each) for each in mirroring if each.parts[0] not in SPANNING_FOLDERS)
+    return sorted(str(each) for each in mirroring if each.parts[0] not in SPANNING_DIRECTORIES)
 
 
 def test_test_files_have_the_name_of_a_module_or_are_listed() -> None:
-    names = names_by_folder()
+    names = names_by_directory()
     found = mirroring_tests()
     assert len(found) > 300
     assert [each for each in found if not is_named(each, names) and each not in SPANNING] == []
 
 
-def test_listed_test_files_and_folders_exist_and_have_the_name_of_no_module() -> None:
-    names = names_by_folder()
+def test_listed_test_files_and_directories_exist_and_have_the_name_of_no_module() -> None:
+    names = names_by_directory()
     found = mirroring_tests()
     assert [each for each in SPANNING if each not in found or is_named(each, names)] == []
-    assert [each for each in SPANNING_FOLDERS if not (ROOT / "tests" / each).is_dir()] == []
+    assert [each for each in SPANNING_DIRECTORIES if not (ROOT / "tests" / each).is_dir()] == []
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def test_listed_test_files_and_folders_exist_and_have_the_name_of_no_module() ->
     ],
 )
 def test_names_of_test_files_are_compared_with_their_package(test: str, named: bool) -> None:
-    assert is_named(test, names_by_folder()) == named
+    assert is_named(test, names_by_directory()) == named
 
 
 def test_share_of_modules_with_a_test_of_their_name_does_not_fall() -> None:
@@ -521,12 +521,12 @@ def build(kind: str, project: Path, to: Path) -> Path:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that is built from the source distribution."""
-    folder = tmp_path_factory.mktemp("dist")
-    archive = build("sdist", copy_of_the_project(folder / "project"), folder)
-    unpack = [sys.executable, "-m", "tarfile", "-e", str(archive), str(folder / "unpacked")]
+    directory = tmp_path_factory.mktemp("dist")
+    archive = build("sdist", copy_of_the_project(directory / "project"), directory)
+    unpack = [sys.executable, "-m", "tarfile", "-e", str(archive), str(directory / "unpacked")]
     subprocess.run(unpack, check=True)
-    (unpacked,) = (folder / "unpacked").iterdir()
-    return build("wheel", unpacked, folder)
+    (unpacked,) = (directory / "unpacked").iterdir()
+    return build("wheel", unpacked, directory)
 
 
 @pytest.mark.slow
@@ -546,8 +546,8 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel: Path) -> None:
     assert {name for name in files if name.startswith(copied)} == {
         str(path.relative_to(ROOT)) for path in in_source if "__pycache__" not in path.parts
     }
-    folders = {name.split("/")[0] for name in files if ".dist-info/" not in name}
-    assert folders == {"kbroker", "pyspark_kbroker"}
+    directories = {name.split("/")[0] for name in files if ".dist-info/" not in name}
+    assert directories == {"kbroker", "pyspark_kbroker"}
     typed = {name for name in files if name.endswith("py.typed")}
     assert typed == {str(import_path(ROOT / area / "py.typed")) for area in AREAS}
 
@@ -571,7 +571,7 @@ for name in {names!r}:
 
 
 @pytest.mark.slow
-def test_the_wheel_works_beside_a_project_with_the_same_folder_names(
+def test_the_wheel_works_beside_a_project_with_the_same_directory_names(
     wheel: Path, tmp_path: Path
 ) -> None:
     environment, project = tmp_path / "venv", tmp_path / "project"
@@ -581,7 +581,7 @@ def test_the_wheel_works_beside_a_project_with_the_same_folder_names(
     site = Path(output(run_python(find_site, cwd=tmp_path, python=python)))
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index"]
     subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
-    # What kbroker needs comes from here. Folders that a .pth file names are searched, but .pth
+    # What kbroker needs comes from here. Directories that a .pth file names are searched, but .pth
     # files in them, an editable kbroker's among them, are not read.
     needed = [path for path in sys.path if path.endswith("site-packages")]
     (site / "needed.pth").write_text("\n".join(needed))

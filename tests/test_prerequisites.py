@@ -61,26 +61,26 @@ def tools(tmp_path: Path) -> Path:
 class Machine:
     """A path with an apt that has one package, `sample`."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.system, self.calls = folder / "system", folder / "calls"
-        self._folder, self._monkeypatch = folder, monkeypatch
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.system, self.calls = directory / "system", directory / "calls"
+        self._directory, self._monkeypatch = directory, monkeypatch
         self.system.mkdir()
-        packed = folder / "packed"
+        packed = directory / "packed"
         write_program(packed / "opt/sample", '#!/bin/sh\necho "$1 $LD_LIBRARY_PATH"\n')
         (packed / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
-        monkeypatch.setenv("PATH", f"{folder / 'path'}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("PATH", f"{directory / 'path'}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setattr(prerequisites, "PREREQUISITES", (sample(self.system),))
 
     def has_apt(self, *, user: int, update: int = 0) -> None:
         places = {
             "calls": self.calls,
-            "packed": self._folder / "packed",
+            "packed": self._directory / "packed",
             "system": self.system,
             "update": update,
         }
         for name in ("apt-get", "apt-cache"):
-            write_program(self._folder / "path" / name, APT.format(**places))
-        write_program(self._folder / "path" / "dpkg-deb", DPKG.format(**places))
+            write_program(self._directory / "path" / name, APT.format(**places))
+        write_program(self._directory / "path" / "dpkg-deb", DPKG.format(**places))
         self._monkeypatch.setattr(os, "geteuid", lambda: user)
 
 
@@ -117,7 +117,7 @@ def test_root_installs(machine: Machine, tools: Path, capsys: pytest.CaptureFixt
     assert not (tools / "root").exists()
 
 
-def test_others_unpack_below_the_work_folder(machine: Machine, tools: Path) -> None:
+def test_others_unpack_below_the_work_directory(machine: Machine, tools: Path) -> None:
     machine.has_apt(user=1000)
     assert prerequisites.main(["demo"], tools) == 0
     assert run_sample(tools) == ["hello", str(tools / "root/usr/lib/x86_64-linux-gnu")]
@@ -255,20 +255,20 @@ def test_an_environment_has_pip_where_python_brings_none(
 def test_an_environment_of_another_python_is_not_mixed(
     tmp_path: Path, tools: Path, is_gone: bool
 ) -> None:
-    folder = tmp_path / "environment"
-    prerequisites.make_environment(folder, tools)
-    (site,) = folder.glob("lib/python*/site-packages")
+    directory = tmp_path / "environment"
+    prerequisites.make_environment(directory, tools)
+    (site,) = directory.glob("lib/python*/site-packages")
     package = site / "of_its_python.so"
     package.touch()
-    prerequisites.make_environment(folder, tools)
+    prerequisites.make_environment(directory, tools)
     assert package.exists(), "what is of this Python stays"
-    python = folder / "bin/python"
+    python = directory / "bin/python"
     python.unlink()
     if is_gone:
         python.symlink_to(tmp_path / "nowhere")
     else:
         python.write_text("#!/bin/sh\necho another one\n")
         python.chmod(0o755)
-    prerequisites.make_environment(folder, tools)
+    prerequisites.make_environment(directory, tools)
     assert not package.exists()
     assert subprocess.check_output([python, "-c", "print(1)"], text=True) == "1\n"

@@ -13,7 +13,7 @@ from .skips import read_listed
 SKIPPED = "import pytest\n\ndef test_a():\n    pytest.skip('not today')\n"
 
 
-def run(folder: Path, *arguments: str, ci: str) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *arguments: str, ci: str) -> subprocess.CompletedProcess[str]:
     """Run tests under the rule, as `tests/run_parts.py` does."""
     environment = os.environ | {
         "CI": ci,
@@ -22,7 +22,7 @@ def run(folder: Path, *arguments: str, ci: str) -> subprocess.CompletedProcess[s
     }
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
+        cwd=directory,
         env=environment,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-// kfake on one port, until it is stopped: PORT [FOLDER [sync]], in memory without a folder.
+// kfake on one port, until it is stopped: PORT [DIRECTORY [sync]], in memory without a directory.
 package main
 
 import (

@@ -85,11 +85,11 @@ def _is_there(name: str, skip: list[str]) -> bool:
 
 def measure(name: str, tests: int) -> Run:
     """Run one test of the suite that often, in a pytest of its own. Raises BenchmarkFailed."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", folder]
+    with tempfile.TemporaryDirectory() as directory:
+        result = Path(directory) / "result.json"
+        command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", directory]
         command += ["-p", "no:cacheprovider", "-p", "benchmarks.kit.plugin"]
-        command += ["--import-mode=importlib", f"--basetemp={folder}/pytest", f"{SUITE}::{name}"]
+        command += ["--import-mode=importlib", f"--basetemp={directory}/pytest", f"{SUITE}::{name}"]
         environment = {RESULT_VARIABLE: str(result), "KBROKER_KIT_TESTS": str(tests)}
         output(command, name, environment=environment, seconds=RUN_SECONDS_MAX)
         report = json.loads(result.read_text())

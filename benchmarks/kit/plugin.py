@@ -76,11 +76,11 @@ class Stopwatch:
 
 def resident_bytes(pid: int) -> int:
     """Memory of a process and of all that it started."""
-    folder = Path(f"/proc/{pid}")
-    pages = int((folder / "statm").read_text().split()[1])
+    directory = Path(f"/proc/{pid}")
+    pages = int((directory / "statm").read_text().split()[1])
     children = {
         int(child)
-        for task in (folder / "task").iterdir()
+        for task in (directory / "task").iterdir()
         for child in (task / "children").read_text().split()
     }
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(map(resident_bytes, children))

@@ -72,7 +72,7 @@ def main() -> None:
         for repeat in range(options.repeat):
             for members in options.members:
                 try:
-                    measured = [*_round(options.folder, members, partitions)]
+                    measured = [*_round(options.directory, members, partitions)]
                 except BenchmarkFailed as error:
                     sys.exit(f"{PROGRAM}: {error}")
                 for row, value in measured:
@@ -100,11 +100,11 @@ def _head(members: int) -> str:
     return f"{members} member{'s' * (members > 1)} of etcd"
 
 
-def _round(folder: Path, members: int, partitions: int) -> Iterable[Figure]:
+def _round(directory: Path, members: int, partitions: int) -> Iterable[Figure]:
     os.sync()  # what others left to be written is not written during this round
     if members == SUPERVISED:
-        return supervised(folder / "scale", partitions)
-    return on_etcd(folder / "scale", members, partitions)
+        return supervised(directory / "scale", partitions)
+    return on_etcd(directory / "scale", members, partitions)
 
 
 def _options() -> argparse.Namespace:
@@ -119,10 +119,12 @@ def _options() -> argparse.Namespace:
         default=(*MEMBERS, SUPERVISED),
         help="of etcd, 0 for a supervisor in its place; default: 1,3,0",
     )
-    parser.add_argument("--folder", type=Path, default=ROOT / ".work/benchmarks", help="for data")
+    parser.add_argument(
+        "--directory", type=Path, default=ROOT / ".work/benchmarks", help="for data"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/how-to/size-a-cluster.md")
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
+    options.directory.mkdir(parents=True, exist_ok=True)
     return options
 
 

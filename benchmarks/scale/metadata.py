@@ -189,7 +189,7 @@ class World:
             member = Membership(
                 self.cluster,
                 config,
-                directories={f"folder-{node_id}": "/data"},
+                directories={f"directory-{node_id}": "/data"},
                 is_clean=True,
                 keeps_records=True,
             )

@@ -38,9 +38,9 @@ class Figure(NamedTuple):
     value: float
 
 
-def on_etcd(folder: Path, members: int, partitions: int) -> Iterator[Figure]:
+def on_etcd(directory: Path, members: int, partitions: int) -> Iterator[Figure]:
     """What nodes over members of etcd do. Raises BenchmarkFailed."""
-    cluster = OnEtcd(folder, members)
+    cluster = OnEtcd(directory, members)
     try:
         yield Figure("empty node memory", cluster.node_resident() / 1e6)
         yield Figure("empty other memory", cluster.other_resident() / 1e6)
@@ -61,9 +61,9 @@ def on_etcd(folder: Path, members: int, partitions: int) -> Iterator[Figure]:
         cluster.stop()
 
 
-def supervised(folder: Path, partitions: int) -> Iterator[Figure]:
+def supervised(directory: Path, partitions: int) -> Iterator[Figure]:
     """What nodes beside a supervisor do. Raises BenchmarkFailed."""
-    cluster = Supervised(folder)
+    cluster = Supervised(directory)
     try:
         yield Figure("empty node memory", cluster.node_resident() / 1e6)
         yield Figure("empty other memory", cluster.other_resident() / 1e6)

@@ -30,7 +30,7 @@ class World:
 
     cluster_id: str = ""
     topic_ids: dict[str, UUID] = field(default_factory=dict)
-    folders: list[str] = field(default_factory=list)
+    directories: list[str] = field(default_factory=list)
     member_id: str = ""
     generation: int = -1
     producers: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class World:
 
     def names(self) -> dict[str, str]:
         """Texts of this broker's own, and what stands for them in a comparison."""
-        return {path: f"<folder {number}>" for number, path in enumerate(self.folders)}
+        return {path: f"<directory {number}>" for number, path in enumerate(self.directories)}
 
 
 Build = Callable[[World, int], Any]
@@ -502,7 +502,7 @@ def features() -> Iterator[Call]:
     yield update("none")
 
 
-# --- data folders
+# --- data directories
 
 
 def log_dirs() -> Iterator[Call]:
@@ -510,16 +510,16 @@ def log_dirs() -> Iterator[Call]:
         yield _write(f"to be moved, {partition}", "one4", partition)
     key = ApiKey.DESCRIBE_LOG_DIRS
     nothing = of(key, "Topic", topic="nothing", partitions=[0])
-    yield ask("folders: unknown", key, topics=[nothing])
-    yield ask("folders: none", key, topics=[])
+    yield ask("directories: unknown", key, topics=[nothing])
+    yield ask("directories: none", key, topics=[])
 
-    def move(what: str, folder: int, *rows: tuple[str, list[int]]) -> Call:
+    def move(what: str, directory: int, *rows: tuple[str, list[int]]) -> Call:
         alter = ApiKey.ALTER_REPLICA_LOG_DIRS
 
         def build(world: World, version: int) -> Any:
-            paths = [*world.folders, world.folders[0] + "-other", "data", ""]
+            paths = [*world.directories, world.directories[0] + "-other", "data", ""]
             topics = [of(alter, "Topic", name=n, partitions=p) for n, p in rows]
-            return request(alter, dirs=[of(alter, "Dir", path=paths[folder], topics=topics)])
+            return request(alter, dirs=[of(alter, "Dir", path=paths[directory], topics=topics)])
 
         return Call(f"move: {what}", alter, build)
 
@@ -528,22 +528,22 @@ def log_dirs() -> Iterator[Call]:
         of(key, "Topic", topic="one3", partitions=[0]),
         nothing,
     ]
-    for when, folder in (("there", 1), ("back", 0), ("to where they are", 0)):
-        yield move(when, folder, ("one4", [0, 1, 2]))
+    for when, directory in (("there", 1), ("back", 0), ("to where they are", 0)):
+        yield move(when, directory, ("one4", [0, 1, 2]))
         yield move(f"another, {when}", 1, ("one3", [0]))
-        yield ask(f"folders: moved {when}", key, topics=asked)
+        yield ask(f"directories: moved {when}", key, topics=asked)
     yield move("unknown partition", 0, ("one4", [99, -1]))
     yield move("unknown topic", 0, ("nothing", [0]))
     yield move("bad name", 0, ("a/b", [0]))
-    yield move("unknown folder", 2, ("one4", [0]), ("nothing", [0]))
-    yield move("relative folder", 3, ("one4", [0]))
-    yield move("empty folder", 4, ("one4", [0]))
+    yield move("unknown directory", 2, ("one4", [0]), ("nothing", [0]))
+    yield move("relative directory", 3, ("one4", [0]))
+    yield move("empty directory", 4, ("one4", [0]))
     yield move("nothing", 0)
-    yield ask("folders: still there", key, topics=asked)
+    yield ask("directories: still there", key, topics=asked)
 
 
 def cordons() -> Iterator[Call]:
-    """Folders that take no new partitions (KIP-1066)."""
+    """Directories that take no new partitions (KIP-1066)."""
     key = ApiKey.INCREMENTAL_ALTER_CONFIGS
     name = "cordoned.log.dirs"
 
@@ -558,20 +558,20 @@ def cordons() -> Iterator[Call]:
 
     def described(when: str) -> Call:
         rows = [of(ApiKey.DESCRIBE_LOG_DIRS, "Topic", topic="one4", partitions=[0])]
-        return ask(f"folders: {when}", ApiKey.DESCRIBE_LOG_DIRS, topics=rows)
+        return ask(f"directories: {when}", ApiKey.DESCRIBE_LOG_DIRS, topics=rows)
 
     def move(when: str) -> Call:
         alter = ApiKey.ALTER_REPLICA_LOG_DIRS
         topics = [of(alter, "Topic", name="one4", partitions=[0])]
         return Call(
-            f"move: into a cordoned folder, {when}",
+            f"move: into a cordoned directory, {when}",
             alter,
             lambda world, version: request(
-                alter, dirs=[of(alter, "Dir", path=world.folders[1], topics=topics)]
+                alter, dirs=[of(alter, "Dir", path=world.directories[1], topics=topics)]
             ),
         )
 
-    yield cordon("one", lambda world: world.folders[1])
+    yield cordon("one", lambda world: world.directories[1])
     yield described("one is cordoned")
     yield move("one")
     stays = of(ApiKey.ALTER_REPLICA_LOG_DIRS, "Topic", name="one3", partitions=[0])
@@ -580,18 +580,22 @@ def cordons() -> Iterator[Call]:
         ApiKey.ALTER_REPLICA_LOG_DIRS,
         lambda world, version: request(
             ApiKey.ALTER_REPLICA_LOG_DIRS,
-            dirs=[of(ApiKey.ALTER_REPLICA_LOG_DIRS, "Dir", path=world.folders[1], topics=[stays])],
+            dirs=[
+                of(ApiKey.ALTER_REPLICA_LOG_DIRS, "Dir", path=world.directories[1], topics=[stays])
+            ],
         ),
     )
-    yield _create("beside a cordoned folder", _new("beside{v}", 2))
-    yield cordon("unknown folder", lambda world: "/no/such/folder")
-    yield cordon("both", lambda world: ",".join(world.folders))
+    yield _create("beside a cordoned directory", _new("beside{v}", 2))
+    yield cordon("unknown directory", lambda world: "/no/such/directory")
+    yield cordon("both", lambda world: ",".join(world.directories))
     yield described("both are cordoned")
     # Kafka's controller hears of it from its broker, a moment later.
-    checked = _create("all folders cordoned, checked", _new("nowhere{v}", 2), validate_only=True)
+    checked = _create(
+        "all directories cordoned, checked", _new("nowhere{v}", 2), validate_only=True
+    )
     yield replace(checked, again=True)
-    yield _create("all folders cordoned", _new("nowhere{v}", 2))
-    yield _grow("all folders cordoned", "one4", 4)
+    yield _create("all directories cordoned", _new("nowhere{v}", 2))
+    yield _grow("all directories cordoned", "one4", 4)
     yield cordon("all", lambda world: "*")
     yield described("all are cordoned")
     yield cordon("none", lambda world: None, DELETE)

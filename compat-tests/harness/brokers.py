@@ -1,7 +1,7 @@
 """A broker to test against: kbroker as a process, or Apache Kafka as the measure of truth.
 
 Both are driven the same way: start, stop (graceful), kill (SIGKILL), start again on the same port
-and the same data folder.
+and the same data directory.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def free_port() -> int:
 class Broker:
     """One broker process on 127.0.0.1.
 
-    folder: where its data, port file and log lie; made when missing.
+    directory: where its data, port file and log lie; made when missing.
     properties: Kafka's own names, for example {"group.min.session.timeout.ms": "1000"}.
     advertise: "host:port" that Metadata answers instead of the listener (for a proxy), or None.
-    data_dirs: how many folders its partitions are spread over.
+    data_dirs: how many directories its partitions are spread over.
     """
 
     name = "abstract"
@@ -67,18 +67,18 @@ class Broker:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         properties: Mapping[str, str] | None = None,
         advertise: str | None = None,
         data_dirs: int = 1,
     ) -> None:
-        self.folder = folder
+        self.directory = directory
         self.properties = dict(properties or {})
         self.advertise = advertise
-        self.data_dirs = [folder / f"data{number or ''}" for number in range(data_dirs)]
+        self.data_dirs = [directory / f"data{number or ''}" for number in range(data_dirs)]
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
 
     @property
     def address(self) -> str:
@@ -87,12 +87,12 @@ class Broker:
 
     @property
     def data_dir(self) -> Path:
-        """The folder with one folder per partition; the first of several."""
+        """The directory with one directory per partition; the first of several."""
         return self.data_dirs[0]
 
     @property
     def log_path(self) -> Path:
-        return self.folder / "broker.log"
+        return self.directory / "broker.log"
 
     def log_tail(self, lines: int = 40) -> str:
         """The last lines that the broker wrote, for failure reports."""
@@ -172,7 +172,7 @@ class KbrokerBroker(Broker):
 
     @property
     def _port_file(self) -> Path:
-        return self.folder / "port"
+        return self.directory / "port"
 
     def _prepare(self) -> None:
         self._port_file.unlink(missing_ok=True)
@@ -228,9 +228,9 @@ class ApacheBroker(Broker):
             **self.properties,
         }
         text = "".join(f"{key}={value}\n" for key, value in values.items())
-        (self.folder / "server.properties").write_text(text)
+        (self.directory / "server.properties").write_text(text)
         cluster = "kBrokerCompatTests0001"
-        config = str(self.folder / "server.properties")
+        config = str(self.directory / "server.properties")
         tool = "kafka.tools.StorageTool"
         java("kafka-4.3", tool, "format", "-t", cluster, "-c", config, *self.format_options)
 
@@ -245,7 +245,7 @@ class ApacheBroker(Broker):
         return [
             *("java", "-Xms256m", "-Xmx768m", "-XX:+UseG1GC"),
             f"-Dlog4j2.configurationFile={log4j}",
-            *("-cp", jars("kafka-4.3"), "kafka.Kafka", str(self.folder / "server.properties")),
+            *("-cp", jars("kafka-4.3"), "kafka.Kafka", str(self.directory / "server.properties")),
         ]
 
     def _is_ready(self) -> bool:

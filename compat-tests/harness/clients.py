@@ -106,8 +106,8 @@ class Library:
                 python = str(environment_python(self.name))
                 return [python, str(CLIENTS / "driver.py"), adapter, bootstrap]
             case ("node", adapter):
-                folder = environment("node")
-                return [str(folder / "node"), str(folder / "driver.mjs"), adapter, bootstrap]
+                directory = environment("node")
+                return [str(directory / "node"), str(directory / "driver.mjs"), adapter, bootstrap]
             case ("java", jar_set):
                 return command_line(jar_set, str(COMPAT / "java" / "Driver.java"), bootstrap)
             case _:

@@ -34,13 +34,15 @@ class Worker(JavaProcess):
     main: the class that runs. more: files for its command line, after that of its properties.
     """
 
-    def __init__(self, main: str, folder: Path, properties: Mapping[str, str], *more: str) -> None:
+    def __init__(
+        self, main: str, directory: Path, properties: Mapping[str, str], *more: str
+    ) -> None:
         self._url = f"http://127.0.0.1:{free_port()}"
         file = write_properties(
-            folder / "worker.properties", {**PLAIN, "listeners": self._url, **properties}
+            directory / "worker.properties", {**PLAIN, "listeners": self._url, **properties}
         )
         command = command_line(JAR_SET, f"org.apache.kafka.connect.cli.{main}", file, *more)
-        super().__init__(command, folder / "connect.log")
+        super().__init__(command, directory / "connect.log")
 
     def configure(self, name: str, connector: Mapping[str, str]) -> None:
         """Make a connector, as soon as the worker takes it, and wait until its task runs."""
@@ -75,8 +77,8 @@ def _runs(status: Any) -> bool:
     return [task["state"] for task in status["tasks"]] == ["RUNNING"]
 
 
-def mirror_maker(folder: Path, properties: Mapping[str, str]) -> JavaProcess:
+def mirror_maker(directory: Path, properties: Mapping[str, str]) -> JavaProcess:
     """MirrorMaker 2 by itself, in all directions that its properties name."""
-    file = write_properties(folder / "mirror.properties", properties)
+    file = write_properties(directory / "mirror.properties", properties)
     command = command_line(JAR_SET, "org.apache.kafka.connect.mirror.MirrorMaker", file)
-    return JavaProcess(command, folder / "mirror.log")
+    return JavaProcess(command, directory / "mirror.log")

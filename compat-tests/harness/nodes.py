@@ -53,11 +53,11 @@ class Nodes(Protocol):
 class KbrokerNodes(KbrokerBroker):
     """`kbroker serve --nodes 3`."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
-        super().__init__(folder, {**REPLICATED, **properties})
+    def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
+        super().__init__(directory, {**REPLICATED, **properties})
         self.port = _ports_in_a_row(len(NODES))
         self._control_port = free_port()
-        self._control_token = folder / "control.token"
+        self._control_token = directory / "control.token"
 
     @property
     def address(self) -> str:
@@ -88,9 +88,9 @@ class _QuorumNode(ApacheBroker):
     format_options = ()
 
     def __init__(
-        self, folder: Path, properties: Mapping[str, str], node: int, first_port: int
+        self, directory: Path, properties: Mapping[str, str], node: int, first_port: int
     ) -> None:
-        super().__init__(folder, {"node.id": str(node), **properties})
+        super().__init__(directory, {"node.id": str(node), **properties})
         self.listener_port = first_port + node - 1
         controllers = {each: first_port + len(NODES) + each - 1 for each in NODES}
         self.controller_port = controllers[node]
@@ -134,10 +134,10 @@ class Processes:
 class ApacheNodes(Processes):
     """Three processes of Apache Kafka."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
         first = _ports_in_a_row(2 * len(NODES))
         settings = {**REPLICATED, **properties}
-        nodes = {n: _QuorumNode(folder / f"{n}", settings, n, first) for n in NODES}
+        nodes = {n: _QuorumNode(directory / f"{n}", settings, n, first) for n in NODES}
         super().__init__(ApacheBroker.name, nodes)
 
 
@@ -170,9 +170,9 @@ class _NodeApart(KbrokerBroker):
     """`kbroker serve --cluster`."""
 
     def __init__(
-        self, folder: Path, properties: Mapping[str, str], node: int, port: int, etcd: Broker
+        self, directory: Path, properties: Mapping[str, str], node: int, port: int, etcd: Broker
     ) -> None:
-        super().__init__(folder, properties)
+        super().__init__(directory, properties)
         self.port = port
         self._node = node
         self._etcd = etcd
@@ -185,12 +185,12 @@ class _NodeApart(KbrokerBroker):
 class KbrokerApart(Processes):
     """Three processes of kbroker with their metadata on etcd."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
-        self._etcd = _Etcd(folder / "etcd")
+    def __init__(self, directory: Path, properties: Mapping[str, str]) -> None:
+        self._etcd = _Etcd(directory / "etcd")
         first = _ports_in_a_row(len(NODES))
         settings = {**REPLICATED, **properties}
         nodes = {
-            n: _NodeApart(folder / f"{n}", settings, n, first + n - 1, self._etcd) for n in NODES
+            n: _NodeApart(directory / f"{n}", settings, n, first + n - 1, self._etcd) for n in NODES
         }
         super().__init__(KbrokerBroker.name, nodes)
 

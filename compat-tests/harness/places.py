@@ -16,7 +16,7 @@ class EnvironmentMissing(Exception):
 
 
 def environment(name: str) -> Path:
-    """The folder of one client's environment.
+    """The directory of one client's environment.
 
     Raises EnvironmentMissing with the command that makes it.
     """
@@ -33,5 +33,5 @@ def environment_python(name: str) -> Path:
 
 
 def jars(name: str) -> str:
-    """The class path (`folder/*`) of one set of jars; raises EnvironmentMissing."""
+    """The class path (`directory/*`) of one set of jars; raises EnvironmentMissing."""
     return f"{environment(name) / 'lib'}/*"

@@ -67,7 +67,7 @@ def _answers(url: str) -> bool:
 
 
 @contextmanager
-def kafka_exporter(program: str, folder: Path, bootstrap: str) -> Iterator[str]:
+def kafka_exporter(program: str, directory: Path, bootstrap: str) -> Iterator[str]:
     """kafka_exporter (`program`) beside a broker; the URL of its metrics."""
     address = f"127.0.0.1:{free_port()}"
     command = [
@@ -78,7 +78,7 @@ def kafka_exporter(program: str, folder: Path, bootstrap: str) -> Iterator[str]:
         "--concurrent.enable",  # where scrapes share what was found, it may lose the last series
     ]
     url = f"http://{address}/metrics"
-    with running(command, folder / "kafka_exporter.log", url):
+    with running(command, directory / "kafka_exporter.log", url):
         yield url
 
 
@@ -111,15 +111,15 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(program: Path, folder: Path, configuration: Path) -> Iterator[Prometheus]:
-    """A server that keeps what it scrapes below `folder`."""
+def prometheus(program: Path, directory: Path, configuration: Path) -> Iterator[Prometheus]:
+    """A server that keeps what it scrapes below `directory`."""
     address = f"127.0.0.1:{free_port()}"
     command = [
         str(program),
         f"--config.file={configuration}",
-        f"--storage.tsdb.path={folder / 'series'}",
+        f"--storage.tsdb.path={directory / 'series'}",
         f"--web.listen-address={address}",
         "--web.enable-otlp-receiver",
     ]
-    with running(command, folder / "prometheus.log", f"http://{address}/-/ready"):
+    with running(command, directory / "prometheus.log", f"http://{address}/-/ready"):
         yield Prometheus(address)

@@ -14,46 +14,46 @@ READY = "ready in"
 
 
 class Told(NamedTuple):
-    """The address of the server, its log, the folder of its certificates, and the texts by client."""
+    """The address of the server, its log, the directory of its certificates, and the texts by client."""
 
     address: str
     log: Path
-    folder: Path
+    directory: Path
     texts: Mapping[str, str]
 
     def java(self, *roles: str) -> dict[str, str]:
         """The administrator's settings of Java's clients, each once more behind each of `roles`."""
-        settings = _settings(self.folder / "client.properties")
+        settings = _settings(self.directory / "client.properties")
         return {f"{role}{key}": value for role in ("", *roles) for key, value in settings.items()}
 
     def librdkafka(self, **others: str) -> dict[str, Any]:
         """The administrator's settings of librdkafka; `others` with `_` for their dots."""
         changed = {name.replace("_", "."): value for name, value in others.items()}
-        return _settings(self.folder / "librdkafka.conf") | changed
+        return _settings(self.directory / "librdkafka.conf") | changed
 
 
 @contextmanager
-def secure_server(folder: Path, *flags: str) -> Iterator[Told]:
-    """Run `kbroker serve --tls-dev` below a folder, and read its banner."""
-    folder.mkdir(exist_ok=True)
+def secure_server(directory: Path, *flags: str) -> Iterator[Told]:
+    """Run `kbroker serve --tls-dev` below a directory, and read its banner."""
+    directory.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "kbroker", "serve", "--tls-dev", "--port", "0"]
-    command += ["--data-dir", str(folder / "data"), *flags]
+    command += ["--data-dir", str(directory / "data"), *flags]
     with (
-        (folder / "broker.log").open("w") as log,
+        (directory / "broker.log").open("w") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
     ):
         try:
-            yield _told(_banner(process, folder), folder / "broker.log")
+            yield _told(_banner(process, directory), directory / "broker.log")
         finally:
             process.terminate()
             process.communicate(timeout=STOP_SECONDS)
 
 
-def _banner(process: subprocess.Popen[str], folder: Path) -> str:
+def _banner(process: subprocess.Popen[str], directory: Path) -> str:
     assert process.stdout is not None
     lines = []
     while not (line := process.stdout.readline()).startswith(READY):
-        assert line, (folder / "broker.log").read_text()
+        assert line, (directory / "broker.log").read_text()
         lines.append(line)
     return "".join(lines)
 

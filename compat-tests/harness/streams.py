@@ -47,7 +47,7 @@ SHORT_SESSIONS = {
 class StreamsApplication(JavaProcess):
     """One process of java/StreamsApplication.java.
 
-    topology: "words" or "payments". bootstrap: "host:port". folder: for its state and its log.
+    topology: "words" or "payments". bootstrap: "host:port". directory: for its state and its log.
     guarantee: of its processing. settings: more of them. protocol: of its group.
     """
 
@@ -55,12 +55,12 @@ class StreamsApplication(JavaProcess):
         self,
         topology: str,
         bootstrap: str,
-        folder: Path,
+        directory: Path,
         guarantee: str = "exactly_once_v2",
         settings: Mapping[str, str] | None = None,
         protocol: str = "classic",
     ) -> None:
-        self._state = folder / "state"
+        self._state = directory / "state"
         settings = {
             "application.id": topology,
             "bootstrap.servers": bootstrap,
@@ -72,7 +72,7 @@ class StreamsApplication(JavaProcess):
         }
         source = str(COMPAT / "java" / "StreamsApplication.java")
         arguments = [topology, *(f"{key}={value}" for key, value in settings.items())]
-        super().__init__(command_line("streams-4.3", source, *arguments), folder / "streams.log")
+        super().__init__(command_line("streams-4.3", source, *arguments), directory / "streams.log")
 
     def wipe(self) -> None:
         """Remove what it kept on disk."""

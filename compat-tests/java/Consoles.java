@@ -142,8 +142,8 @@ public final class Consoles {
         call("describeMetadataQuorum", () ->
             admin.describeMetadataQuorum().quorumInfo().get().voters().size());
         call("describeLogDirs", () -> {
-            var folders = admin.describeLogDirs(List.of(node())).allDescriptions().get().get(node());
-            return folders.values().stream().flatMap(each -> each.replicaInfos().entrySet().stream())
+            var directories = admin.describeLogDirs(List.of(node())).allDescriptions().get().get(node());
+            return directories.values().stream().flatMap(each -> each.replicaInfos().entrySet().stream())
                 .filter(each -> each.getKey().topic().equals(topic))
                 .filter(each -> each.getValue().size() > 0).count();
         });
@@ -272,7 +272,7 @@ public final class Consoles {
         });
         call("alterReplicaLogDirs", () -> {
             TopicPartitionReplica replica = new TopicPartitionReplica(topic, 0, node());
-            admin.alterReplicaLogDirs(Map.of(replica, "/no/such/folder")).all().get();
+            admin.alterReplicaLogDirs(Map.of(replica, "/no/such/directory")).all().get();
             return null;
         });
         call("deleteRecords", () ->

@@ -44,5 +44,5 @@ class DelegationDriver(Driver):
 
 
 if __name__ == "__main__":
-    folder, address, name, secret = sys.argv[1:]
-    DelegationDriver(Path(folder), address, None, settings(address, name, secret)).serve()
+    directory, address, name, secret = sys.argv[1:]
+    DelegationDriver(Path(directory), address, None, settings(address, name, secret)).serve()

@@ -212,5 +212,5 @@ def _decode(raw: bytearray | None) -> str | None:
 
 
 if __name__ == "__main__":
-    folder, address, *more = sys.argv[1:]
-    Driver(Path(folder), address, Path(more[0]) if more else None).serve()
+    directory, address, *more = sys.argv[1:]
+    Driver(Path(directory), address, Path(more[0]) if more else None).serve()

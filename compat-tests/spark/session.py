@@ -22,8 +22,8 @@ def open_session(
 ) -> SparkSession:
     """Open a session on two cores.
 
-    environment: the folder of the virtual environment; the connector's Ivy cache lies in it.
-    jars: a folder of jars to use instead of `spark.jars.packages`.
+    environment: the directory of the virtual environment; the connector's Ivy cache lies in it.
+    jars: a directory of jars to use instead of `spark.jars.packages`.
     more: further settings.
     """
     os.environ.update(

@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 
 def arguments(description: str | None, *, rows: int) -> argparse.Namespace:
-    """Read the command line: `bootstrap`, `rows`, `seed`, `format` and `folder`."""
+    """Read the command line: `bootstrap`, `rows`, `seed`, `format` and `directory`."""
     first_line = (description or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=first_line)
     address = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
@@ -31,9 +31,11 @@ def arguments(description: str | None, *, rows: int) -> argparse.Namespace:
     parser.add_argument(
         "--format", default="kafka", choices=("kafka", "kbroker"), help="Spark's source"
     )
-    parser.add_argument("--folder", type=Path, help="for checkpoints; a temporary one by default")
+    parser.add_argument(
+        "--directory", type=Path, help="for checkpoints; a temporary one by default"
+    )
     asked = parser.parse_args()
-    asked.folder = asked.folder or Path(tempfile.mkdtemp(prefix="kbroker-example-"))
+    asked.directory = asked.directory or Path(tempfile.mkdtemp(prefix="kbroker-example-"))
     return asked
 
 

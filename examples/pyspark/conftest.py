@@ -20,7 +20,7 @@ QUIET = Path(__file__).with_name("log4j2.properties")
 def spark() -> Iterator[SparkSession]:
     """Two cores, quiet, on local interfaces only; a task is tried again when it fails.
 
-    KBROKER_SPARK_JARS names a folder with the connector's jars where no registry can be reached.
+    KBROKER_SPARK_JARS names a directory with the connector's jars where no registry can be reached.
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

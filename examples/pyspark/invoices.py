@@ -23,7 +23,7 @@ DUPLICATES_WITHIN = "1 hour"
 
 
 def start(spark: SparkSession, bootstrap: str, checkpoint: str) -> StreamingQuery:
-    """Start the job; it goes on where the one with this checkpoint folder stopped."""
+    """Start the job; it goes on where the one with this checkpoint directory stopped."""
     kafka = {"kafka.bootstrap.servers": bootstrap}
     records = (
         spark.readStream.format("kafka")

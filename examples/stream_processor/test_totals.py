@@ -24,11 +24,11 @@ def process(kbroker, tmp_path):
 
 
 @contextmanager
-def running(folder):
+def running(directory):
     """The processor as a program, with the broker that pytest.ini puts into the environment."""
-    folder.mkdir()
+    directory.mkdir()
     program = Path(__file__).with_name("totals.py")
-    with subprocess.Popen([sys.executable, program], cwd=folder) as process:
+    with subprocess.Popen([sys.executable, program], cwd=directory) as process:
         try:
             yield
         finally:

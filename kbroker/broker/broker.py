@@ -18,10 +18,10 @@ from kbroker.cluster.model import random_cluster_id
 from kbroker.cluster.running import running
 from kbroker.cluster.topics import DEFAULT, NewTopic, create_topic
 from kbroker.config import BrokerConfig
-from kbroker.data_dirs.data_folders import (
-    DataFolders,
+from kbroker.data_dirs.data_directories import (
+    DataDirectories,
     absolute_paths,
-    find_data_folders,
+    find_data_directories,
     known_cluster,
 )
 from kbroker.data_dirs.resize import finish
@@ -38,7 +38,7 @@ from .decommission import LOOK_SECONDS, decommission
 from .local_node import DistributedNodeOptions, LocalNode, NodeMaker, Shared
 from .service import Service
 
-MEMORY_FOLDER = "memory"
+MEMORY_DIRECTORY = "memory"
 NODES_APART = 3
 """How many nodes a cluster is taken to have, for defaults, where none of them can know."""
 
@@ -114,7 +114,7 @@ class Broker:
         """Start one more node: it has no partitions until some are moved to it.
 
         Parameters: `rack` is its place, None for that of all. Raises CannotListen, or StorageError:
-        the node that is there has its data folder for itself.
+        the node that is there has its data directory for itself.
         """
         self._maker.check_room()
         async with self._adding:
@@ -125,7 +125,7 @@ class Broker:
         return local
 
     async def remove_node(self, node_id: int) -> None:
-        """Move everything away from a node, stop it and forget it; its folder is removed.
+        """Move everything away from a node, stop it and forget it; its directory is removed.
 
         Waits until the other nodes have copied what it has. Raises ValueError: there is no such
         node, no other one that runs, or partitions of which only this one, which is down, has all
@@ -183,12 +183,12 @@ async def open_broker(
 ) -> AsyncIterator[Broker]:
     """Start a broker, yield it ready, stop it gracefully at the end.
 
-    Parameters: `data_dir` is the data folder, or several over which partitions are spread (one
+    Parameters: `data_dir` is the data directory, or several over which partitions are spread (one
     of them has the metadata too); None keeps everything in memory; `listeners` are those of the
     first node, the next nodes have the ports behind; `nodes` is how many there are, None for as
-    many as the data folder has, or one; `racks` are their places in turn, none for `broker.rack` of
+    many as the data directory has, or one; `racks` are their places in turn, none for `broker.rack` of
     all; `listeners_of` are those of nodes, by id, that have them already from an earlier run;
-    `files` is where the data folder is, to be handed in when it must outlive a broker in memory;
+    `files` is where the data directory is, to be handed in when it must outlive a broker in memory;
     `grace_seconds` bounds the stop; `cluster_id` is the id of a cluster that does not exist yet, by
     default a random one; `distributed` says which node runs here of a cluster that has others in other
     processes; `intercept` makes the interceptor of each connection's requests; `service` is served beside them. Several brokers can run in one process.
@@ -197,7 +197,7 @@ async def open_broker(
     """
     here = _local_nodes(config, data_dir, files, nodes, distributed)
     shared = Shared(
-        folders=here.folders,
+        directories=here.directories,
         in_memory=data_dir is None,
         clock=clock or SystemClock(),
         apis=load_apis(),
@@ -211,7 +211,7 @@ async def open_broker(
     local = [maker.make(each, here.total, rack=next(places)) for each in here.ids]
     # Files that are handed in are as fast as whoever made them wants.
     in_thread = None if data_dir is None or files is not None else _metadata_syncs(here.config)
-    store = await _open_all(local, here.folders, cluster_id, distributed, in_thread, service)
+    store = await _open_all(local, here.directories, cluster_id, distributed, in_thread, service)
     at_work = running(store) if distributed is None else nullcontext()
     async with at_work, trio.open_nursery() as nursery:
         try:
@@ -240,13 +240,13 @@ class _Local:
 
     Attributes:
         config: Their settings.
-        folders: Their data folders.
+        directories: Their data directories.
         ids: Their IDs.
         total: Number of nodes of the cluster.
     """
 
     config: BrokerConfig
-    folders: DataFolders
+    directories: DataDirectories
     ids: list[int]
     total: int
 
@@ -260,12 +260,12 @@ def _local_nodes(
 ) -> _Local:
     """Return the nodes that run here: the whole cluster, or the node that `distributed` names."""
     if distributed is None:
-        folders = _data_folders(config, data_dir, files, nodes)
-        ids = folders.node_ids(config.node_id, nodes)
-        return _Local(config, folders, ids, len(ids))
+        directories = _data_directories(config, data_dir, files, nodes)
+        ids = directories.node_ids(config.node_id, nodes)
+        return _Local(config, directories, ids, len(ids))
     config = config.apart()
-    folders = _data_folders(config, data_dir, files, distributed.nodes or 1)
-    return _Local(config, folders, [distributed.node_id], distributed.nodes or NODES_APART)
+    directories = _data_directories(config, data_dir, files, distributed.nodes or 1)
+    return _Local(config, directories, [distributed.node_id], distributed.nodes or NODES_APART)
 
 
 def _metadata_syncs(config: BrokerConfig) -> InThread:
@@ -277,29 +277,29 @@ def _metadata_syncs(config: BrokerConfig) -> InThread:
     return DiskWork().run if config.flush_policy == "fsync" else run_in_thread
 
 
-def _data_folders(
+def _data_directories(
     config: BrokerConfig,
     data_dir: str | Sequence[str] | None,
     files: Files | None,
     nodes: int | None,
-) -> DataFolders:
+) -> DataDirectories:
     if data_dir is None:
         there = files or MemFiles(limit=config.memory_limit_bytes)
-        return find_data_folders(there, [MEMORY_FOLDER], nodes, first=config.node_id)
+        return find_data_directories(there, [MEMORY_DIRECTORY], nodes, first=config.node_id)
     there, paths = files or OsFiles(at_once=at_once), absolute_paths(data_dir)
     finish(there, paths)
-    return find_data_folders(there, paths, nodes, first=config.node_id)
+    return find_data_directories(there, paths, nodes, first=config.node_id)
 
 
 async def _open_all(
     local: Sequence[LocalNode],
-    folders: DataFolders,
+    directories: DataDirectories,
     cluster_id: str | None,
     distributed: DistributedNodeOptions | None,
     in_thread: InThread | None,
     service: Service | None,
 ) -> MetadataStore:
-    """Take the ports and the folders of all nodes, and open what they share, unless it is open.
+    """Take the ports and the directories of all nodes, and open what they share, unless it is open.
 
     A start that is refused leaves no trace: what is there is looked at first, then the ports are
     taken, and only then something is written. Nobody can connect before all of that is good.
@@ -311,11 +311,11 @@ async def _open_all(
         found = {node.id: node.look() for node in local}
         if distributed is None:
             every = (each for some in found.values() for each in some)
-            store = own = folders.open_store(every, in_thread=in_thread)
+            store = own = directories.open_store(every, in_thread=in_thread)
         else:
             store = distributed.store
             if distributed.nodes is None:
-                folders.check_has_no_store()
+                directories.check_has_no_store()
         for node in local:
             await node.check(store, found[node.id])
         for node in local:
@@ -324,9 +324,9 @@ async def _open_all(
             await service.bind(local)
         for node in local:
             await node.check_addresses(store)
-        paths = [path for node in local for path in folders.of_node(node.id)]
-        cluster_id = known_cluster(folders.files, paths) or cluster_id or random_cluster_id()
-        if distributed is not None:  # it may have an id already, and folders have to be of that
+        paths = [path for node in local for path in directories.of_node(node.id)]
+        cluster_id = known_cluster(directories.files, paths) or cluster_id or random_cluster_id()
+        if distributed is not None:  # it may have an id already, and directories have to be of that
             cluster_id = await create_or_load_cluster(store, cluster_id)
         for node in local:
             node.open_logs(cluster_id)

@@ -21,8 +21,8 @@ from kbroker.cluster.peers import Way, listener_of_nodes
 from kbroker.cluster.places import check_addresses, wait_for_place
 from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
-from kbroker.data_dirs.data_folders import DataFolders
-from kbroker.data_dirs.found_folders import FoundFolder
+from kbroker.data_dirs.data_directories import DataDirectories
+from kbroker.data_dirs.found_directories import FoundDirectory
 from kbroker.handlers.context import Api
 from kbroker.net.connection import Intercept
 from kbroker.net.server import (
@@ -43,8 +43,8 @@ from kbroker.runtime.log_output import logged_as
 from kbroker.security.acls import Client
 from kbroker.security.errors import BadSettings
 from kbroker.storage.checkpoints import MetaProperties
+from kbroker.storage.directories import LogDirectories
 from kbroker.storage.errors import StorageError
-from kbroker.storage.folders import LogFolders
 from kbroker.storage.naming import META_PROPERTIES
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Shared:
     when the cluster has nodes in other processes; `changes` hears of what happens in any of those here.
     """
 
-    folders: DataFolders
+    directories: DataDirectories
     in_memory: bool
     clock: Clock
     apis: Mapping[int, Api]
@@ -110,10 +110,10 @@ class Shared:
 class LocalNode:
     """One node, over as many runs as it has.
 
-    `node` and `server` are those of its newest run. Its id, its ports and its folders stay.
+    `node` and `server` are those of its newest run. Its id, its ports and its directories stay.
 
     Resource handling: the first run is taken apart, so that all nodes of a process have their ports
-    and folders before the first one does anything, and all are there before leaders are elected:
+    and directories before the first one does anything, and all are there before leaders are elected:
     `look`, `check`, `bind`, `open_logs`, `make`, `listen`, `join`, `begin`. Nothing is written before
     `open_logs`, and nobody can connect before `listen`. `start` does the same for the next one; `stop`
     and `crash` end a run. `close` lets go of everything.
@@ -139,7 +139,7 @@ class LocalNode:
         self._nursery: trio.Nursery | None = None
         self._store: MetadataStore | None = None
         self._bound: Bound = []
-        self._logs: LogFolders | None = None
+        self._logs: LogDirectories | None = None
         self._cluster: Cluster | None = None
         self._work = trio.CancelScope()
         self._ended = trio.Event()
@@ -153,7 +153,7 @@ class LocalNode:
     @property
     def data_dirs(self) -> list[str]:
         """Where its logs are; empty in memory."""
-        return [] if self._shared.in_memory else self._shared.folders.of_node(self.id)
+        return [] if self._shared.in_memory else self._shared.directories.of_node(self.id)
 
     def endpoints(self) -> dict[str, Endpoint]:
         """By the name of each listener, where clients connect; kept while it is down."""
@@ -214,18 +214,18 @@ class LocalNode:
 
     # -- a run
 
-    def look(self) -> list[FoundFolder]:
-        """What is in the folders that are not new. Raises StorageError: this node cannot use them."""
-        return self._shared.folders.look(self.id)
+    def look(self) -> list[FoundDirectory]:
+        """What is in the directories that are not new. Raises StorageError: this node cannot use them."""
+        return self._shared.directories.look(self.id)
 
-    async def check(self, store: MetadataStore, found: Sequence[FoundFolder]) -> None:
-        """Refuse folders that do not go with the metadata. Raises StorageError or ValueError."""
+    async def check(self, store: MetadataStore, found: Sequence[FoundDirectory]) -> None:
+        """Refuse directories that do not go with the metadata. Raises StorageError or ValueError."""
         if found:
             await check_cluster_id(store, found[0].meta.cluster_id)
         known = await known_node(store, self.id)
         directories = [each.meta.directory_id for each in found]
         if self._shared.others_are_anywhere and known.directories.keys().isdisjoint(directories):
-            # On its folders no other process can run: they are locked.
+            # On its directories no other process can run: they are locked.
             await wait_for_place(store, self.id, seconds=self._seconds_to_be_missed)
         await self._check_no_identity_missing(store, directories, known)
         _check_none_missing(directories, known, self._config)
@@ -233,16 +233,16 @@ class LocalNode:
     async def _check_no_identity_missing(
         self, store: MetadataStore, there: Sequence[str], known: KnownNode
     ) -> None:
-        """Refuse a folder that was in use and lost its `meta.properties`. Raises StorageError."""
+        """Refuse a directory that was in use and lost its `meta.properties`. Raises StorageError."""
         for directory_id, path in known.directories.items():
             if directory_id in there or directory_id in self._config.discarded_log_dir_ids:
                 continue
-            if path in self.data_dirs and self._shared.folders.is_in_use(path):
+            if path in self.data_dirs and self._shared.directories.is_in_use(path):
                 meta = MetaProperties(
                     await create_or_load_cluster(store, None), self.id, directory_id
                 )
                 raise StorageError(
-                    f"{path}/{META_PROPERTIES} is missing, and the folder has data of this node; "
+                    f"{path}/{META_PROPERTIES} is missing, and the directory has data of this node; "
                     f"restore the file from a copy, or write it with these lines: {meta.lines()}"
                 )
 
@@ -267,11 +267,11 @@ class LocalNode:
         if self._shared.others_are_anywhere:
             await check_addresses(store, self.id, self.endpoints())
 
-    def open_logs(self, cluster_id: str | None) -> LogFolders:
-        """Take the folders; `cluster_id` is that of new ones. Raises StorageError."""
+    def open_logs(self, cluster_id: str | None) -> LogDirectories:
+        """Take the directories; `cluster_id` is that of new ones. Raises StorageError."""
         shared = self._shared
         with self._marked:
-            self._logs = shared.folders.open_logs(self.id, cluster_id, shared.nodes)
+            self._logs = shared.directories.open_logs(self.id, cluster_id, shared.nodes)
         return self._logs
 
     def listen(self) -> None:
@@ -379,7 +379,7 @@ class LocalNode:
             self._ended.set()
 
     async def start(self) -> None:
-        """Begin another run, on the ports and the folders of the one before.
+        """Begin another run, on the ports and the directories of the one before.
 
         Raises CannotListen, StorageError or ValueError.
         """
@@ -469,11 +469,11 @@ class LocalNode:
 
     def forget(self) -> None:
         """Remove what a node that is gone for good has stored. Raises StorageError."""
-        kept = self._shared.folders.forget(self.id)
+        kept = self._shared.directories.forget(self.id)
         if kept:
             logger.warning(
                 "node %d was removed, but %s holds records of partitions that the cluster does not "
-                "know; remove the folder if they are not needed",
+                "know; remove the directory if they are not needed",
                 self.id,
                 " and ".join(kept),
             )
@@ -536,11 +536,11 @@ class NodeMaker:
 
     def check_room(self) -> None:
         """Raise StorageError when there can be no more nodes."""
-        folders = self._shared.folders
-        if folders.alone is not None and not self._shared.in_memory:
+        directories = self._shared.directories
+        if directories.alone is not None and not self._shared.in_memory:
             raise StorageError(
-                f"{' and '.join(folders.paths)}: the node here has its data folder for itself; stop "
-                f"it, and use `kbroker cluster resize --nodes 2 {' '.join(folders.paths)}`"
+                f"{' and '.join(directories.paths)}: the node here has its data directory for itself; stop "
+                f"it, and use `kbroker cluster resize --nodes 2 {' '.join(directories.paths)}`"
             )
 
     def make(self, node_id: int, nodes: int, *, rack: str | None = None) -> LocalNode:
@@ -595,7 +595,7 @@ def _check_none_missing(there: Sequence[str], known: KnownNode, config: BrokerCo
     for directory_id, path in known.directories.items():
         if directory_id not in there and directory_id not in config.discarded_log_dir_ids:
             raise StorageError(
-                f"the data folder {path} (id {directory_id}) is missing; its partitions would "
+                f"the data directory {path} (id {directory_id}) is missing; its partitions would "
                 "begin empty. Add it to log.dirs again, or give up what was in it with "
                 f"-o log.dirs.discarded.ids={directory_id}"
             )

@@ -78,7 +78,7 @@ class Kbroker(LazyGroup):
     def invoke(self, context: click.Context) -> object:
         """Run a command; what it ends with may name things that clients have named.
 
-        A file or folder that the system refuses is no reason for a traceback.
+        A file or directory that the system refuses is no reason for a traceback.
         """
         try:
             return super().invoke(context)

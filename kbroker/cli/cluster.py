@@ -53,10 +53,10 @@ def info(target: Target, output: str) -> None:
 @format_options
 @target_options
 def health(target: Target, output: str) -> None:
-    """Look for brokers, folders and partitions that do not work. Exit status 1 when there are any.
+    """Look for brokers, directories and partitions that do not work. Exit status 1 when there are any.
 
     Every broker is asked at the address that it advertises, and every partition for its end. A
-    folder whose disk is 90 % full is named too: as long as it takes records the status is 0.
+    directory whose disk is 90 % full is named too: as long as it takes records the status is 0.
     """
     from kbroker.client.cluster_details import ERROR, cluster_problems
 
@@ -76,12 +76,12 @@ def health(target: Target, output: str) -> None:
 @format_options
 @target_options
 def logdirs(target: Target, topics: tuple[str, ...], output: str) -> None:
-    """Show the folders of all brokers; the wide form has the size of each partition."""
+    """Show the directories of all brokers; the wide form has the size of each partition."""
     from kbroker.client.cluster_details import log_dir_row
     from kbroker.client.log_dirs import describe_log_dirs
 
     rows = [log_dir_row(found, topics) for found in run(target, describe_log_dirs)]
-    columns = [Column("broker"), Column("folder"), Column("partitions"), Column("bytes")]
+    columns = [Column("broker"), Column("directory"), Column("partitions"), Column("bytes")]
     columns += [Column("usable_bytes"), Column("total_bytes"), Column("error", optional=True)]
 
     def text(wide: bool) -> list[str]:

@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 AS_OF_SERVE = "As of kbroker serve."
 ADDRESS = "etcd://HOST:2379,.../NAME"
-FOLDERS = click.argument(
-    "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True)
+DIRECTORIES = click.argument(
+    "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True)
 )
 
 
@@ -23,8 +23,8 @@ FOLDERS = click.argument(
 @click.option(
     "--nodes", type=click.IntRange(1), required=True, help="Number of nodes after the change."
 )
-@FOLDERS
-def resize(folders: tuple[str, ...], nodes: int) -> None:
+@DIRECTORIES
+def resize(directories: tuple[str, ...], nodes: int) -> None:
     """Change the number of nodes in the data directories of a stopped server. No records are lost.
 
     DIR are all directories of log.dirs.
@@ -37,15 +37,15 @@ def resize(folders: tuple[str, ...], nodes: int) -> None:
     """
     import trio
 
-    from kbroker.data_dirs.data_folders import absolute_paths
+    from kbroker.data_dirs.data_directories import absolute_paths
     from kbroker.data_dirs.resize import grow, shrink
     from kbroker.storage.files import OsFiles
 
     if nodes > 1:
-        ids = or_fail(lambda: grow(OsFiles(), absolute_paths(folders), nodes))
+        ids = or_fail(lambda: grow(OsFiles(), absolute_paths(directories), nodes))
         say(f"nodes {', '.join(map(str, ids))}; start them with: kbroker serve --nodes {nodes}")
         return
-    node_id = or_fail(lambda: trio.run(shrink, OsFiles(), absolute_paths(folders)))
+    node_id = or_fail(lambda: trio.run(shrink, OsFiles(), absolute_paths(directories)))
     option = "" if node_id == 1 else f" -o node.id={node_id}"
     say(f"node {node_id} has all partitions; start it with: kbroker serve{option}")
 
@@ -55,8 +55,8 @@ def resize(folders: tuple[str, ...], nodes: int) -> None:
 @click.option(
     "--from", "source", metavar=ADDRESS, help="Move the metadata of this cluster on etcd back."
 )
-@FOLDERS
-def migrate_metadata(folders: tuple[str, ...], target: str | None, source: str | None) -> None:
+@DIRECTORIES
+def migrate_metadata(directories: tuple[str, ...], target: str | None, source: str | None) -> None:
     """Move the metadata of a stopped cluster from its data directories to etcd, or back.
 
     DIR are all directories of log.dirs. The number of nodes stays the same.
@@ -69,10 +69,10 @@ def migrate_metadata(folders: tuple[str, ...], target: str | None, source: str |
     """
     if (target is None) == (source is None):
         raise click.UsageError("say --to or --from")
-    nodes = or_fail(lambda: _migrate(folders, target, source))
+    nodes = or_fail(lambda: _migrate(directories, target, source))
     if target is None:
         count = f" --nodes {len(nodes)}" if len(nodes) > 1 else ""
-        say(f"start the server with: kbroker serve{count} --data-dir {','.join(folders)}")
+        say(f"start the server with: kbroker serve{count} --data-dir {','.join(directories)}")
         return
     say("start each node with an address of its own:")
     for node_id, paths in nodes.items():
@@ -81,12 +81,12 @@ def migrate_metadata(folders: tuple[str, ...], target: str | None, source: str |
 
 
 def _migrate(
-    folders: tuple[str, ...], target: str | None, source: str | None
+    directories: tuple[str, ...], target: str | None, source: str | None
 ) -> Mapping[int, Sequence[str]]:
     """Move the metadata to `target`, or from `source`; returns the directories of each node."""
     from functools import partial
 
-    from kbroker.data_dirs.data_folders import absolute_paths
+    from kbroker.data_dirs.data_directories import absolute_paths
     from kbroker.data_dirs.metadata_migration import move_to_directories, move_to_store
     from kbroker.process.on_etcd import on_etcd
     from kbroker.storage.files import OsFiles
@@ -94,7 +94,7 @@ def _migrate(
     work = move_to_directories if target is None else move_to_store
     address = source if target is None else target
     assert address is not None
-    return on_etcd(address, partial(work, OsFiles(), absolute_paths(folders)))
+    return on_etcd(address, partial(work, OsFiles(), absolute_paths(directories)))
 
 
 def or_fail(work: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Moves = dict["Partition", list[int]]
 CORDONED = "cordoned.log.dirs"
-EVERY_FOLDER = "*"
+EVERY_DIRECTORY = "*"
 POLL_SECONDS = 0.2
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would move.")
@@ -144,7 +144,7 @@ async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> Non
 
     if broker not in {row.node_id for row in (await cluster.metadata([])).brokers}:
         return
-    change = (Operation.SET, EVERY_FOLDER) if cordoned else (Operation.DELETE, None)
+    change = (Operation.SET, EVERY_DIRECTORY) if cordoned else (Operation.DELETE, None)
     await alter_configs(cluster, Resource.BROKER, str(broker), {CORDONED: change})
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cluster_data_dirs import AS_OF_SERVE, FOLDERS, or_fail
+from .cluster_data_dirs import AS_OF_SERVE, DIRECTORIES, or_fail
 from .control import Control, ask, control_options
 from .output import Column, format_options, say, show, table
 from .settings import option
@@ -75,7 +75,7 @@ def add(control: Control, rack: str | None) -> None:
 @control_options
 @NODE
 def remove(control: Control, node_id: int) -> None:
-    """Move everything away from a node, stop it and forget it; its folder is removed."""
+    """Move everything away from a node, stop it and forget it; its directory is removed."""
     ask(control, do="remove_node", node=node_id)
 
 
@@ -87,8 +87,8 @@ def remove(control: Control, node_id: int) -> None:
     required=True,
     help=AS_OF_SERVE,
 )
-@FOLDERS
-def mark_dead(address: str, folders: tuple[str, ...]) -> None:
+@DIRECTORIES
+def mark_dead(address: str, directories: tuple[str, ...]) -> None:
     """End the lease of a node whose process has ended, so that the cluster on etcd does not wait for it.
 
     DIR are the node's data directories. The command fails while a process uses them. Run it from
@@ -98,7 +98,7 @@ def mark_dead(address: str, folders: tuple[str, ...]) -> None:
     def end() -> Ended:
         from kbroker.process.ending import end_node
 
-        return end_node(address, folders)
+        return end_node(address, directories)
 
     ended = or_fail(end)
     was = "is marked dead" if ended.was_there else "was already marked dead"

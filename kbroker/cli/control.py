@@ -20,7 +20,7 @@ HINT = (
     "start the broker with --control-port, and name what its Control line says with --control and "
     "--control-token-file"
 )
-DATA_VARIABLE, DATA_FOLDER = "KBROKER_DATA_DIR", "kbroker-data"
+DATA_VARIABLE, DATA_DIRECTORY = "KBROKER_DATA_DIR", "kbroker-data"
 FILE = "control.json"
 
 
@@ -40,8 +40,8 @@ def control_options(command: Command) -> Command:
         metavar="HOST:PORT|FILE",
         envvar="KBROKER_CONTROL",
         help="Where the broker takes commands, as its banner says, or its port file that ends in .json."
-        f"  [env: KBROKER_CONTROL; default: {FILE} of the data folder, which is that of"
-        f" {DATA_VARIABLE} or ./{DATA_FOLDER}]",
+        f"  [env: KBROKER_CONTROL; default: {FILE} of the data directory, which is that of"
+        f" {DATA_VARIABLE} or ./{DATA_DIRECTORY}]",
     )
     @click.option(
         "--control-token-file",
@@ -66,7 +66,9 @@ def _found(where: str | None, token_file: str | None) -> Control:
         if token_file is None:
             raise click.UsageError(f"--control {where} needs --control-token-file; {HINT}")
         return Control(where, token_file)
-    path = Path(where or Path((os.environ.get(DATA_VARIABLE) or DATA_FOLDER).split(",")[0], FILE))
+    path = Path(
+        where or Path((os.environ.get(DATA_VARIABLE) or DATA_DIRECTORY).split(",")[0], FILE)
+    )
     try:
         _check_is_mine(path)
         said = json.loads(path.read_text(encoding="utf-8"))

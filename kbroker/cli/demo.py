@@ -19,11 +19,11 @@ _FAILED, _NOT_STARTED = 1, 3
 @click.command()
 @click.option(
     "--dir",
-    "folder",
+    "directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("kbroker-demo"),
     show_default=True,
-    help="Work folder; what an earlier demo left in it is replaced.",
+    help="Work directory; what an earlier demo left in it is replaced.",
 )
 @click.option("--against", metavar="HOST:PORT", help="Run on another Kafka, not on a kbroker.")
 @click.option("--interrupt", is_flag=True, help="Kill Spark and the broker half way (SIGKILL).")
@@ -42,7 +42,7 @@ _FAILED, _NOT_STARTED = 1, 3
 @click.option("--check", is_flag=True, help="Run nothing: check again what a run left in --dir.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def demo(
-    folder: Path,
+    directory: Path,
     against: str | None,
     interrupt: bool,
     rows: int,
@@ -61,7 +61,7 @@ def demo(
 
     # As Ctrl+C does: the broker, the producer and Spark go too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    options = run.Options(folder, against, rows, interrupt, keep)
+    options = run.Options(directory, against, rows, interrupt, keep)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         task = run.Demo(options, nowhere if as_json else sys.stdout)
         try:

@@ -23,15 +23,15 @@ def init() -> None:
 @click.argument("kind", type=click.Choice(list(KINDS)))
 @click.argument("name")
 def pipeline(kind: str, name: str) -> None:
-    """Make the folder NAME with a Spark pipeline, its settings and its tests.
+    """Make the directory NAME with a Spark pipeline, its settings and its tests.
 
     The pipeline works with any Kafka, and a restart doubles nothing that a reader sees. Its tests
     run it on a broker in memory.
     """
     try:
-        folder = copy_project(kind, name, Path())
+        directory = copy_project(kind, name, Path())
     except TemplateError as error:
         say(f"kbroker init: {error}", err=True)
         sys.exit(_REFUSED)
-    say(f"{folder}/README.md says what it does. To run its tests:")
-    say(f"  cd {folder} && pip install -r requirements.txt && pytest")
+    say(f"{directory}/README.md says what it does. To run its tests:")
+    say(f"  cd {directory} && pip install -r requirements.txt && pytest")

@@ -39,7 +39,7 @@ def lake() -> None:
 
 
 @lake.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option(
     "--format",
@@ -53,7 +53,7 @@ def lake() -> None:
     "--schema",
     metavar="DDL|FILE|URL",
     help="json: the fields, such as 'id bigint, name string', or a file with them (default: found "
-    "in the values). avro: a schema file, a folder of <number>.avsc, or a registry's address "
+    "in the values). avro: a schema file, a directory of <number>.avsc, or a registry's address "
     "(default: schema.registry.url of the profile). protobuf: a registry's address (default: the same).",
 )
 @click.option("--once", is_flag=True, help="End when all that is there now is archived.")
@@ -89,7 +89,7 @@ def lake() -> None:
 @target_options
 def archive(
     target: Target,
-    folder: Path,
+    directory: Path,
     topics: tuple[str, ...],
     options: tuple[str, ...],
     uncommitted: bool,
@@ -108,7 +108,7 @@ def archive(
         from kbroker.pipelines.lake.archiver import Conf
 
         conf = Conf(
-            lake=folder,
+            lake=directory,
             topic="",
             isolation="read_uncommitted" if uncommitted else "read_committed",
             bootstrap=target.settings[BROKERS],
@@ -162,37 +162,37 @@ def _session_with(source: str, settings: dict[str, str], told: _Told) -> tuple[S
 
 
 @lake.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option(
     "--from", "files_min", type=click.IntRange(min=2), default=2, show_default=True,
     metavar="FILES", help="Merge where so many small files lie side by side.",
 )  # fmt: skip
-def merge(folder: Path, topics: tuple[str, ...], files_min: int) -> None:
+def merge(directory: Path, topics: tuple[str, ...], files_min: int) -> None:
     """Merge the small files of each hour. The archiver must not run on these topics."""
     with _lake_errors():
         from kbroker.pipelines.lake.commits import Commits
         from kbroker.pipelines.lake.locking import topic_lock
         from kbroker.pipelines.lake.merging import Merges
 
-        for topic in _topics_of(folder, topics):
-            with topic_lock(folder, topic):
-                Commits(folder, topic)
-                before, after = Merges(folder, topic).run(files_min)
+        for topic in _topics_of(directory, topics):
+            with topic_lock(directory, topic):
+                Commits(directory, topic)
+                before, after = Merges(directory, topic).run(files_min)
             say(f"{topic}: {before} small files became {after}")
 
 
 @lake.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-def check(folder: Path, topics: tuple[str, ...]) -> None:
+def check(directory: Path, topics: tuple[str, ...]) -> None:
     """Check that nothing is torn, doubled, misplaced or missing; exit status 1 if it is."""
     wrong = False
     with _lake_errors():
         from kbroker.pipelines.lake.checking import check as check_topic
 
-        for topic in _topics_of(folder, topics):
-            found = check_topic(folder, topic)
+        for topic in _topics_of(directory, topics):
+            found = check_topic(directory, topic)
             say(
                 f"{topic}: {found.counts.records:,} records and {found.counts.poison:,} poison in "
                 f"{found.files:,} files: {'wrong' if found.problems else 'right'}"
@@ -204,9 +204,9 @@ def check(folder: Path, topics: tuple[str, ...]) -> None:
 
 
 @lake.command(name="set-aside")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("topic")
-def set_aside(folder: Path, topic: str) -> None:
+def set_aside(directory: Path, topic: str) -> None:
     """Keep the files of a topic that was deleted, so that a new one of its name can be archived.
 
     They go to TOPIC@ID, where ID is the old topic's.
@@ -214,7 +214,7 @@ def set_aside(folder: Path, topic: str) -> None:
     with _lake_errors():
         from kbroker.pipelines.lake.settings import set_aside as move
 
-        say(f"{folder / topic} is {move(folder, topic)} now")
+        say(f"{directory / topic} is {move(directory, topic)} now")
 
 
 class _Told:
@@ -239,16 +239,16 @@ class _Told:
         else:
             say(f"{time.strftime('%H:%M:%S')} {_SAID[name].format(**what)}")
 
-    def end(self, counts: dict[str, Counts], folder: Path) -> None:
+    def end(self, counts: dict[str, Counts], directory: Path) -> None:
         """Print what has been done."""
         for topic, each in counts.items():
             if self._as_json:
                 said = {"topic": topic, "records": each.records, "poison": each.poison}
                 say(json.dumps({"event": "ended", **said}))
                 continue
-            say(f"{each.records:,} records of {topic} are new in {folder / topic}")
+            say(f"{each.records:,} records of {topic} are new in {directory / topic}")
             if each.poison:
-                say(f"{each.poison:,} could not be read: {folder / '_poison' / topic}")
+                say(f"{each.poison:,} could not be read: {directory / '_poison' / topic}")
 
 
 _SAID = {
@@ -277,11 +277,11 @@ def _lake_errors() -> Iterator[None]:
         fail(str(error))
 
 
-def _topics_of(folder: Path, topics: tuple[str, ...]) -> list[str]:
+def _topics_of(directory: Path, topics: tuple[str, ...]) -> list[str]:
     from kbroker.pipelines.lake.layout import topics as topics_of
     from kbroker.pipelines.lake.running import lakes_topics
 
-    return lakes_topics(folder, topics, topics_of(folder))
+    return lakes_topics(directory, topics, topics_of(directory))
 
 
 def _parsed_options(texts: tuple[str, ...]) -> dict[str, str]:

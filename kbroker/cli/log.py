@@ -33,23 +33,23 @@ def log() -> None:
 
 @click.command()
 @click.argument(
-    "folders",
+    "directories",
     nargs=-1,
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @format_options
-def verify(folders: tuple[Path, ...], output: str) -> None:
-    """Check the files in FOLDERS: data folders, or folders of partitions (data-dir/topic-N).
+def verify(directories: tuple[Path, ...], output: str) -> None:
+    """Check the files in DIRECTORIES: data directories, or directories of partitions (data-dir/topic-N).
 
-    Nothing is changed. Exit status 1 when something is wrong. Apache Kafka's folders can be checked
+    Nothing is changed. Exit status 1 when something is wrong. Apache Kafka's directories can be checked
     too.
     """
     from kbroker.protocol.errors import KafkaError
 
     progress = Progress("bytes checked")
     try:
-        reports, problems = _verify(folders, progress)
+        reports, problems = _verify(directories, progress)
     except KafkaError as error:
         fail(error.message or str(error))
     finally:
@@ -57,7 +57,7 @@ def verify(folders: tuple[Path, ...], output: str) -> None:
     found = [each for report in reports for each in report.problems] + problems
     rows: list[dict[str, object]] = [
         {
-            "partition": Path(report.folder).name,
+            "partition": Path(report.directory).name,
             "segments": report.segments,
             "bytes": report.bytes,
             "batches": report.batches,
@@ -76,7 +76,7 @@ def verify(folders: tuple[Path, ...], output: str) -> None:
         lines = table(columns, rows, wide=wide)
         lines += [f"{each.path}{_at(each.position)}: {each.reason}" for each in found]
         if found:
-            lines.append("`kbroker log repair FOLDER` keeps what is readable before the damage")
+            lines.append("`kbroker log repair DIRECTORY` keeps what is readable before the damage")
         return lines
 
     show(output, value, text)
@@ -84,20 +84,22 @@ def verify(folders: tuple[Path, ...], output: str) -> None:
         sys.exit(1)
 
 
-def _verify(folders: tuple[Path, ...], progress: Progress) -> tuple[list[Report], list[Problem]]:
-    """Check partitions, and what data folders say about theirs."""
+def _verify(
+    directories: tuple[Path, ...], progress: Progress
+) -> tuple[list[Report], list[Problem]]:
+    """Check partitions, and what data directories say about theirs."""
     from kbroker.storage.files import OsFiles
     from kbroker.storage.verify import verify_checkpoints, verify_partition
 
     files = OsFiles()
-    partitions = {folder: _partitions_in(folder) for folder in folders}
+    partitions = {directory: _partitions_in(directory) for directory in directories}
     paths = [path for listed in partitions.values() for path in listed]
     if not paths:
-        raise click.UsageError("there is no partition in these folders")
-    total = sum(path.stat().st_size for folder in paths for path in folder.glob("*.log"))
+        raise click.UsageError("there is no partition in these directories")
+    total = sum(path.stat().st_size for directory in paths for path in directory.glob("*.log"))
     reports: list[Report] = []
     problems: list[Problem] = []
-    for folder, listed in partitions.items():
+    for directory, listed in partitions.items():
         begin = len(reports)
         for path in listed:
             done = sum(report.bytes for report in reports)
@@ -106,8 +108,8 @@ def _verify(folders: tuple[Path, ...], progress: Progress) -> tuple[list[Report]
                 progress.show(before + read, total, time.monotonic())
 
             reports.append(verify_partition(files, str(path), tell))
-        if listed != [folder]:
-            problems += verify_checkpoints(files, str(folder), reports[begin:])
+        if listed != [directory]:
+            problems += verify_checkpoints(files, str(directory), reports[begin:])
     return reports, problems
 
 
@@ -115,26 +117,26 @@ def _at(position: int | None) -> str:
     return "" if position is None else f" at byte {position}"
 
 
-def _partitions_in(folder: Path) -> list[Path]:
-    """The folder itself if it is a partition's, else the partitions in it."""
-    from kbroker.storage.naming import parse_folder_name
+def _partitions_in(directory: Path) -> list[Path]:
+    """The directory itself if it is a partition's, else the partitions in it."""
+    from kbroker.storage.naming import parse_directory_name
 
-    if any(folder.glob("*.log")):
-        return [folder]
+    if any(directory.glob("*.log")):
+        return [directory]
     return [
         path
-        for path in sorted(folder.iterdir())
-        if path.is_dir() and parse_folder_name(path.name) and any(path.glob("*.log"))
+        for path in sorted(directory.iterdir())
+        if path.is_dir() and parse_directory_name(path.name) and any(path.glob("*.log"))
     ]
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-def repair(folder: Path) -> None:
-    """Keep what is readable before the damage in a partition's FOLDER (data-dir/topic-N).
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+def repair(directory: Path) -> None:
+    """Keep what is readable before the damage in a partition's DIRECTORY (data-dir/topic-N).
 
     The command moves the bytes from the damage on to .corrupt files and deletes nothing. It prints the
-    offsets that the log loses, and how many records in these files are sound. If the folder is
+    offsets that the log loses, and how many records in these files are sound. If the directory is
     missing, the next start of the broker creates an empty log.
     """
     from kbroker.storage.checkpoints import MetaProperties
@@ -142,13 +144,15 @@ def repair(folder: Path) -> None:
     from kbroker.storage.files import OsFiles
     from kbroker.storage.log_config import LogConfig
     from kbroker.storage.manager import LogManager
-    from kbroker.storage.naming import META_PROPERTIES, parse_folder_name
+    from kbroker.storage.naming import META_PROPERTIES, parse_directory_name
 
-    data_dir = folder.resolve().parent
-    named = parse_folder_name(folder.resolve().name)
+    data_dir = directory.resolve().parent
+    named = parse_directory_name(directory.resolve().name)
     meta_path = data_dir / META_PROPERTIES
     if named is None or not meta_path.exists():
-        raise click.BadParameter(f"{folder} is not the folder of a partition in a data folder")
+        raise click.BadParameter(
+            f"{directory} is not the directory of a partition in a data directory"
+        )
     now_ms = time.time_ns() // 1_000_000
     try:
         meta = MetaProperties.from_bytes(meta_path.read_bytes(), str(meta_path))
@@ -156,26 +160,26 @@ def repair(folder: Path) -> None:
         if named not in manager:
             lost = manager.give_up_missing(named)
             manager.close(clean=manager.clean, now_ms=now_ms)
-            say(*_loss_lines(folder.resolve().name, lost))
+            say(*_loss_lines(directory.resolve().name, lost))
             return
         ids = {(topic, index): topic_id for topic, index, topic_id in manager.partitions()}
         topic_id = ids[named]
         if topic_id is None:
-            raise StorageError(f"{folder} does not say which topic it belongs to")
+            raise StorageError(f"{directory} does not say which topic it belongs to")
         repaired = manager.repair_log(named[0], topic_id, named[1], LogConfig(), now_ms=now_ms)
         manager.close(now_ms=now_ms)
     except StorageError as error:
         say(f"kbroker: {error.message}", err=True)
         sys.exit(1)
-    say(*_repaired(folder.resolve().name, repaired))
+    say(*_repaired(directory.resolve().name, repaired))
 
 
 def _loss_lines(name: str, known: Offsets) -> list[str]:
     end = max(known.recovery_point, known.high_watermark)
     if end <= known.log_start:
-        return [f"{name}: the folder is missing, and the checkpoints list no records of it"]
+        return [f"{name}: the directory is missing, and the checkpoints list no records of it"]
     return [
-        f"{name}: the folder is missing; the next `kbroker serve` creates an empty log",
+        f"{name}: the directory is missing; the next `kbroker serve` creates an empty log",
         f"  lost: offsets {known.log_start} to {end - 1}",
     ]
 
@@ -211,7 +215,7 @@ def _repaired(name: str, repaired: Repaired) -> list[str]:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("kbroker-data"),
     show_default=True,
-    help="The new data folder.",
+    help="The new data directory.",
 )
 @click.option("--node-id", type=click.IntRange(0), default=1, show_default=True)
 @click.option("--topic", "topics", multiple=True, help="Only this topic, and no groups.")
@@ -229,7 +233,7 @@ def import_kafka(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Make a data folder out of SOURCES, the `log.dirs` of a stopped Apache Kafka (KRaft).
+    """Make a data directory out of SOURCES, the `log.dirs` of a stopped Apache Kafka (KRaft).
 
     Topics keep their ids, settings, offsets and leader epochs; groups go on where they were;
     idempotent producers too. A run that was interrupted is continued by the same command.

@@ -29,8 +29,8 @@ from kbroker.storage.naming import (
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
+    parse_directory_name,
     parse_file_name,
-    parse_folder_name,
 )
 from kbroker.storage.producer_state import ProducerStates
 
@@ -49,17 +49,17 @@ SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 @click.option(
     "--offsets-decoder",
     is_flag=True,
-    help="Read records as those of __consumer_offsets; the default in its folders.",
+    help="Read records as those of __consumer_offsets; the default in its directories.",
 )
 @click.option(
     "--transaction-log-decoder",
     is_flag=True,
-    help="Read records as those of __transaction_state; the default in its folders.",
+    help="Read records as those of __transaction_state; the default in its directories.",
 )
 @click.option(
     "--share-group-state-decoder",
     is_flag=True,
-    help="Read records as those of __share_group_state; the default in its folders.",
+    help="Read records as those of __share_group_state; the default in its directories.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each entry.")
 def dump(
@@ -72,7 +72,7 @@ def dump(
 ) -> None:
     """Print the batches of segments, and the entries of indexes, snapshots and epoch files.
 
-    PATHS are files, or folders of partitions, whose segments are printed. Apache Kafka's files have
+    PATHS are files, or directories of partitions, whose segments are printed. Apache Kafka's files have
     the same form. Exit status 1 when a file is damaged.
     """
     form = TRANSACTIONS_TOPIC if transaction_log_decoder else None
@@ -120,10 +120,10 @@ def _text(row: Row) -> str:
 def rows_of(path: Path, *, records: bool = False, form: str | None = None) -> Iterator[Row]:
     """The entries of one file. Raises KafkaError or ValueError for one that is damaged.
 
-    `form` names the topic as whose records they are read; by default that of the folder.
+    `form` names the topic as whose records they are read; by default that of the directory.
     """
     if path.suffix in (LOG, ".checkpoint"):
-        named = parse_folder_name(path.resolve().parent.name)
+        named = parse_directory_name(path.resolve().parent.name)
         yield from _batches(path, records, form or (named[0] if named else ""))
         return
     data = path.read_bytes()

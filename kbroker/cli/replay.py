@@ -81,7 +81,7 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
 @click.option(
     "--lake",
     type=click.Path(exists=True, file_okay=False),
-    help="Read what `kbroker lake` put into this folder.",
+    help="Read what `kbroker lake` put into this directory.",
 )
 @click.option(
     "--from", "begin", default="start", show_default=True, metavar="OFFSET", help="Where to begin."

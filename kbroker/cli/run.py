@@ -34,7 +34,7 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
     is_flag=True,
     help="With --control: a disk in memory that commands can break.",
 )
-@click.option("--keep", is_flag=True, help="Write to a folder, and leave it there.")
+@click.option("--keep", is_flag=True, help="Write to a directory, and leave it there.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     command: Sequence[str],

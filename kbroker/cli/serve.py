@@ -37,8 +37,8 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_de
 @option(
     "--nodes",
     type=click.IntRange(1, NODES_MAX),
-    help="Run so many nodes, each with ports and a folder of its own.  [default: as many as the data"
-    " folder has, or 1]",
+    help="Run so many nodes, each with ports and a directory of its own.  [default: as many as the data"
+    " directory has, or 1]",
 )
 @option(
     "--processes",

@@ -21,23 +21,23 @@ def spark() -> None:
 @click.option("--conf", "form", flag_value="conf", help="As a line for spark-defaults.conf.")
 @click.option(
     "--jars-dir",
-    "folder",
+    "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Fetch the four jars into this folder instead, for KBROKER_SPARK_JARS.",
+    help="Fetch the four jars into this directory instead, for KBROKER_SPARK_JARS.",
 )
-def packages(form: str | None, folder: Path | None) -> None:
+def packages(form: str | None, directory: Path | None) -> None:
     """Print the name of the Kafka connector that belongs to the installed PySpark.
 
-    Where KBROKER_SPARK_JARS names a folder, --submit and --conf name its jars.
+    Where KBROKER_SPARK_JARS names a directory, --submit and --conf name its jars.
     """
     from kbroker.spark import connector, jars
 
     try:
         pyspark = connector.installed()
-        if folder is not None:
-            for note in jars.gather(pyspark, folder):
+        if directory is not None:
+            for note in jars.gather(pyspark, directory):
                 say(note, err=True)
-            say(f"export {connector.JARS_VARIABLE}={folder.resolve()}")
+            say(f"export {connector.JARS_VARIABLE}={directory.resolve()}")
         elif form is None:
             say(pyspark.package)
         else:

@@ -59,10 +59,10 @@ def broker_rows(metadata: MetadataResponse, leads: Mapping[int, int]) -> list[Ro
 
 
 def log_dir_row(found: LogDir, topics: Container[str] = ()) -> Row:
-    """A folder of a broker; `topics` are those of which sizes are told, none are all."""
+    """A directory of a broker; `topics` are those of which sizes are told, none are all."""
     return {
         "broker": found.node_id,
-        "folder": found.path,
+        "directory": found.path,
         "error": found.error.name if found.error else None,
         "total_bytes": found.total_bytes if found.total_bytes >= 0 else None,
         "usable_bytes": found.usable_bytes if found.usable_bytes >= 0 else None,
@@ -75,7 +75,7 @@ def log_dir_row(found: LogDir, topics: Container[str] = ()) -> Row:
 
 
 async def cluster_problems(cluster: ClusterClient) -> list[Row]:
-    """Brokers, folders and partitions that do not work, with `severity` "error"; what still works
+    """Brokers, directories and partitions that do not work, with `severity` "error"; what still works
     but will not for long is a "warning".
 
     Raises KafkaError, ClientError.
@@ -107,7 +107,7 @@ async def cluster_problems(cluster: ClusterClient) -> list[Row]:
                     problems.append(_problem("partition", where, said, action))
     alive = {broker.node_id for broker in metadata.brokers} - dead
     problems += await _metadata_problems(cluster, alive)
-    problems += await _folder_problems(cluster, metadata, alive)
+    problems += await _directory_problems(cluster, metadata, alive)
     return problems + offline + await _unreadable(cluster, readable)
 
 
@@ -134,7 +134,7 @@ async def _metadata_problems(cluster: ClusterClient, alive: Iterable[int]) -> li
     return problems
 
 
-async def _folder_problems(
+async def _directory_problems(
     cluster: ClusterClient, metadata: MetadataResponse, alive: Iterable[int]
 ) -> list[Row]:
     """Disks that are full or nearly so, and the partitions that refuse records because of that."""
@@ -149,9 +149,9 @@ async def _folder_problems(
         full = f"{found.used:.0%} of its disk are used"
         if found.error and found.total_bytes < 0:  # offline: it says nothing of its disk
             said = f"offline: {found.error.name}"
-            problems.append(_problem("folder", where, said, _CHECK_DISK))
+            problems.append(_problem("directory", where, said, _CHECK_DISK))
         elif found.error:
-            problems.append(_problem("folder", where, f"takes no records; {full}", _MAKE_ROOM))
+            problems.append(_problem("directory", where, f"takes no records; {full}", _MAKE_ROOM))
             refused = [place for place in sorted(found.sizes) if led.get(place) == found.node_id]
             problems += [
                 _problem("partition", f"{name}-{index}", f"refuses records: {where}", _MAKE_ROOM)
@@ -159,7 +159,7 @@ async def _folder_problems(
             ]
         elif found.used >= NEARLY_FULL:
             said = f"nearly full: {full}"
-            problems.append(_problem("folder", where, said, _MAKE_ROOM, severity=WARNING))
+            problems.append(_problem("directory", where, said, _MAKE_ROOM, severity=WARNING))
     return problems
 
 

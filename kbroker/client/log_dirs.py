@@ -1,4 +1,4 @@
-"""The folders in which brokers keep logs, and what is in them."""
+"""The directories in which brokers keep logs, and what is in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .topics import Partition
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One folder of one broker; sizes are bytes, -1 where the broker does not say."""
+    """One directory of one broker; sizes are bytes, -1 where the broker does not say."""
 
     node_id: int
     path: str
@@ -33,7 +33,7 @@ class LogDir:
 async def describe_log_dirs(
     cluster: ClusterClient, node_ids: Iterable[int] | None = None
 ) -> list[LogDir]:
-    """All folders of these brokers, None for all of them. Raises KafkaError, NotReachable."""
+    """All directories of these brokers, None for all of them. Raises KafkaError, NotReachable."""
     if node_ids is None:
         node_ids = [row.node_id for row in (await cluster.metadata([])).brokers]
     found = []

@@ -54,7 +54,7 @@ async def placement(cluster: ClusterClient) -> Placement:
 
 
 async def _drained(cluster: ClusterClient, node_ids: Iterable[int]) -> set[int]:
-    """The brokers of which all folders are cordoned (KIP-1066). Raises KafkaError."""
+    """The brokers of which all directories are cordoned (KIP-1066). Raises KafkaError."""
     drained = set()
     for node_id in node_ids:
         answer = await (await cluster.node(node_id)).ask(DescribeLogDirsRequest(topics=[]))

@@ -25,7 +25,7 @@ async def check_round_trip(
     Raises OSError or DecodeError when either does not work within `patience_seconds`.
     """
     with trio.move_on_after(patience_seconds):
-        # One limit for all of it: a server that asks itself may be busy with its folders.
+        # One limit for all of it: a server that asks itself may be busy with its directories.
         async with connect(host, port, patience_seconds, security.tls) as connection:
             await connection.negotiate()
             if security.credentials is not None:

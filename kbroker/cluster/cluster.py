@@ -93,8 +93,8 @@ async def check_cluster_id(store: MetadataStore, cluster_id: str) -> None:
 def _check_same(stored: str, cluster_id: str | None) -> None:
     if cluster_id is not None and cluster_id != stored:
         raise ValueError(
-            f"the metadata belongs to cluster {stored}, the data folder to {cluster_id}; "
-            "start the server on the folder that belongs to it"
+            f"the metadata belongs to cluster {stored}, the data directory to {cluster_id}; "
+            "start the server on the directory that belongs to it"
         )
 
 
@@ -113,7 +113,7 @@ async def create_or_load_cluster(store: MetadataStore, cluster_id: str | None) -
     if meta is None:
         if await entry_at(store, LEAVING) is not None:
             raise StorageError(
-                "this cluster's metadata was being moved to a folder: finish it, with the same "
+                "this cluster's metadata was being moved to a directory: finish it, with the same "
                 "`kbroker cluster migrate-metadata --from` as before"
             )
         wanted = cluster_id or random_cluster_id()
@@ -175,7 +175,7 @@ class Cluster(ClusterView):
     async def open(cls, store: MetadataStore, *, cluster_id: str | None = None) -> Cluster:
         """Load the cluster from its store; a store that is empty becomes a new cluster.
 
-        `cluster_id` is the id that a node's data folder names. Raises ValueError when the store
+        `cluster_id` is the id that a node's data directory names. Raises ValueError when the store
         belongs to another cluster.
         """
         stored = await create_or_load_cluster(store, cluster_id)
@@ -290,7 +290,7 @@ class Cluster(ClusterView):
         if not nodes:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                "all data folders are cordoned; take one out of cordoned.log.dirs",
+                "all data directories are cordoned; take one out of cordoned.log.dirs",
             )
         down = set(nodes) - set(self.ready_ids)
         if not 1 <= replication_factor <= len(nodes):

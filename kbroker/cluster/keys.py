@@ -20,7 +20,7 @@ DELEGATION_TOKENS = "tokens/"
 CLIENT_QUOTAS = "quotas/"
 
 NODES = "nodes/"
-"""What outlives a node's runs: its data folders, and whether its last run ended well."""
+"""What outlives a node's runs: its data directories, and whether its last run ended well."""
 LIVE = "live/"
 """Hangs on a node's lease. Its revision is the broker epoch of this run of the node."""
 READY = "ready/"

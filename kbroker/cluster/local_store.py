@@ -181,7 +181,7 @@ class LocalStore:
                 f"{self._revision}; the last clean stop left it at byte {end['bytes']:,}, revision "
                 f"{end['revision']}. It was truncated or replaced by another copy: restore the newest "
                 f"copy, or remove {path} to start with the topics, settings and users of this copy "
-                "(records of other topics are kept in folders that end in -stray)"
+                "(records of other topics are kept in directories that end in -stray)"
             )
 
     def _note_clean_end(self) -> None:

@@ -33,7 +33,7 @@ WITHDRAWALS_MAX = 100
 class Membership:
     """The registration of one node, and the lease that it hangs on.
 
-    Parameters: `directories` are the node's data folders, id and path; `keeps_records` says that
+    Parameters: `directories` are the node's data directories, id and path; `keeps_records` says that
     nothing acknowledged can be missing from them since the last run: it ended in order, or the
     flush policy waits for the disk; `on_epoch` is told the broker epoch, and -1 when it is over.
     """
@@ -60,7 +60,7 @@ class Membership:
         self._incarnation = str(random_uuid())
         self._lease: Lease | None = None
         self._lost: dict[str, str] = {}
-        """Data folders that are gone; the cluster knows of them until nothing counts on them."""
+        """Data directories that are gone; the cluster knows of them until nothing counts on them."""
         self._listeners: Mapping[str, Endpoint] = {}
         self._hands_over = config.controlled_shutdown_enable
         self._leaving = False
@@ -106,7 +106,7 @@ class Membership:
         """Let the others know that this node runs, but is not ready yet.
 
         An earlier run of this node that has not ended for the others ends now: this process has its
-        data folders, so that one is gone. Raises StorageError.
+        data directories, so that one is gone. Raises StorageError.
         """
         before = self._known
         self._lost = {
@@ -315,7 +315,7 @@ class Membership:
 
     async def _withdraw(self) -> None:
         """Leave every ISR and ELR in which this node's log may miss committed records."""
-        reason = "lost a data folder" if self._lost else "did not end in order"
+        reason = "lost a data directory" if self._lost else "did not end in order"
         cause = f"node {self.node_id} {reason}"
         left = 0
         while wanted := list(itertools.islice(self._not_to_hold(), WITHDRAWALS_MAX)):

@@ -32,7 +32,7 @@ async def wait_for_place(store: MetadataStore, node_id: int, *, seconds: float) 
         where = ", ".join(map(str, other.listeners.values()))
         if trio.current_time() > ends_at:
             raise StorageError(
-                f"node {node_id} runs already, at {where}, on other data folders; stop that "
+                f"node {node_id} runs already, at {where}, on other data directories; stop that "
                 "process, or give this one another --node-id"
             )
         if not told:
@@ -50,13 +50,13 @@ async def _registration(store: MetadataStore, node_id: int) -> Registration | No
 async def give_up_place(store: MetadataStore, node_id: int, directories: Collection[str]) -> bool:
     """Let others miss a node at once whose process has ended; returns whether it was there.
 
-    Parameters: `directories` are the ids of its data folders, which the caller holds locked: so nobody
-    else can run on them. Raises StorageError: the node that runs has other folders.
+    Parameters: `directories` are the ids of its data directories, which the caller holds locked: so nobody
+    else can run on them. Raises StorageError: the node that runs has other directories.
     """
     while (entry := await entry_at(store, live_key(node_id))) is not None:
         known = await known_node(store, node_id)
         if known.directories.keys().isdisjoint(directories):
-            raise StorageError(f"node {node_id} runs on other data folders than these")
+            raise StorageError(f"node {node_id} runs on other data directories than these")
         puts: dict[str, Document | None] = {live_key(node_id): None, ready_key(node_id): None}
         compares = {live_key(node_id): entry.revision}
         controller = await entry_at(store, CONTROLLER_ALIVE)

@@ -11,8 +11,8 @@ import trio
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.threads import InThread
+from kbroker.storage.directories import LogDirectories
 from kbroker.storage.errors import StorageError, SyncFailedError
-from kbroker.storage.folders import LogFolders
 
 from . import Cluster
 
@@ -35,7 +35,7 @@ class ProducerIds:
     def __init__(
         self,
         cluster: Cluster,
-        logs: LogFolders,
+        logs: LogDirectories,
         *,
         in_thread: InThread,
         sync_failed: Callable[[SyncFailedError], None],

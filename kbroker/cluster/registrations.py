@@ -44,7 +44,7 @@ class Registration(NamedTuple):
 class KnownNode(NamedTuple):
     """What is remembered of a node that may be down.
 
-    `directories` are its data folders at its last start, id and path. `clean_epoch` is the broker
+    `directories` are its data directories at its last start, id and path. `clean_epoch` is the broker
     epoch of its last run if that ended in order, else -1. A node that is `cordoned` takes no new
     partitions (KIP-1066). `features` are the levels that it can run.
     """

@@ -167,7 +167,7 @@ class ClusterView:
         return registration is not None and registration.ready
 
     def directories(self, node_id: int) -> Mapping[str, str]:
-        """The data folders of a node: where each directory id was at its last start."""
+        """The data directories of a node: where each directory id was at its last start."""
         known = self.registrations.known.get(node_id)
         return known.directories if known else {}
 

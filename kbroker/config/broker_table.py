@@ -191,15 +191,15 @@ class StorageSettings(Settings):
         "log.dirs",
         LIST,
         None,
-        "Folders that hold this node's logs; `log.dir` when unset. A new partition goes where the "
-        "fewest are, a client can move it to another. The first folder holds the metadata too.",
+        "Directories that hold this node's logs; `log.dir` when unset. A new partition goes where the "
+        "fewest are, a client can move it to another. The first directory holds the metadata too.",
         dynamic=False,
     )
     log_dir = Property(
         "log.dir",
         LIST,
         "./kbroker-data",
-        "Folder that holds this node's logs.",
+        "Directory that holds this node's logs.",
         longest=1,
         dynamic=False,
         kafka_default="/tmp/kafka-logs",
@@ -208,7 +208,7 @@ class StorageSettings(Settings):
         "cordoned.log.dirs",
         LIST,
         "",
-        "Folders of `log.dirs` that take no new partitions; `*` stands for all of them (KIP-1066).",
+        "Directories of `log.dirs` that take no new partitions; `*` stands for all of them (KIP-1066).",
     )
     discarded_log_dir_ids = Property(
         "log.dirs.discarded.ids",
@@ -1280,7 +1280,7 @@ class LimitSettings(Settings):
     )
     replica_alter_log_dirs_io_max_bytes_per_second = _quota(
         "replica.alter.log.dirs.io.max.bytes.per.second",
-        "Bytes per second with which replicas move between folders.",
+        "Bytes per second with which replicas move between directories.",
         Effect.LATER,
     )
     login_bytes_max = Property(

@@ -211,7 +211,7 @@ class BrokerConfig(BrokerSettings):
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
-        """The folders of this node's logs: ``log.dirs``, else ``log.dir``."""
+        """The directories of this node's logs: ``log.dirs``, else ``log.dir``."""
         return self._log_dirs or self.log_dir
 
     @property

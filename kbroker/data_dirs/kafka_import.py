@@ -5,8 +5,8 @@ Apache Kafka and kbroker write the same files, so segments, indexes, epochs, pro
 What Kafka keeps in its metadata log instead (settings of topics, leader epochs, producer ids, users,
 ACLs, quotas) is read from there.
 
-The new data folder counts as one only when everything is in it: `meta.properties` is written last,
-and a broker refuses a folder with topics but without that file. A run that was interrupted is
+The new data directory counts as one only when everything is in it: `meta.properties` is written last,
+and a broker refuses a directory with topics but without that file. A run that was interrupted is
 continued by the same command.
 """
 
@@ -67,22 +67,22 @@ from kbroker.storage.naming import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     SNAPSHOT,
-    folder_name,
+    directory_name,
+    parse_directory_name,
     parse_file_name,
-    parse_folder_name,
     segments_from,
 )
 from kbroker.storage.producer_state import ProducerStates
 from kbroker.storage.sync import sync_file
 
-from .found_folders import METADATA_JOURNAL
+from .found_directories import METADATA_JOURNAL
 from .imported_security import ImportedSecurity
 
 logger = logging.getLogger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
 FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
-"""What is read of a folder beside its partitions."""
+"""What is read of a directory beside its partitions."""
 INT32_MAX = 2**31 - 1
 CAUSE = "imported from Apache Kafka"
 PRODUCER_ID_BLOCK = 1000
@@ -92,11 +92,11 @@ Key = tuple[str, int]
 
 
 class KafkaImportError(Exception):
-    """The folders cannot be taken over; the message says why and what to do."""
+    """The directories cannot be taken over; the message says why and what to do."""
 
 
 class Transfer(StrEnum):
-    """How files get to the new folder."""
+    """How files get to the new directory."""
 
     COPY = "copy"
     MOVE = "move"
@@ -106,19 +106,19 @@ class Transfer(StrEnum):
 
 @dataclass(slots=True)
 class Source:
-    """The folder of a stopped broker: one entry of its `log.dirs`."""
+    """The directory of a stopped broker: one entry of its `log.dirs`."""
 
     path: Path
     cluster_id: str
     is_clean: bool
     partitions: dict[Key, UUID]
     foreign: list[str]
-    """Names of folders that look like those of partitions, and are none."""
+    """Names of directories that look like those of partitions, and are none."""
 
 
 @dataclass(slots=True)
 class KafkaMetadata:
-    """What Kafka's metadata log says beside what the folders say."""
+    """What Kafka's metadata log says beside what the directories say."""
 
     configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, str] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Plan:
     """What is taken over: where each partition lies now, and the topics with their settings."""
 
     sources: list[Source]
-    folders: dict[Key, Path]
+    directories: dict[Key, Path]
     topics: list[Topic]
     next_producer_id: int
     security: ImportedSecurity
@@ -174,25 +174,25 @@ class Plan:
     @property
     def bytes(self) -> int:
         """Size of all files."""
-        return sum(_size(folder) for folder in self.folders.values())
+        return sum(_size(directory) for directory in self.directories.values())
 
 
 # -- reading
 
 
 def read_source(path: Path) -> Source:
-    """Look at a folder of Apache Kafka. Raises KafkaImportError."""
+    """Look at a directory of Apache Kafka. Raises KafkaImportError."""
     for name in FILES:
         _check_plain(path / name)
     try:
         text = (path / META_PROPERTIES).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise KafkaImportError(
-            f"{path} is not a folder of `log.dirs` ({error.strerror}: {META_PROPERTIES})"
+            f"{path} is not a directory of `log.dirs` ({error.strerror}: {META_PROPERTIES})"
         ) from None
     if "kbroker.format.version" in text:
         raise KafkaImportError(
-            f"{path} is a data folder of kbroker: kbroker serve --data-dir {path}"
+            f"{path} is a data directory of kbroker: kbroker serve --data-dir {path}"
         )
     rows = (line.split("=", 1) for line in text.splitlines() if "=" in line)
     fields = {row[0].strip(): row[1].strip() for row in rows}
@@ -204,21 +204,21 @@ def read_source(path: Path) -> Source:
 
 
 def _partitions_in(path: Path) -> tuple[dict[Key, UUID], list[str]]:
-    """The partitions in a folder, which may not exist, with the ids of their topics; and the names
-    of folders that only look like theirs. Raises KafkaImportError."""
+    """The partitions in a directory, which may not exist, with the ids of their topics; and the names
+    of directories that only look like theirs. Raises KafkaImportError."""
     partitions, foreign = {}, []
-    for folder in sorted(path.iterdir()) if path.is_dir() else ():
-        key = parse_folder_name(folder.name) if folder.is_dir() else None
+    for directory in sorted(path.iterdir()) if path.is_dir() else ():
+        key = parse_directory_name(directory.name) if directory.is_dir() else None
         if key is None:
             continue
-        if not _is_partition(key) or folder_name(*key) != folder.name:
-            foreign.append(folder.name)
+        if not _is_partition(key) or directory_name(*key) != directory.name:
+            foreign.append(directory.name)
             continue
-        _check_plain(folder)
-        for each in folder.iterdir():
+        _check_plain(directory)
+        for each in directory.iterdir():
             _check_plain(each)
         if key[0] != METADATA_TOPIC:
-            partitions[key] = _topic_id(folder)
+            partitions[key] = _topic_id(directory)
     return partitions, foreign
 
 
@@ -231,7 +231,7 @@ def _is_partition(key: Key) -> bool:
 
 
 def _check_plain(path: Path) -> None:
-    """Refuse what leads out of the folder, and what has no end when it is read.
+    """Refuse what leads out of the directory, and what has no end when it is read.
 
     Nothing is said of a path that is not there. Raises KafkaImportError.
     """
@@ -242,7 +242,7 @@ def _check_plain(path: Path) -> None:
     if stat.S_ISLNK(mode):
         raise KafkaImportError(f"{path} is a symbolic link; put what it leads to in its place")
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise KafkaImportError(f"{path} is neither a file nor a folder; remove it")
+        raise KafkaImportError(f"{path} is neither a file nor a directory; remove it")
 
 
 def _check_stopped(path: Path) -> None:
@@ -262,41 +262,41 @@ def _check_stopped(path: Path) -> None:
         ) from None
 
 
-def _topic_id(folder: Path) -> UUID:
+def _topic_id(directory: Path) -> UUID:
     try:
-        held = PartitionMetadata.from_bytes((folder / PARTITION_METADATA).read_bytes())
+        held = PartitionMetadata.from_bytes((directory / PARTITION_METADATA).read_bytes())
     except OSError:
         held = None
     if held is None:
         raise KafkaImportError(
-            f"{folder / PARTITION_METADATA} is missing or damaged: start and stop the broker with "
+            f"{directory / PARTITION_METADATA} is missing or damaged: start and stop the broker with "
             "Kafka 2.8 or newer, which writes it"
         )
     return held.topic_id
 
 
 def read_metadata(sources: Iterable[Source]) -> KafkaMetadata | None:
-    """Read the metadata log in the first folder that has it; None when none has.
+    """Read the metadata log in the first directory that has it; None when none has.
 
     The newest snapshot comes first, then the records behind it.
     """
     for source in sources:
-        folder = source.path / folder_name(METADATA_TOPIC, 0)
-        if folder.is_dir():
+        directory = source.path / directory_name(METADATA_TOPIC, 0)
+        if directory.is_dir():
             metadata = KafkaMetadata()
-            for value in _metadata_values(folder):
+            for value in _metadata_values(directory):
                 metadata.replay(decode_metadata_record(value))
             return metadata
     return None
 
 
-def _metadata_values(folder: Path) -> Iterator[bytes]:
-    snapshots = sorted(folder.glob("*-*.checkpoint"))
+def _metadata_values(directory: Path) -> Iterator[bytes]:
+    snapshots = sorted(directory.glob("*-*.checkpoint"))
     begin = 0
     if snapshots:
         begin = int(snapshots[-1].name.partition("-")[0])
         yield from (value for _, value in _values(snapshots[-1]))
-    for path in sorted(folder.glob(f"*{LOG}")):
+    for path in sorted(directory.glob(f"*{LOG}")):
         yield from (value for offset, value in _values(path) if offset >= begin)
 
 
@@ -314,73 +314,73 @@ def _values(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> Plan:
-    """Find out what can be taken over from some folders. Raises KafkaImportError.
+    """Find out what can be taken over from some directories. Raises KafkaImportError.
 
     Parameters: `paths` are the `log.dirs` of one broker, or of several brokers of one cluster: the
-    first folder that has a partition counts. `data_dir` is where they will go; what an interrupted
+    first directory that has a partition counts. `data_dir` is where they will go; what an interrupted
     run moved there already is part of the plan. `only` names topics; none are all.
     """
     if (data_dir / META_PROPERTIES).exists():
         raise KafkaImportError(
-            f"{data_dir} is a data folder already; name a new one with --data-dir"
+            f"{data_dir} is a data directory already; name a new one with --data-dir"
         )
     sources = [read_source(path) for path in paths]
     clusters = {source.cluster_id for source in sources}
     if len(clusters) > 1:
         raise KafkaImportError(
-            f"these folders are of different clusters: {', '.join(sorted(clusters))}"
+            f"these directories are of different clusters: {', '.join(sorted(clusters))}"
         )
     metadata = read_metadata(sources)
     wanted = set(only)
-    folders: dict[Key, Path] = {}
+    directories: dict[Key, Path] = {}
     ids: dict[str, UUID] = {}
     arrived = (data_dir, _partitions_in(data_dir)[0])
     for path, partitions in (arrived, *((each.path, each.partitions) for each in sources)):
         for key, topic_id in partitions.items():
             if wanted and key[0] not in wanted:
                 continue
-            folders.setdefault(key, path / folder_name(*key))
+            directories.setdefault(key, path / directory_name(*key))
             if ids.setdefault(key[0], topic_id) != topic_id:
                 raise KafkaImportError(f"the partitions of {key[0]} are of two topics of that name")
-    if not folders:
+    if not directories:
         raise KafkaImportError("there are no partitions of the topics that you name")
     left_out = [
         f"{source.path / name}: no topic of Kafka has such a name"
         for source in sources
         for name in source.foreign
     ]
-    topics = [_topic(name, ids[name], folders, metadata, left_out) for name in sorted(ids)]
-    next_id = _next_producer_id(folders.values(), metadata)
-    left_out += _open_transactions(folders)
+    topics = [_topic(name, ids[name], directories, metadata, left_out) for name in sorted(ids)]
+    next_id = _next_producer_id(directories.values(), metadata)
+    left_out += _open_transactions(directories)
     left_out += _broker_settings(topics, metadata)
     security = ImportedSecurity() if metadata is None else metadata.security
     left_out += security.drop_unknown()
     if metadata is None:
         left_out.append(
-            f"settings of topics, users, ACLs, quotas: no folder has {METADATA_TOPIC}-0"
+            f"settings of topics, users, ACLs, quotas: no directory has {METADATA_TOPIC}-0"
         )
-    return Plan(sources, folders, topics, next_id, security, sources[0].cluster_id, left_out)
+    return Plan(sources, directories, topics, next_id, security, sources[0].cluster_id, left_out)
 
 
 def _topic(
     name: str,
     topic_id: UUID,
-    folders: Mapping[Key, Path],
+    directories: Mapping[Key, Path],
     metadata: KafkaMetadata | None,
     left_out: list[str],
 ) -> Topic:
-    indexes = sorted(index for topic, index in folders if topic == name)
+    indexes = sorted(index for topic, index in directories if topic == name)
     if indexes != list(range(len(indexes))):
         missing = min(set(range(len(indexes))) - set(indexes))
         raise KafkaImportError(
-            f"partition {missing} of {name} is in none of the folders; name the other folders of "
+            f"partition {missing} of {name} is in none of the directories; name the other directories of "
             "log.dirs, or those of the other brokers, too"
         )
     topic = Topic(name, topic_id, configs=_known_configs(name, metadata, left_out))
     if topic.is_internal:
         topic.configs.setdefault("cleanup.policy", "compact")  # never by age
     for index in indexes:
-        epoch = _leader_epoch(folders[name, index])
+        epoch = _leader_epoch(directories[name, index])
         if metadata is not None:
             epoch = max(epoch, metadata.leader_epochs.get((topic_id, index), -1))
         topic.partitions.append(ClusterPartition(index, [], [], -1, max(epoch, 0)))
@@ -401,29 +401,31 @@ def _known_configs(
     return known
 
 
-def _leader_epoch(folder: Path) -> int:
+def _leader_epoch(directory: Path) -> int:
     try:
-        epochs = LeaderEpochs.from_bytes((folder / LEADER_EPOCHS).read_bytes())
+        epochs = LeaderEpochs.from_bytes((directory / LEADER_EPOCHS).read_bytes())
     except OSError:
         return -1
     return -1 if epochs is None else epochs.latest
 
 
-def _next_producer_id(folders: Iterable[Path], metadata: KafkaMetadata | None) -> int:
+def _next_producer_id(directories: Iterable[Path], metadata: KafkaMetadata | None) -> int:
     """An id above all that were given out."""
     if metadata is not None and metadata.next_producer_id:
         return metadata.next_producer_id
-    largest = max((each for folder in folders for each in _producer_ids(folder)), default=-1)
+    largest = max(
+        (each for directory in directories for each in _producer_ids(directory)), default=-1
+    )
     return (largest // PRODUCER_ID_BLOCK + 2) * PRODUCER_ID_BLOCK if largest >= 0 else 0
 
 
-def _producer_ids(folder: Path) -> Iterator[int]:
+def _producer_ids(directory: Path) -> Iterator[int]:
     """Those that its snapshots name, and those of the segments that go on behind the newest one."""
-    snapshots = sorted(folder.glob(f"*{SNAPSHOT}"))
+    snapshots = sorted(directory.glob(f"*{SNAPSHOT}"))
     for path in snapshots:
         states = ProducerStates.from_bytes(path.read_bytes(), 0)
         yield from (producer_id for producer_id, _ in states or ())
-    logs = sorted(folder.glob(f"*{LOG}"))
+    logs = sorted(directory.glob(f"*{LOG}"))
     for path, following in zip_longest(logs, logs[1:]):
         if not snapshots or following is None or following.stem > snapshots[-1].stem:
             file = OsFiles(read_only=True).open(path.as_posix())
@@ -452,14 +454,14 @@ def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) ->
             yield f"{name}={value} of brokers: kbroker serve -o {name}={value}"
 
 
-def _open_transactions(folders: Mapping[Key, Path]) -> Iterator[str]:
+def _open_transactions(directories: Mapping[Key, Path]) -> Iterator[str]:
     """Nobody will end these: readers of committed records stop at them."""
-    for key, folder in folders.items():
-        newest = max(folder.glob(f"*{SNAPSHOT}"), default=None)
+    for key, directory in directories.items():
+        newest = max(directory.glob(f"*{SNAPSHOT}"), default=None)
         states = ProducerStates.from_bytes(newest.read_bytes(), 0) if newest else None
         if states is not None and states.first_open_offset is not None:
             yield (
-                f"the transaction that is open in {folder_name(*key)} from offset "
+                f"the transaction that is open in {directory_name(*key)} from offset "
                 f"{states.first_open_offset} on: end it in Kafka first, or read_committed stops there"
             )
 
@@ -475,7 +477,7 @@ async def import_logs(
     transfer: Transfer,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Make a data folder for node `node_id` out of a plan.
+    """Make a data directory for node `node_id` out of a plan.
 
     Parameters: `data_dir` is the one of the plan; `progress` is told how many bytes are there.
     Raises KafkaImportError; OSError or StorageError: plan again and call again, and it goes on where it
@@ -487,7 +489,7 @@ async def import_logs(
             "--link needs a Kafka that was stopped properly; copy the files instead"
         )
     files = OsFiles(at_once=at_once)
-    _make_folder(data_dir)
+    _make_directory(data_dir)
     lock = files.lock(str(data_dir / LOCK))
     try:
         await _write_metadata(what, data_dir, node_id)
@@ -504,15 +506,15 @@ async def import_logs(
 
 
 def _make_durable(what: Plan, data_dir: Path, files: OsFiles) -> None:
-    folders = [data_dir / folder_name(*key) for key in what.folders]
-    paths = [path.as_posix() for folder in folders for path in folder.iterdir()]
+    directories = [data_dir / directory_name(*key) for key in what.directories]
+    paths = [path.as_posix() for directory in directories for path in directory.iterdir()]
     files.at_once([partial(sync_file, files, path) for path in paths])
-    for folder in folders:
-        files.sync_dir(str(folder))
+    for directory in directories:
+        files.sync_dir(str(directory))
     files.sync_dir(str(data_dir))
 
 
-def _make_folder(data_dir: Path) -> None:
+def _make_directory(data_dir: Path) -> None:
     data_dir.mkdir(parents=True, exist_ok=True)
 
 
@@ -520,10 +522,10 @@ def _transfer_all(
     what: Plan, data_dir: Path, transfer: Transfer, progress: Callable[[int], None]
 ) -> None:
     done = 0
-    for key, folder in what.folders.items():
-        target = data_dir / folder_name(*key)
+    for key, directory in what.directories.items():
+        target = data_dir / directory_name(*key)
         if not target.exists():
-            _transfer(folder, target, transfer)
+            _transfer(directory, target, transfer)
         done += _size(target)
         progress(done)
 
@@ -553,44 +555,44 @@ def _write_checkpoints(what: Plan, data_dir: Path, files: OsFiles) -> None:
     checkpoints = OffsetCheckpoints(files, str(data_dir))
     known = {source.path: OffsetCheckpoints(files, str(source.path)) for source in what.sources}
     checkpoints.update(
-        (key, _offsets_of(known[folder.parent], key, folder))
-        for key, folder in what.folders.items()
-        if folder.parent in known
+        (key, _offsets_of(known[directory.parent], key, directory))
+        for key, directory in what.directories.items()
+        if directory.parent in known
     )
 
 
-def _offsets_of(known: OffsetCheckpoints, key: Key, folder: Path) -> Offsets:
+def _offsets_of(known: OffsetCheckpoints, key: Key, directory: Path) -> Offsets:
     """Return what is known of a log. Kafka checkpoints no log start at which a segment begins."""
     offsets = known.get(key)
-    segments = segments_from((path.name for path in folder.iterdir()), 0)
+    segments = segments_from((path.name for path in directory.iterdir()), 0)
     return offsets._replace(log_start=max([offsets.log_start, *segments[:1]]))
 
 
-def _transfer(folder: Path, target: Path, how: Transfer) -> None:
-    """Bring one partition over; it has its name in the new folder only when it is whole."""
+def _transfer(directory: Path, target: Path, how: Transfer) -> None:
+    """Bring one partition over; it has its name in the new directory only when it is whole."""
     if how == Transfer.MOVE:
         try:
-            folder.rename(target)
+            directory.rename(target)
         except OSError:  # another file system
-            _copy(folder, target, how)
-            shutil.rmtree(folder)
+            _copy(directory, target, how)
+            shutil.rmtree(directory)
     else:
-        _copy(folder, target, how)
+        _copy(directory, target, how)
 
 
-def _copy(folder: Path, target: Path, how: Transfer) -> None:
+def _copy(directory: Path, target: Path, how: Transfer) -> None:
     temporary = target.with_name(f"{target.name}.importing")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    names = sorted(path.name for path in directory.iterdir() if path.is_file())
     segments = [name for name in names if (parse_file_name(name) or (0, ""))[1] == LOG]
     for name in names:
         if how == Transfer.LINK and name in segments[:-1]:
-            os.link(folder / name, temporary / name)
+            os.link(directory / name, temporary / name)
         else:
-            shutil.copy2(folder / name, temporary / name)
+            shutil.copy2(directory / name, temporary / name)
     temporary.rename(target)
 
 
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())

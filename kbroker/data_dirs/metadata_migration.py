@@ -22,8 +22,14 @@ from kbroker.cluster.store import Document
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 
-from .data_folders import JOURNAL_RESERVE, known_cluster, lone_node, node_folder, node_folders
-from .found_folders import JOURNAL_END, LEAVING_JOURNAL, METADATA_JOURNAL, SEEN_REVISION
+from .data_directories import (
+    JOURNAL_RESERVE,
+    known_cluster,
+    lone_node,
+    node_directories,
+    node_directory,
+)
+from .found_directories import JOURNAL_END, LEAVING_JOURNAL, METADATA_JOURNAL, SEEN_REVISION
 from .resize import finish, locked
 
 MIGRATED_JOURNAL = METADATA_JOURNAL + ".migrated"
@@ -35,28 +41,28 @@ async def move_to_store(
 ) -> Mapping[int, Sequence[str]]:
     """Move the metadata of data directories to another store; returns the directories of each node.
 
-    Parameters: `paths` are all data folders. Raises StorageError: a server runs on them, there is
+    Parameters: `paths` are all data directories. Raises StorageError: a server runs on them, there is
     nothing in them, or the target has another cluster.
     """
     finish(files, paths)
     with locked(files, paths):
         nodes, cluster_id = _nodes_in(files, paths)
         await is_migrated(target, cluster_id)  # nothing is touched where another one is
-        folder = _folder_with(files, paths, METADATA_JOURNAL, LEAVING_JOURNAL)
-        leaving = f"{folder}/{LEAVING_JOURNAL}"
+        directory = _directory_with(files, paths, METADATA_JOURNAL, LEAVING_JOURNAL)
+        leaving = f"{directory}/{LEAVING_JOURNAL}"
         if not files.exists(leaving):
-            files.rename(f"{folder}/{METADATA_JOURNAL}", leaving)
-            files.remove(f"{folder}/{JOURNAL_END}")
-            files.sync_dir(folder)
+            files.rename(f"{directory}/{METADATA_JOURNAL}", leaving)
+            files.remove(f"{directory}/{JOURNAL_END}")
+            files.sync_dir(directory)
         source = LocalStore(files, leaving)
         try:
             await copy_metadata(source, target, (await source.range(META)).entries[META].value)
         finally:
             await source.aclose()
-        files.rename(leaving, f"{folder}/{MIGRATED_JOURNAL}")
-        if files.exists(f"{folder}/{JOURNAL_RESERVE}"):
-            files.remove(f"{folder}/{JOURNAL_RESERVE}")
-        files.sync_dir(folder)
+        files.rename(leaving, f"{directory}/{MIGRATED_JOURNAL}")
+        if files.exists(f"{directory}/{JOURNAL_RESERVE}"):
+            files.remove(f"{directory}/{JOURNAL_RESERVE}")
+        files.sync_dir(directory)
         return nodes
 
 
@@ -65,7 +71,7 @@ async def move_to_directories(
 ) -> Mapping[int, Sequence[str]]:
     """Move the metadata of a cluster back to the data directories of all its nodes.
 
-    Parameters: as of `move_to_store`. Raises StorageError: nodes run, or the folder of one is not there.
+    Parameters: as of `move_to_store`. Raises StorageError: nodes run, or the directory of one is not there.
     """
     with locked(files, paths):
         nodes, cluster_id = _nodes_in(files, paths)
@@ -73,12 +79,12 @@ async def move_to_directories(
         mark = entries.get(META) or entries.get(LEAVING)
         if mark is None or mark.value["cluster_id"] != cluster_id:
             there = "no cluster" if mark is None else f"cluster {mark.value['cluster_id']}"
-            raise StorageError(f"there is {there}, and the folders are of {cluster_id}")
+            raise StorageError(f"there is {there}, and the directories are of {cluster_id}")
         await check_nobody_runs(source)
         missing = {int(key.removeprefix(NODES)) for key in entries if key.startswith(NODES)}
         missing -= nodes.keys()
         if missing:
-            wanted = " and ".join(node_folder(paths[0], each) for each in sorted(missing))
+            wanted = " and ".join(node_directory(paths[0], each) for each in sorted(missing))
             raise StorageError(f"the data of some nodes is not here: copy it to {wanted}")
         if META in entries:
             leaves = {META: None, LEAVING: mark.value}
@@ -93,9 +99,11 @@ async def move_to_directories(
         return nodes
 
 
-async def _write_journal(files: Files, folder: str, source: MetadataStore, meta: Document) -> None:
+async def _write_journal(
+    files: Files, directory: str, source: MetadataStore, meta: Document
+) -> None:
     """A journal that is there with its name has everything."""
-    journal, coming = f"{folder}/{METADATA_JOURNAL}", f"{folder}/{METADATA_JOURNAL}.tmp"
+    journal, coming = f"{directory}/{METADATA_JOURNAL}", f"{directory}/{METADATA_JOURNAL}.tmp"
     if files.exists(journal):
         return
     if files.exists(coming):
@@ -106,19 +114,19 @@ async def _write_journal(files: Files, folder: str, source: MetadataStore, meta:
     finally:
         await target.aclose()
     files.remove(clean_end_path(coming))
-    files.remove(f"{folder}/{JOURNAL_END}")
+    files.remove(f"{directory}/{JOURNAL_END}")
     files.rename(coming, journal)
-    files.sync_dir(folder)
+    files.sync_dir(directory)
 
 
 def _nodes_in(files: Files, paths: Sequence[str]) -> tuple[Mapping[int, Sequence[str]], str]:
-    """The folders of each node, and the id of the cluster. Raises StorageError."""
+    """The directories of each node, and the id of the cluster. Raises StorageError."""
     alone = lone_node(files, paths)
     if alone is not None:
         nodes: dict[int, list[str]] = {alone: [*paths]}
     else:
-        ids = sorted(node_folders(files, paths))
-        nodes = {each: [node_folder(path, each) for path in paths] for each in ids}
+        ids = sorted(node_directories(files, paths))
+        nodes = {each: [node_directory(path, each) for path in paths] for each in ids}
     every = [path for some in nodes.values() for path in some]
     cluster_id = known_cluster(files, every)
     if cluster_id is None:
@@ -126,7 +134,7 @@ def _nodes_in(files: Files, paths: Sequence[str]) -> tuple[Mapping[int, Sequence
     return nodes, cluster_id
 
 
-def _folder_with(files: Files, paths: Sequence[str], *names: str) -> str:
+def _directory_with(files: Files, paths: Sequence[str], *names: str) -> str:
     for path in paths:
         if any(files.exists(f"{path}/{name}") for name in names):
             return path

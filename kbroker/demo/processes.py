@@ -40,7 +40,7 @@ class Worker:
         arguments: its command line.
         events: where its events go.
         log: takes everything else that it prints.
-        folder: its working directory.
+        directory: its working directory.
         environment: variables on top of ours.
     """
 
@@ -50,7 +50,7 @@ class Worker:
         arguments: Sequence[str],
         events: SimpleQueue[Event],
         log: Path,
-        folder: Path,
+        directory: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
@@ -61,7 +61,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                cwd=folder,
+                cwd=directory,
                 env={**os.environ, **(environment or {})},
                 encoding="utf-8",
                 errors="replace",
@@ -96,10 +96,10 @@ class Worker:
 class OwnBroker:
     """A ``kbroker serve`` of the demo's own, on a free port of this machine."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.data = folder / "broker"
-        self.log = folder / "broker.log"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data = directory / "broker"
+        self.log = directory / "broker.log"
         self.bootstrap = ""
         self._port = "0"
         self._process: subprocess.Popen[bytes] | None = None
@@ -110,7 +110,7 @@ class OwnBroker:
         Raises:
             StartError: it ended or was not ready in time.
         """
-        port_file = self.folder / "broker.port"
+        port_file = self.directory / "broker.port"
         port_file.unlink(missing_ok=True)
         started = time.monotonic()
         options = ["--port", self._port, "--port-file", str(port_file), "--exit-with-parent"]

@@ -111,23 +111,25 @@ def topic_groups(bootstrap: str, topic: str) -> dict[truth.Group, dict[str, trut
     return groups
 
 
-def parquet_groups(folder: Path) -> dict[truth.Group, dict[str, truth.Figures]]:
+def parquet_groups(directory: Path) -> dict[truth.Group, dict[str, truth.Figures]]:
     """The figures in the Parquet files, by group: the last micro-batch with a group counts."""
     groups: dict[truth.Group, dict[str, truth.Figures]] = {}
-    batches = sorted(folder.glob("batch_id=*"), key=lambda path: int(path.name.partition("=")[2]))
+    batches = sorted(
+        directory.glob("batch_id=*"), key=lambda path: int(path.name.partition("=")[2])
+    )
     for batch in batches:
         for row in _rows(batch):
             groups[row.pop("day"), row.pop("carrier"), row.pop("origin")] = row
     return groups
 
 
-def parquet_hours(folder: Path) -> dict[truth.Hour, truth.Figures]:
+def parquet_hours(directory: Path) -> dict[truth.Hour, truth.Figures]:
     """Spark's figures by hour of day and weather."""
-    return {(row.pop("hour"), row.pop("weather")): row for row in _rows(folder)}
+    return {(row.pop("hour"), row.pop("weather")): row for row in _rows(directory)}
 
 
-def _rows(folder: Path) -> Iterator[dict[str, Any]]:
+def _rows(directory: Path) -> Iterator[dict[str, Any]]:
     from pyarrow import parquet
 
-    for file in sorted(folder.glob("*.parquet")):
+    for file in sorted(directory.glob("*.parquet")):
         yield from parquet.ParquetFile(file).read().to_pylist()

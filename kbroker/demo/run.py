@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from . import StartError, chart, data, readback, requirements, truth, verify
-from .folder import Folder, Note, Topics
+from .directory import Directory, Note, Topics
 from .pipeline import Outcome, Pipeline
 from .processes import OwnBroker
 from .report import Console, shown
@@ -25,7 +25,7 @@ _PARTITIONS = 4
 class Options:
     """What the command line says."""
 
-    folder: Path
+    directory: Path
     against: str | None = None
     """The address of another Kafka; None: a kbroker of the demo's own."""
     rows: int = ALL_DEPARTURES
@@ -45,7 +45,7 @@ class Demo:
     def __init__(self, options: Options, out: TextIO) -> None:
         self.options = options
         self.console = Console(out)
-        self.folder = Folder(options.folder)
+        self.directory = Directory(options.directory)
         self.summary: dict[str, object] = {}
         """The result for machines, once there is one."""
         # The producer has a broker die under it: what kafka-python says to that is not news.
@@ -60,7 +60,7 @@ class Demo:
         """
         spark, files = requirements.check(), data.locate()
         began = time.monotonic()
-        self.folder.renew()
+        self.directory.renew()
         self.console.headline(
             f"kbroker demo · {self.options.rows:,} departures from New York, joined by Spark "
             "with the weather of their hour"
@@ -68,13 +68,13 @@ class Demo:
         with self._broker(self.options.against) as (bootstrap, broker):
             topics = self._create_topics(bootstrap)
             pipeline = Pipeline(
-                bootstrap, broker, topics, self.folder, spark,
+                bootstrap, broker, topics, self.directory, spark,
                 self.options.rows, self.options.interrupt, self.console,
             )  # fmt: skip
             outcome = pipeline.run()
             self._tell_rates(outcome)
             note = Note(topics, self.options.rows, outcome.late_rows, self.options.against)
-            self.folder.write_note(note)
+            self.directory.write_note(note)
             passed = self._check(bootstrap, files, note)
             self._tell_where(bootstrap, topics)
             self.summary |= _measured(outcome, time.monotonic() - began)
@@ -83,14 +83,14 @@ class Demo:
         return passed
 
     def check_again(self) -> bool:
-        """Check what an earlier run left in the folder and in its topics.
+        """Check what an earlier run left in the directory and in its topics.
 
         Raises:
             DemoError: there is no such run, or it cannot be read.
         """
-        note = self.folder.read_note()
+        note = self.directory.read_note()
         files = data.locate()
-        self.console.headline(f"kbroker demo · checking the run in {shown(self.folder.path)}")
+        self.console.headline(f"kbroker demo · checking the run in {shown(self.directory.path)}")
         began = time.monotonic()
         with self._broker(note.against) as (bootstrap, _):
             passed = self._check(bootstrap, files, note)
@@ -103,7 +103,7 @@ class Demo:
             self.console.line("broker", f"{against}, not ours")
             yield against, None
             return
-        broker = OwnBroker(self.folder.path)
+        broker = OwnBroker(self.directory.path)
         try:
             seconds = broker.start()
             self.console.line("broker", f"{broker.bootstrap}, ready in {seconds:.1f} s")
@@ -142,14 +142,14 @@ class Demo:
         self.console.passing("", "computing the truth with csv and dict")
         expected = truth.compute(files.flights, files.weather, note.rows)
         groups = readback.topic_groups(bootstrap, note.topics.delays)
-        hours = readback.parquet_hours(self.folder.hours)
+        hours = readback.parquet_hours(self.directory.hours)
         checks = []
         for check in self._checks(bootstrap, note, expected, groups, hours):
             self.console.check(check)
             checks.append(check)
         self.console.blank()
         self.console.table(groups)
-        chart.save(hours, self.folder.chart)
+        chart.save(hours, self.directory.chart)
         passed = all(check.passed for check in checks)
         self.summary |= {
             "ok": passed,
@@ -174,7 +174,7 @@ class Demo:
             records = readback.records(bootstrap, topic)
             yield verify.check_records(name, digests, identity, records)
         yield verify.check_figures("delays topic", expected.groups, groups)
-        in_files = readback.parquet_groups(self.folder.delays)
+        in_files = readback.parquet_groups(self.directory.delays)
         yield verify.check_figures("delays Parquet", expected.groups, in_files)
         yield verify.check_figures("delays by hour", expected.hours, hours)
         yield verify.check_late(note.late_rows)
@@ -190,19 +190,19 @@ class Demo:
 
     def _tell_where(self, bootstrap: str, topics: Topics) -> None:
         self.console.blank()
-        self.console.line("chart", shown(self.folder.chart))
+        self.console.line("chart", shown(self.directory.chart))
         self.console.line(
-            "figures", f"{shown(self.folder.delays)} (Parquet), topic {topics.delays}"
+            "figures", f"{shown(self.directory.delays)} (Parquet), topic {topics.delays}"
         )
-        self.console.line("logs", f"{shown(self.folder.path)}/*.log")
+        self.console.line("logs", f"{shown(self.directory.path)}/*.log")
         if self.options.against is None:
-            again = f"kbroker serve --data-dir {shown(self.folder.path / 'broker')}"
+            again = f"kbroker serve --data-dir {shown(self.directory.path / 'broker')}"
             self.console.line("topics", f"{again} serves them again")
         self.summary |= {
             "bootstrap": bootstrap,
             "topics": asdict(topics),
-            "chart": str(self.folder.chart),
-            "parquet": str(self.folder.delays),
+            "chart": str(self.directory.chart),
+            "parquet": str(self.directory.delays),
         }
 
     def _tell_verdict(self, passed: bool, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""DescribeLogDirs, AlterReplicaLogDirs: data folders, and what lies in them (KIP-113)."""
+"""DescribeLogDirs, AlterReplicaLogDirs: data directories, and what lies in them (KIP-113)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Row = DescribeLogDirsResponse.Partition
 async def describe_log_dirs(
     ctx: Context, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Behaviour: each data folder with the partitions in it; null asks for all, unknown ones are
-    left out. A replica that moves stands in both folders, as a future one where it goes.
+    """Behaviour: each data directory with the partitions in it; null asks for all, unknown ones are
+    left out. A replica that moves stands in both directories, as a future one where it goes.
 
-    Differs from Kafka: a folder that takes no records for now has KAFKA_STORAGE_ERROR, and its
+    Differs from Kafka: a directory that takes no records for now has KAFKA_STORAGE_ERROR, and its
     partitions all the same, because they can be read. In Kafka it is offline with all of them.
 
-    Versions: 3 has an error code, 4 the room on the disk (KIP-827), 5 says which folders take no
+    Versions: 3 has an error code, 4 the room on the disk (KIP-827), 5 says which directories take no
     new partitions (KIP-1066).
     """
     try:
@@ -48,7 +48,7 @@ async def describe_log_dirs(
                 rows[path].setdefault(name, []).append(row)
     return DescribeLogDirsResponse(
         results=[
-            _folder(ctx, each, rows[each.data_dir]) for each in ctx.node.partitions.logs.managers
+            _directory(ctx, each, rows[each.data_dir]) for each in ctx.node.partitions.logs.managers
         ]
     )
 
@@ -68,11 +68,11 @@ def _places(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
     if ctx.node.cluster.partition(name, index) is None:
         return
     try:
-        folder = logs.where(name, index)
-        size = folder.size_of(name, index)
-    except KafkaError:  # a folder that is offline shows nothing
+        directory = logs.where(name, index)
+        size = directory.size_of(name, index)
+    except KafkaError:  # a directory that is offline shows nothing
         return
-    yield folder.data_dir, Row(partition_index=index, partition_size=size)
+    yield directory.data_dir, Row(partition_index=index, partition_size=size)
     future = logs.future(name, index)
     if future is not None:
         yield (
@@ -86,18 +86,19 @@ def _places(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
         )
 
 
-def _folder(
-    ctx: Context, folder: LogManager, rows: dict[str, list[Row]]
+def _directory(
+    ctx: Context, directory: LogManager, rows: dict[str, list[Row]]
 ) -> DescribeLogDirsResponse.Dir:
     answer = DescribeLogDirsResponse.Dir(
-        log_dir=folder.data_dir, is_cordoned=folder.data_dir in ctx.node.partitions.logs.cordoned
+        log_dir=directory.data_dir,
+        is_cordoned=directory.data_dir in ctx.node.partitions.logs.cordoned,
     )
     try:
-        answer.total_bytes, answer.usable_bytes = folder.usage()
+        answer.total_bytes, answer.usable_bytes = directory.usage()
     except KafkaError as error:
         answer.error_code = error.code
         return answer
-    if folder.refusal is not None:
+    if directory.refusal is not None:
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     answer.topics = [
         DescribeLogDirsResponse.Topic(name=name, partitions=parts) for name, parts in rows.items()
@@ -109,14 +110,16 @@ def _folder(
 async def alter_replica_log_dirs(
     ctx: Context, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Behaviour: begins to move replicas to the folders named; DescribeLogDirs shows how far they
-    are. The folder where a replica is ends its move. Of several folders for one replica the last
+    """Behaviour: begins to move replicas to the directories named; DescribeLogDirs shows how far they
+    are. The directory where a replica is ends its move. Of several directories for one replica the last
     one counts, as in Kafka.
     """
     topics: dict[str, dict[int, str]] = {}
-    for folder in request.dirs:
-        async for topic in ctx.time_slice.each(folder.topics):
-            topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions, folder.path))
+    for directory in request.dirs:
+        async for topic in ctx.time_slice.each(directory.topics):
+            topics.setdefault(topic.name, {}).update(
+                dict.fromkeys(topic.partitions, directory.path)
+            )
     return AlterReplicaLogDirsResponse(
         results=[
             AlterReplicaLogDirsResponse.Topic(

@@ -1,4 +1,4 @@
-"""kafka-storage: ids for clusters; kbroker makes its data folder when it starts."""
+"""kafka-storage: ids for clusters; kbroker makes its data directory when it starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(words: Sequence[str]) -> None:
         if options.cluster_id is None or options.config is None:
             parser.error("format needs --cluster-id and --config")
         say(
-            "Nothing to format: kbroker makes its data folder at the first start; CLUSTER_ID in the "
+            "Nothing to format: kbroker makes its data directory at the first start; CLUSTER_ID in the "
             "environment names the cluster"
         )
     else:

@@ -44,8 +44,8 @@ from kbroker.runtime.threads import InThread, run_in_thread
 from kbroker.runtime.time_slices import FairQueue
 from kbroker.security.acls import Rules
 from kbroker.security.authorizer import Authorizer
+from kbroker.storage.directories import EVERY_DIRECTORY, LogDirectories
 from kbroker.storage.errors import StorageError
-from kbroker.storage.folders import EVERY_FOLDER, LogFolders
 
 from .activity import Activity
 from .auditing import NodeAudit
@@ -73,7 +73,7 @@ class Node:
     def __init__(
         self,
         cluster: Cluster,
-        logs: LogFolders,
+        logs: LogDirectories,
         flusher: Flusher,
         config: BrokerConfig,
         clock: Clock,
@@ -108,7 +108,9 @@ class Node:
             keeps_records=flusher.waits_for_disk,
             on_epoch=self.registered,
         )
-        self.cordoned_folders(config)  # what this node was started with is right, or it does not
+        self.cordoned_directories(
+            config
+        )  # what this node was started with is right, or it does not
         self.controller = Controller(cluster, self.membership, config)
         self.peers = Peers(cluster, self.context.live_config, way)
         self.replication = Replication(context, self.partitions, self.peers)
@@ -323,14 +325,14 @@ class Node:
 
     def check_settings(self, config: BrokerConfig) -> None:
         """Raise ConfigError for settings that this node could not obey."""
-        self.cordoned_folders(config)
+        self.cordoned_directories(config)
         for security in self.listener_security:
             security.check(config)
 
-    def cordoned_folders(self, config: BrokerConfig) -> set[str]:
-        """The folders that `config` lets take no new partitions. Raises ConfigError."""
+    def cordoned_directories(self, config: BrokerConfig) -> set[str]:
+        """The directories that `config` lets take no new partitions. Raises ConfigError."""
         paths = [
-            each if each == EVERY_FOLDER else Path(each).absolute().as_posix()
+            each if each == EVERY_DIRECTORY else Path(each).absolute().as_posix()
             for each in config.cordoned_log_dirs
         ]
         try:
@@ -339,10 +341,10 @@ class Node:
             raise ConfigError(f"cordoned.log.dirs: {error}") from None
 
     def _cordon(self) -> None:
-        """Obey cordoned.log.dirs; what clients gave it may name a folder that is gone since."""
+        """Obey cordoned.log.dirs; what clients gave it may name a directory that is gone since."""
         logs = self.partitions.logs
         try:
-            logs.cordoned = self.cordoned_folders(self.config)
+            logs.cordoned = self.cordoned_directories(self.config)
         except ConfigError as error:
             logger.error("%s", error)
         self.membership.cordon(len(logs.cordoned) == len(logs.managers))

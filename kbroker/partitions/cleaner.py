@@ -26,7 +26,7 @@ from kbroker.storage.compaction import Compacted, CompactionTask
 from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import OsFiles
 from kbroker.storage.log import Log
-from kbroker.storage.sync import FolderSync
+from kbroker.storage.sync import DirectorySync
 
 from .compactor import CompactionFailed, Compactor, InlineCompactor, ProcessCompactor
 from .log_manager_tasks import LogManagerTasks
@@ -115,7 +115,7 @@ class Cleaner:
                 return False
             began = trio.current_time()
             files = self._partitions.logs.files
-            await self._context.in_thread(partial(remove_leftovers, files, log.folder))
+            await self._context.in_thread(partial(remove_leftovers, files, log.directory))
             result = await self._compactor.compact(task)
             if not await self._put_in_place(log, task, result):
                 return False
@@ -161,7 +161,7 @@ class Cleaner:
                 if not install(log, left[0], segment):
                     return False
                 left.popleft()
-                await in_thread(FolderSync(files, log.folder).sync)
+                await in_thread(DirectorySync(files, log.directory).sync)
         finally:
             if left:
                 await in_thread(partial(discard, files, task, left))
@@ -177,7 +177,7 @@ class Cleaner:
             self._partitions.report_storage_error(replica.topic, replica.index, error)
 
     def _report(self, replica: Replica, message: str) -> None:
-        text = f"{replica.log.folder} is not compacted: {message}"
+        text = f"{replica.log.directory} is not compacted: {message}"
         if not replica.log.deleted and self._context.error_log.is_new(text):
             logger.warning("%s", text)
 
@@ -185,11 +185,11 @@ class Cleaner:
 def _report_success(log: Log, task: CompactionTask, result: Compacted, seconds: float) -> None:
     if result.unreadable:
         logger.warning(
-            "%s: %d batches could not be opened and stay whole", log.folder, result.unreadable
+            "%s: %d batches could not be opened and stay whole", log.directory, result.unreadable
         )
     logger.debug(
         "%s: compacted up to offset %d in %.1f s; %d of %d records and %.1f of %.1f MB are left",
-        log.folder,
+        log.directory,
         result.end_offset,
         seconds,
         result.records_kept,

@@ -88,7 +88,7 @@ class ProcessCompactor:
         try:
             reply = await self._ask(task)
         except BaseException as error:
-            # Also when cancelled: a process that goes on would write into a folder of others.
+            # Also when cancelled: a process that goes on would write into a directory of others.
             await self._end()
             if isinstance(error, OSError | trio.BrokenResourceError | EOFError):
                 raise CompactionFailed(f"the compaction process ended: {error!r}") from None

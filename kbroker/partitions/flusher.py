@@ -33,8 +33,8 @@ from .replica import Replica
 
 logger = logging.getLogger(__name__)
 
-FOLDER_IS_OFFLINE = (
-    "%s: the data folder is offline, nothing in it is acknowledged any more; check the disk, then "
+DIRECTORY_IS_OFFLINE = (
+    "%s: the data directory is offline, nothing in it is acknowledged any more; check the disk, then "
     "restart the server"
 )
 
@@ -206,4 +206,4 @@ class Flusher:
             replica.writes.fail()
             self.when_failed(replica)
         for reason in {replica.log.offline for replica in replicas}:
-            logger.error(FOLDER_IS_OFFLINE, reason)
+            logger.error(DIRECTORY_IS_OFFLINE, reason)

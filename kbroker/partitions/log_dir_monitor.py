@@ -24,9 +24,9 @@ from .replica import Replica
 logger = logging.getLogger(__name__)
 
 PROBE_SECONDS, PROBE_SECONDS_MAX = 0.5, 60.0
-"""Between two probes, and what that may become in a folder that refuses again and again."""
+"""Between two probes, and what that may become in a directory that refuses again and again."""
 STEADY_SECONDS = 60.0
-"""A folder that took records for so long has no past."""
+"""A directory that took records for so long has no past."""
 LOOK_SECONDS = 10.0
 NEARLY_FULL, NOT_SO_FULL = 0.90, 0.88
 """Parts of a disk: above the first one somebody is told, once until it is below the second."""
@@ -36,8 +36,8 @@ TO_MAKE_ROOM = (
 )
 
 
-class _Folder:
-    """What is known of one data folder; times are those of trio's clock."""
+class _Directory:
+    """What is known of one data directory; times are those of trio's clock."""
 
     def __init__(self, manager: LogManager) -> None:
         self.manager = manager
@@ -66,48 +66,48 @@ class LogDirMonitor:
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context
         self._partitions = partitions
-        self._folders = {each.data_dir: _Folder(each) for each in partitions.logs.managers}
+        self._directories = {each.data_dir: _Directory(each) for each in partitions.logs.managers}
         self._refused = trio.Event()
         self.resign_leadership: Callable[[Topic, int], None] = lambda topic, index: None
         """Lets another node lead a partition that is read-only here."""
         self.when_refused: Callable[[], None] = lambda: None
-        """Told when a folder takes no more records."""
+        """Told when a directory takes no more records."""
 
     async def run(self) -> None:
         """Probe what refuses, and look how full disks are."""
-        for folder in self._folders.values():
-            if folder.refuses:  # as it was found
-                self._begin(folder)
+        for directory in self._directories.values():
+            if directory.refuses:  # as it was found
+                self._begin(directory)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe_regularly)
             nursery.start_soon(self._look_regularly)
 
-    # -- folders that refuse
+    # -- directories that refuse
 
     def refused(self, replica: Replica, error: StorageError) -> None:
-        """The system refused an append: nothing more is appended in that folder until a probe."""
+        """The system refused an append: nothing more is appended in that directory until a probe."""
         manager = self._partitions.logs.where(replica.topic.name, replica.index)
         if manager.refusal is None and manager.failed is None:
             manager.refuse(error.message or str(error))
-            self._begin(self._folders[manager.data_dir])
+            self._begin(self._directories[manager.data_dir])
 
-    def _begin(self, folder: _Folder) -> None:
-        folder.began_to_refuse(trio.current_time())
+    def _begin(self, directory: _Directory) -> None:
+        directory.began_to_refuse(trio.current_time())
         logger.error(
-            "the data folder %s takes no records: %s; other nodes take over its partitions where "
+            "the data directory %s takes no records: %s; other nodes take over its partitions where "
             "they can, the others can be read, and written again when a probe succeeds; make the "
             "disk writable, or %s",
-            folder.manager.data_dir,
-            folder.manager.refusal,
+            directory.manager.data_dir,
+            directory.manager.refusal,
             TO_MAKE_ROOM,
         )
-        self._note(folder, f"refused because {folder.manager.refusal}")
+        self._note(directory, f"refused because {directory.manager.refusal}")
         self.resign_leaderships()
         self.when_refused()
         self._refused.set()
 
-    def _note(self, folder: _Folder, text: str) -> None:
-        for topic, index in folder.manager.folders():
+    def _note(self, directory: _Directory, text: str) -> None:
+        for topic, index in directory.manager.directories():
             self._partitions.note(topic, index, text)
 
     def resign_leaderships(self) -> None:
@@ -134,51 +134,51 @@ class LogDirMonitor:
             self._refused = trio.Event()
             while self._partitions.logs.refuses:
                 await trio.sleep(PROBE_SECONDS)
-                for folder in self._folders.values():
-                    if folder.is_probe_due(trio.current_time()):
-                        await self._probe(folder)
+                for directory in self._directories.values():
+                    if directory.is_probe_due(trio.current_time()):
+                        await self._probe(directory)
 
-    async def _probe(self, folder: _Folder) -> None:
+    async def _probe(self, directory: _Directory) -> None:
         try:
             with self._partitions.flusher.beside_another():
-                await self._context.in_thread(folder.manager.probe)
+                await self._context.in_thread(directory.manager.probe)
         except SyncFailedError as error:
             self._partitions.sync_failed(error)
-            folder.manager.accept()  # it takes nothing any more; a probe would say no more
+            directory.manager.accept()  # it takes nothing any more; a probe would say no more
             return
         except StorageError as error:
-            logger.debug("%s: the probe failed: %s", folder.manager.data_dir, error.message)
+            logger.debug("%s: the probe failed: %s", directory.manager.data_dir, error.message)
             return
-        folder.manager.accept()
-        folder.accepted_at = trio.current_time()
-        self._note(folder, "takes records again")
+        directory.manager.accept()
+        directory.accepted_at = trio.current_time()
+        self._note(directory, "takes records again")
         logger.warning(
-            "the data folder %s takes records again, after %.1f s",
-            folder.manager.data_dir,
-            folder.accepted_at - folder.refused_at,
+            "the data directory %s takes records again, after %.1f s",
+            directory.manager.data_dir,
+            directory.accepted_at - directory.refused_at,
         )
 
     # -- disks that fill up
 
     async def _look_regularly(self) -> None:
         while True:
-            for folder in self._folders.values():
-                self._look(folder)
+            for directory in self._directories.values():
+                self._look(directory)
             await trio.sleep(LOOK_SECONDS)
 
-    def _look(self, folder: _Folder) -> None:
+    def _look(self, directory: _Directory) -> None:
         try:
-            total, free = folder.manager.usage()
+            total, free = directory.manager.usage()
         except StorageError:
             return
         used = 1 - free / max(total, 1)
         if used < NOT_SO_FULL:
-            folder.is_nearly_full = False
-        elif used >= NEARLY_FULL and not folder.is_nearly_full:
-            folder.is_nearly_full = True
+            directory.is_nearly_full = False
+        elif used >= NEARLY_FULL and not directory.is_nearly_full:
+            directory.is_nearly_full = True
             logger.warning(
-                "the disk of the data folder %s is nearly full: %.0f %% are used, %.0f MB are free; %s",
-                folder.manager.data_dir,
+                "the disk of the data directory %s is nearly full: %.0f %% are used, %.0f MB are free; %s",
+                directory.manager.data_dir,
                 100 * used,
                 free / 1e6,
                 TO_MAKE_ROOM,

@@ -38,24 +38,24 @@ class LogDirMover:
         self._more = trio.Event()
 
     def begin(self, name: str, index: int, path: str) -> None:
-        """Move a replica to the data folder at `path`; to the one where it is: let it stay there.
+        """Move a replica to the data directory at `path`; to the one where it is: let it stay there.
 
-        Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for a folder that is offline,
+        Raises KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for a directory that is offline,
         INVALID_REPLICA_ASSIGNMENT for one that is cordoned, and what `Partitions.named_hosted` raises.
         """
         logs = self._partitions.logs
-        folder = logs.manager_at(path)
-        if folder is None:
+        directory = logs.manager_at(path)
+        if directory is None:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND)
-        if folder.failed is not None:
-            raise StorageError(folder.failed)
+        if directory.failed is not None:
+            raise StorageError(directory.failed)
         if path in logs.cordoned:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{path} is in cordoned.log.dirs"
             )
         replica = self._partitions.named_hosted(name, index)
         future = logs.future(name, index)
-        if logs.where(name, index) is folder:
+        if logs.where(name, index) is directory:
             logs.drop_future((name, index))
         elif future is None or future.data_dir != path:
             logs.begin_move(replica.log, path)

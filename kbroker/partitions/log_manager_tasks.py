@@ -11,8 +11,8 @@ import trio
 
 from kbroker.cluster.node_context import NodeContext
 from kbroker.runtime.time_slices import DutyCycle
+from kbroker.storage.directories import DirectoryJobs
 from kbroker.storage.errors import StorageError, SyncFailedError
-from kbroker.storage.folders import FolderJobs
 
 from .partitions import Partitions
 from .replica import Replica
@@ -39,7 +39,7 @@ class LogManagerTasks:
                 partitions.logs.empty_trash()
             else:
                 nursery.start_soon(self._empty_trash)
-            if partitions.logs.crashed and partitions.logs.folders():
+            if partitions.logs.crashed and partitions.logs.directories():
                 nursery.start_soon(self._recover)
 
     async def _recover(self) -> None:
@@ -82,7 +82,7 @@ class LogManagerTasks:
                 is_known = partitions.logs.refuses or not self._context.error_log.is_new(text)
                 logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
 
-    async def _run(self, job: FolderJobs) -> None:
+    async def _run(self, job: DirectoryJobs) -> None:
         """Run a checkpoint. Raises StorageError, and the logs have what it did not do."""
         try:
             await self._context.in_thread(job.run)

@@ -1,4 +1,4 @@
-"""Opens the logs of a node, and moves folders aside that do not match the metadata."""
+"""Opens the logs of a node, and moves directories aside that do not match the metadata."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from uuid import UUID
 
 from kbroker.cluster import Cluster, Topic
 from kbroker.coordinator import some_of
+from kbroker.storage.directories import LogDirectories
 from kbroker.storage.errors import ForeignLogError, StorageError
-from kbroker.storage.folders import LogFolders
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.naming import folder_name
+from kbroker.storage.naming import directory_name
 
 logger = logging.getLogger(__name__)
 
 
 class LogOpening:
-    """Opens the logs of one node. A folder that holds another topic is moved aside, never deleted.
+    """Opens the logs of one node. A directory that holds another topic is moved aside, never deleted.
 
     Args:
         cluster: The metadata.
-        logs: The data folders of the node.
+        logs: The data directories of the node.
         node_id: Id of the node.
         note: Records an event of a partition: topic name, partition number, text.
     """
@@ -30,7 +30,7 @@ class LogOpening:
     def __init__(
         self,
         cluster: Cluster,
-        logs: LogFolders,
+        logs: LogDirectories,
         node_id: int,
         note: Callable[[str, int | None, str], None],
     ) -> None:
@@ -38,13 +38,13 @@ class LogOpening:
         self._logs = logs
         self._node_id = node_id
         self._note = note
-        # Partitions whose folders this process moved aside, by topic ID and number.
+        # Partitions whose directories this process moved aside, by topic ID and number.
         self._began_empty: set[tuple[UUID, int]] = set()
 
     def open(self, topic: Topic, index: int, config: LogConfig, *, now_ms: int) -> Log:
         """Open the log of a partition.
 
-        If the folder holds a topic that is not in the metadata, move it aside, as Kafka does with
+        If the directory holds a topic that is not in the metadata, move it aside, as Kafka does with
         stray replicas, and create an empty log.
 
         Args:
@@ -57,7 +57,7 @@ class LogOpening:
             The open log.
 
         Raises:
-            StorageError: The log cannot be opened, the folder belongs to another partition of this
+            StorageError: The log cannot be opened, the directory belongs to another partition of this
                 cluster, or the new log would be empty although this node is in the ISR.
         """
         if (topic.id, index) in self._began_empty:
@@ -71,24 +71,24 @@ class LogOpening:
             return self._logs.open_log(topic.name, topic.id, index, config, now_ms=now_ms)
 
     def set_strays_aside(self) -> None:
-        """Move folders aside whose partitions the metadata does not assign to this node.
+        """Move directories aside whose partitions the metadata does not assign to this node.
 
         The topic does not exist, has fewer partitions, or has no replica on this node.
         """
         strays = [
             key
-            for key in self._logs.folders()
-            if not self._is_placed_here(*key) and self._logs.is_folder(key)
+            for key in self._logs.directories()
+            if not self._is_placed_here(*key) and self._logs.is_directory(key)
         ]
         try:
             kept = self._logs.set_aside(strays)
-        except StorageError:  # one folder cannot be renamed: move the others nevertheless
-            kept = [folder for key in strays for folder in self._set_one_aside(key)]
+        except StorageError:  # one directory cannot be renamed: move the others nevertheless
+            kept = [directory for key in strays for directory in self._set_one_aside(key)]
         if kept:
             logger.warning(
-                "folders of partitions that the cluster's metadata does not assign to node %d are kept "
+                "directories of partitions that the cluster's metadata does not assign to node %d are kept "
                 "and not served: %s. If the metadata is an older copy, stop the server and restore "
-                "the newest one; otherwise remove the folders when their records are not needed",
+                "the newest one; otherwise remove the directories when their records are not needed",
                 self._node_id,
                 some_of(kept),
             )
@@ -101,9 +101,9 @@ class LogOpening:
         try:
             return self._logs.set_aside([key])
         except StorageError as error:
-            name = folder_name(*key)
+            name = directory_name(*key)
             logger.error(
-                "the folder of %s belongs to no partition of this node, and cannot be set aside: %s; "
+                "the directory of %s belongs to no partition of this node, and cannot be set aside: %s; "
                 "it is not served; move it away",
                 name,
                 error.message,
@@ -111,29 +111,29 @@ class LogOpening:
             return []
 
     def _set_aside(self, topic: Topic, index: int, error: ForeignLogError) -> None:
-        folders = self._logs.set_aside([(topic.name, index)])
+        directories = self._logs.set_aside([(topic.name, index)])
         self._began_empty.add((topic.id, index))
         logger.warning(
             "partition %s-%d begins empty: %s. The records are kept in %s and not served. If the "
-            "metadata is an older copy, stop the server and restore the newest one; if the folder was "
-            "put there by mistake, restore the right one; otherwise remove the kept folder",
+            "metadata is an older copy, stop the server and restore the newest one; if the directory was "
+            "put there by mistake, restore the right one; otherwise remove the kept directory",
             topic.name,
             index,
             error.message,
-            " and ".join(folders),
+            " and ".join(directories),
         )
         self._note(topic.name, index, f"begins empty: {error.message}")
 
     def _check_misplaced(self, error: ForeignLogError) -> None:
-        """Raise StorageError if the folder belongs to another partition of this cluster."""
+        """Raise StorageError if the directory belongs to another partition of this cluster."""
         held = self._cluster.topics_by_id.get(error.topic_id)
         if held is None:
             return
         name = held.name if error.partition is None else f"{held.name}-{error.partition}"
         raise StorageError(
-            f"{error.message}: it is the folder of {name}. The partition is offline and the folder "
-            f"is untouched; stop the server, and give the folders of this node's partitions their "
-            f"right names, or move {error.folder} away"
+            f"{error.message}: it is the directory of {name}. The partition is offline and the directory "
+            f"is untouched; stop the server, and give the directories of this node's partitions their "
+            f"right names, or move {error.directory} away"
         ) from error
 
     def _check_may_begin_empty(self, topic: Topic, index: int) -> None:
@@ -146,6 +146,6 @@ class LogOpening:
             raise StorageError(
                 f"{topic.name}-{index} would begin empty on node {self._node_id}, which counts as in "
                 "sync; it is offline here until another replica leads. If no other one is in sync, "
-                "restore the folder, or let one lead that may lack records with "
+                "restore the directory, or let one lead that may lack records with "
                 "unclean.leader.election.enable=true"
             )

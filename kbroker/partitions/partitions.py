@@ -22,18 +22,18 @@ from kbroker.coordinator import some_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.schema import BrokerEpoch
 from kbroker.runtime.time_slices import DutyCycle
+from kbroker.storage.directories import LogDirectories
 from kbroker.storage.errors import (
     LostBytesError,
     StorageError,
     SyncFailedError,
     WriteRefusedError,
 )
-from kbroker.storage.folders import LogFolders
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 
 from .epoch_renewal import EpochRenewal
-from .flusher import FOLDER_IS_OFFLINE, Flusher
+from .flusher import DIRECTORY_IS_OFFLINE, Flusher
 from .history import History, Line, change_of
 from .leader_state import LeaderState
 from .log_opening import LogOpening
@@ -72,7 +72,7 @@ class Partitions:
     def __init__(
         self,
         context: NodeContext,
-        logs: LogFolders,
+        logs: LogDirectories,
         flusher: Flusher,
     ) -> None:
         self._context = context
@@ -209,7 +209,7 @@ class Partitions:
     async def open_all(self) -> None:
         """Open every log on disk: to check it soon after a crash, and to apply retention to it."""
         duty_cycle = DutyCycle()
-        for name, index in self.logs.folders():
+        for name, index in self.logs.directories():
             with contextlib.suppress(KafkaError):
                 self.named_hosted(name, index)
             await duty_cycle.pause()
@@ -232,9 +232,9 @@ class Partitions:
         return replica
 
     def set_strays_aside(self) -> None:
-        """Set the folders aside of partitions that the metadata does not place on this node.
+        """Set the directories aside of partitions that the metadata does not place on this node.
 
-        A folder that belongs to another topic of the same name is set aside when it is opened.
+        A directory that belongs to another topic of the same name is set aside when it is opened.
         """
         self._opening.set_strays_aside()
 
@@ -352,7 +352,7 @@ class Partitions:
             kept = self.logs.delete_logs([(topic.name, index) for index in indexes], topic.id)
             if kept:
                 logger.warning(
-                    "folders of deleted partitions of topic %s held other topic ids or partitions "
+                    "directories of deleted partitions of topic %s held other topic ids or partitions "
                     "than the metadata says: %s. They are kept and not served; remove them if their "
                     "records are not needed",
                     topic.name,
@@ -432,9 +432,9 @@ class Partitions:
             return
         is_refusal = isinstance(error, WriteRefusedError)
         if is_refusal and self.logs.refusal(topic.name, index) is not None:
-            return  # that was said of the whole folder
+            return  # that was said of the whole directory
         log = self.logs.get(topic.name, index)
-        if log is not None and isinstance(error, LostBytesError) and error.is_below(log.folder):
+        if log is not None and isinstance(error, LostBytesError) and error.is_below(log.directory):
             log.fail(error.message or str(error))
         is_offline = log is None or log.offline is not None
         if self._context.error_log.is_new(str(error)):
@@ -449,13 +449,13 @@ class Partitions:
             self.when_unusable(topic, index)
 
     def report_lost_bytes(self, error: LostBytesError) -> None:
-        """Take the partition offline to which a file belongs; files of other folders are ignored."""
+        """Take the partition offline to which a file belongs; files of other directories are ignored."""
         for replica in self.opened():
-            if error.is_below(replica.log.folder):
+            if error.is_below(replica.log.directory):
                 self.report_storage_error(replica.topic, replica.index, error)
 
     def sync_failed(self, error: SyncFailedError) -> None:
-        """Take the folder offline in which an fsync failed, and fail all waiters of its logs."""
+        """Take the directory offline in which an fsync failed, and fail all waiters of its logs."""
         self.logs.fail_at(error)
         for replica in self.opened():
             if replica.log.offline is not None and not replica.closed:
@@ -463,7 +463,7 @@ class Partitions:
                 replica.writes.fail()
                 self._tell_if_unusable(replica)
         if self._context.error_log.is_new(str(error)):
-            logger.error(FOLDER_IS_OFFLINE, error.message)
+            logger.error(DIRECTORY_IS_OFFLINE, error.message)
 
     # -- the end
 

@@ -448,7 +448,7 @@ class Replica:
         self.wake()
 
     def move_to(self, log: Log) -> None:
-        """Go on with a log that has the same records in another folder."""
+        """Go on with a log that has the same records in another directory."""
         self.log = log
         if self.leader_state is not None:
             self.traffic.count(log)

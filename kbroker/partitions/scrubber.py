@@ -61,7 +61,7 @@ class Scrubber:
         """Read every log once; returns how many bytes were checked."""
         duty_cycle = DutyCycle()
         checked = 0
-        for name, index in self._partitions.logs.folders():
+        for name, index in self._partitions.logs.directories():
             with suppress(KafkaError):
                 checked += await self._scrub(self._partitions.named_hosted(name, index))
             await duty_cycle.pause()

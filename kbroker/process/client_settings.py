@@ -36,9 +36,9 @@ class Snippet(NamedTuple):
     text: str
 
 
-def snippets(access: Access, folder: Path) -> Sequence[Snippet]:
-    """For each kind of client that is known; `folder` has the `client_files`."""
-    java, librdkafka = _quoted(folder / JAVA), _quoted(folder / LIBRDKAFKA)
+def snippets(access: Access, directory: Path) -> Sequence[Snippet]:
+    """For each kind of client that is known; `directory` has the `client_files`."""
+    java, librdkafka = _quoted(directory / JAVA), _quoted(directory / LIBRDKAFKA)
     with_java = f"--bootstrap-server {access.addresses} --command-config {java}"
     return (
         Snippet("kbroker", f"kbroker profile create tls-dev --file {java}"),

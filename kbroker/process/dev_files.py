@@ -1,8 +1,8 @@
-"""The files of `kbroker serve --tls-dev`, which lie in a folder of the first data folder."""
+"""The files of `kbroker serve --tls-dev`, which lie in a directory of the first data directory."""
 
 from __future__ import annotations
 
-FOLDER = "tls-dev"
+DIRECTORY = "tls-dev"
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 SERVER = "server.pem"
 """The server's certificate and its key."""

@@ -7,8 +7,8 @@ from functools import partial
 from typing import NamedTuple
 
 from kbroker.cluster.places import give_up_place
-from kbroker.data_dirs.data_folders import absolute_paths, lone_node
-from kbroker.data_dirs.found_folders import found_folder
+from kbroker.data_dirs.data_directories import absolute_paths, lone_node
+from kbroker.data_dirs.found_directories import found_directory
 from kbroker.data_dirs.resize import locked
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
@@ -23,17 +23,19 @@ class Ended(NamedTuple):
     was_there: bool
 
 
-def end_node(address: str, folders: Sequence[str]) -> Ended:
-    """Let a cluster know that the process is gone which had some data folders.
+def end_node(address: str, directories: Sequence[str]) -> Ended:
+    """Let a cluster know that the process is gone which had some data directories.
 
-    Parameters: `address` is that of the cluster, `folders` are all data folders of one node. Raises
+    Parameters: `address` is that of the cluster, `directories` are all data directories of one node. Raises
     ConfigError, and StorageError: they are of no node, or a process uses them.
     """
-    files, paths = OsFiles(), absolute_paths(folders)
+    files, paths = OsFiles(), absolute_paths(directories)
     node_id = lone_node(files, paths)
-    found = [] if node_id is None else [found_folder(files, path, node_id) for path in paths]
+    found = [] if node_id is None else [found_directory(files, path, node_id) for path in paths]
     if node_id is None or None in found:
-        raise StorageError(f"{' and '.join(paths)}: here is no node's data; name all its folders")
+        raise StorageError(
+            f"{' and '.join(paths)}: here is no node's data; name all its directories"
+        )
     directories = [each.meta.directory_id for each in found if each is not None]
     with locked(files, paths):
         work = partial(give_up_place, node_id=node_id, directories=directories)

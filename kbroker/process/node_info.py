@@ -72,7 +72,7 @@ def info_of(local: LocalNode, http: Served | None = None) -> NodeInfo:
         endpoint=local.endpoint,
         data_dirs=local.data_dirs,
         topics=len(node.cluster.topics),
-        partitions=len(logs.folders()),
+        partitions=len(logs.directories()),
         has_crashed=logs.crashed,
         loss=_loss_window(node.config, in_memory=node.context.in_memory),
         nodes=sorted(node.cluster.nodes),
@@ -209,12 +209,12 @@ def _loss_window(config: BrokerConfig, *, in_memory: bool) -> str | None:
     return None
 
 
-def _segment_bytes(folder: str) -> int:
-    """Return the size of all records below a data folder; what cannot be read counts as empty."""
+def _segment_bytes(directory: str) -> int:
+    """Return the size of all records below a data directory; what cannot be read counts as empty."""
     total = 0
-    with suppress(OSError), os.scandir(folder) as entries:
+    with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            # A folder that cannot be read is offline, and is reported when its partition is opened.
+            # A directory that cannot be read is offline, and is reported when its partition is opened.
             with suppress(OSError):
                 if entry.is_dir():
                     total += _partition_bytes(entry.path)

@@ -18,7 +18,7 @@ BEGIN, DECLARE = b"begin", b"declare"
 
 
 class NodeOrder(NamedTuple):
-    """What a node process is to do: `node_id` of `nodes` that share the data folder.
+    """What a node process is to do: `node_id` of `nodes` that share the data directory.
 
     `socket` is where the metadata is.
     """

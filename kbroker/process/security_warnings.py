@@ -12,7 +12,7 @@ from kbroker.config.kafka_only import LISTENER_PREFIX
 from kbroker.config.tables import BROKER_PROPERTIES
 from kbroker.net.server import LOOPBACK_NAMES, Listener
 
-from .dev_files import FOLDER, SECRETS
+from .dev_files import DIRECTORY, SECRETS
 
 KEY_STORE = "ssl.keystore.location"
 
@@ -70,11 +70,11 @@ def open_files(
             )
 
 
-def open_folders(data_dirs: Iterable[str]) -> Iterator[str]:
+def open_directories(data_dirs: Iterable[str]) -> Iterator[str]:
     """Return a warning for each log directory that other users can enter."""
     for each in data_dirs:
         if _is_open(Path(each)):
-            yield f"data folder {each} can be entered by others than its owner: chmod 700 {each}"
+            yield f"data directory {each} can be entered by others than its owner: chmod 700 {each}"
 
 
 def _secret_files(
@@ -87,8 +87,8 @@ def _secret_files(
         location = config.of_listener(listener.name)(KEY_STORE)
         if listener.certificates is not None and location:
             yield Path(location)
-    for folder in data_dirs[:1]:
-        yield from (Path(folder, FOLDER, name) for name in SECRETS)
+    for directory in data_dirs[:1]:
+        yield from (Path(directory, DIRECTORY, name) for name in SECRETS)
 
 
 def _is_secret(name: str) -> bool:

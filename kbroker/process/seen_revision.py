@@ -15,7 +15,7 @@ from typing import Protocol
 
 import trio
 
-from kbroker.data_dirs.found_folders import SEEN_REVISION
+from kbroker.data_dirs.found_directories import SEEN_REVISION
 from kbroker.storage.errors import StorageError
 
 KEEP_SECONDS = 5.0

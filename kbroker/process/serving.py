@@ -23,8 +23,8 @@ from kbroker.client.credentials import Security
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster.topics import NewTopic
 from kbroker.config import BrokerConfig, ConfigError
-from kbroker.data_dirs.data_folders import absolute_paths, node_folders
-from kbroker.data_dirs.found_folders import METADATA_JOURNAL
+from kbroker.data_dirs.data_directories import absolute_paths, node_directories
+from kbroker.data_dirs.found_directories import METADATA_JOURNAL
 from kbroker.net.server import Listener
 from kbroker.runtime.descriptors import raise_limit
 from kbroker.runtime.log_output import set_up_logging
@@ -34,7 +34,7 @@ from kbroker.storage.naming import META_PROPERTIES
 
 from .between_nodes import check_between_nodes
 from .bootstrap_topics import declare
-from .dev_files import FOLDER
+from .dev_files import DIRECTORY
 from .errors import StartFailed, cause_of, text_of
 from .flags import kafka_environment, load_settings
 from .http import http_service
@@ -50,7 +50,7 @@ from .node_info import (
 )
 from .options import ServeOptions
 from .own_files import write_own
-from .security_warnings import open_files, open_folders, open_http, open_listeners
+from .security_warnings import open_directories, open_files, open_http, open_listeners
 
 if TYPE_CHECKING:
     from kbroker.broker.service import Service
@@ -78,7 +78,7 @@ class _Settings(TypedDict):
 
 
 CONTROL_FILE = "control.json"
-"""In the first data folder, where commands are taken: the command line looks for it."""
+"""In the first data directory, where commands are taken: the command line looks for it."""
 PARENT_CHECK_SECONDS = 0.5
 IDLE_CHECK_SECONDS = 1
 START_SECONDS_MAX = 120
@@ -124,7 +124,7 @@ class _Serving:
         self.data_dirs: tuple[str, ...] = ()
         self.dev: DevSecurity | None = None
         """With `--tls-dev`."""
-        self.dev_folder: Path | None = None
+        self.dev_directory: Path | None = None
         self.told: Sequence[Snippet] = ()
         """What clients need, for people."""
         self.metadata_at: str | None = None
@@ -180,8 +180,8 @@ class _Serving:
             return config
         from .tls_dev import DevSecurity  # most servers never need it
 
-        folder = None if self.options.memory else Path(config.log_dirs[0], FOLDER)
-        self.dev = DevSecurity(config, folder)
+        directory = None if self.options.memory else Path(config.log_dirs[0], DIRECTORY)
+        self.dev = DevSecurity(config, directory)
         if self.options.processes is not None:
             # Nodes read settings by themselves, from these.
             self.options.host = self.options.port = self.options.advertise = None
@@ -212,7 +212,7 @@ class _Serving:
             yield
             return
         addresses = ",".join(str(dialled(each)) for each in nodes)
-        with self.dev.kept(addresses) as (self.dev_folder, self.told):
+        with self.dev.kept(addresses) as (self.dev_directory, self.told):
             yield
 
     async def _supervise(self, config: BrokerConfig) -> None:
@@ -312,7 +312,7 @@ class _Serving:
 
     @contextlib.contextmanager
     def _findable_control(self, control: ControlPort) -> Iterator[None]:
-        """Let commands on this machine find it by the data folder."""
+        """Let commands on this machine find it by the data directory."""
         if not self.data_dirs:
             yield
             return
@@ -329,7 +329,7 @@ class _Serving:
         options = self.options
         if options.cluster_id not in (None, broker.node.cluster.id):
             logger.warning(
-                "CLUSTER_ID=%s is left out: the data folder belongs to cluster %s",
+                "CLUSTER_ID=%s is left out: the data directory belongs to cluster %s",
                 options.cluster_id,
                 broker.node.cluster.id,
             )
@@ -363,7 +363,7 @@ class _Serving:
         if options.nodes is not None or options.memory:
             return (options.nodes or 1) > 1
         try:
-            return len(node_folders(OsFiles(), absolute_paths(config.log_dirs))) > 1
+            return len(node_directories(OsFiles(), absolute_paths(config.log_dirs))) > 1
         except StorageError:
             return False  # what is wrong with them is said when they are opened
 
@@ -372,7 +372,7 @@ class _Serving:
         found = [*open_listeners(listeners), *open_http(config)]
         found += open_files(config, listeners, self.data_dirs)
         if self.options.strict:
-            found += open_folders(self.data_dirs)
+            found += open_directories(self.data_dirs)
             if found:
                 raise StartFailed("\n".join(f"{each} (refused by --strict)" for each in found))
         for message in found:
@@ -389,7 +389,7 @@ class _Serving:
             **ready_event(nodes, self.data_dirs),
             "control": self.control and self.control.address,
             "control_token_file": self.control and self.control.token_file,
-            "tls_dev": self.dev_folder and str(self.dev_folder),
+            "tls_dev": self.dev_directory and str(self.dev_directory),
             "seconds": round(took, 3),
         }
         if self.options.as_json:
@@ -431,10 +431,13 @@ class _Serving:
         if self.control:
             where, file = self.control
             yield "Control", f"{where}  (faults, clocks and nodes; token in {file})"
-        if self.dev_folder:
+        if self.dev_directory:
             from .tls_dev import ADMIN, MECHANISM  # as above
 
-            yield "Login", f"{ADMIN}, {MECHANISM}; password and certificates in {self.dev_folder}"
+            yield (
+                "Login",
+                f"{ADMIN}, {MECHANISM}; password and certificates in {self.dev_directory}",
+            )
 
     def _signal_ready(self, ready: dict[str, object]) -> None:
         options = self.options
@@ -493,9 +496,9 @@ def load_config(options: ServeOptions) -> BrokerConfig:
     return config
 
 
-def _has_data(folder: str) -> bool:
-    """Whether somebody ran on this folder before."""
-    return any(Path(folder, name).exists() for name in (META_PROPERTIES, METADATA_JOURNAL))
+def _has_data(directory: str) -> bool:
+    """Whether somebody ran on this directory before."""
+    return any(Path(directory, name).exists() for name in (META_PROPERTIES, METADATA_JOURNAL))
 
 
 def _write_atomic(path: str, text: str) -> None:

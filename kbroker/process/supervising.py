@@ -24,7 +24,11 @@ from kbroker.cluster import LocalStore
 from kbroker.cluster.running import running
 from kbroker.cluster.store_server import serve_store
 from kbroker.config import BrokerConfig
-from kbroker.data_dirs.data_folders import DataFolders, absolute_paths, find_data_folders
+from kbroker.data_dirs.data_directories import (
+    DataDirectories,
+    absolute_paths,
+    find_data_directories,
+)
 from kbroker.data_dirs.resize import finish
 from kbroker.runtime.threads import at_once, run_in_thread
 from kbroker.storage.files import OsFiles
@@ -61,15 +65,15 @@ async def supervised(
     """
     files, paths = OsFiles(at_once=at_once), absolute_paths(config.log_dirs)
     finish(files, paths)
-    folders = find_data_folders(files, paths, options.processes, first=config.node_id)
-    ids = folders.node_ids(config.node_id, options.processes)
-    store = _open_store(folders, ids)
+    directories = find_data_directories(files, paths, options.processes, first=config.node_id)
+    ids = directories.node_ids(config.node_id, options.processes)
+    store = _open_store(directories, ids)
     files.mkdir(paths[0])
     lock = files.lock(f"{paths[0]}/{LOCK}")
     try:
-        with TemporaryDirectory(prefix="kbroker-") as folder:
+        with TemporaryDirectory(prefix="kbroker-") as directory:
             async with running(store), trio.open_nursery() as nursery:
-                supervisor = _Supervisor(options, ids, Path(folder), nursery)
+                supervisor = _Supervisor(options, ids, Path(directory), nursery)
                 # Nodes that stop have something to say to it.
                 serving = trio.CancelScope(shield=True)
                 nursery.start_soon(_serve, store, supervisor.socket, serving)
@@ -84,9 +88,9 @@ async def supervised(
         lock.release()
 
 
-def _open_store(folders: DataFolders, ids: Sequence[int]) -> LocalStore:
-    found = (each for node_id in ids for each in folders.look(node_id))
-    return folders.open_store(found, in_thread=run_in_thread)
+def _open_store(directories: DataDirectories, ids: Sequence[int]) -> LocalStore:
+    found = (each for node_id in ids for each in directories.look(node_id))
+    return directories.open_store(found, in_thread=run_in_thread)
 
 
 async def _serve(store: LocalStore, path: str, serving: trio.CancelScope) -> None:
@@ -101,15 +105,15 @@ class _Supervisor:
     """All nodes of a server."""
 
     def __init__(
-        self, options: ServeOptions, ids: Sequence[int], folder: Path, nursery: trio.Nursery
+        self, options: ServeOptions, ids: Sequence[int], directory: Path, nursery: trio.Nursery
     ) -> None:
-        self.socket = str(folder / "metadata")
+        self.socket = str(directory / "metadata")
         self._nursery = nursery
         racks = islice(cycle(options.racks or (None,)), len(ids))
         self._nodes: list[_NodeProcess] = []
         for node_id, rack in zip(ids, racks, strict=True):
             order = NodeOrder(options, node_id, len(ids), rack, self.socket)
-            path = folder / f"node-{node_id}"
+            path = directory / f"node-{node_id}"
             path.write_bytes(pickle.dumps(order))
             self._nodes.append(_NodeProcess(node_id, path, options.grace_seconds))
         self._declares = bool(options.topics or options.seeds)

@@ -1,8 +1,8 @@
 """`kbroker serve --tls-dev`: a server that asks for TLS and a login, without anything to prepare.
 
-An authority, the server's certificate and the password of an administrator lie in a folder of the data
-folder, for their owner alone, and are used again by later starts. Nothing is written before the server
-has the data folder for itself: a start that is refused leaves no file.
+An authority, the server's certificate and the password of an administrator lie in a directory of the data
+directory, for their owner alone, and are used again by later starts. Nothing is written before the server
+has the data directory for itself: a start that is refused leaves no file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.security.protocols import SecurityProtocol
 from kbroker.security.scram import ScramMechanism
 
 from .client_settings import Access, Snippet, client_files, snippets
-from .dev_files import AUTHORITY, AUTHORITY_KEY, FOLDER, PASSWORD, SERVER
+from .dev_files import AUTHORITY, AUTHORITY_KEY, DIRECTORY, PASSWORD, SERVER
 from .errors import StartFailed
 from .listeners import protocol_of, split_address
 from .own_files import write_own
@@ -57,18 +57,18 @@ _ITS_OWN = (
 class DevSecurity:
     """What `--tls-dev` makes of a configuration: `config` has it.
 
-    Parameters: `folder` is where it is kept, None for nowhere: then it is in a folder of temporary files
+    Parameters: `directory` is where it is kept, None for nowhere: then it is in a directory of temporary files
     while the server runs. Raises ConfigError or StartFailed.
     """
 
-    def __init__(self, config: BrokerConfig, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, config: BrokerConfig, directory: Path | None) -> None:
+        self._directory = directory
         now = datetime.now(UTC)
         listeners = _with_logins(config)
-        self._authority, self._password = _kept_or_new(folder, now)
+        self._authority, self._password = _kept_or_new(directory, now)
         if self._authority.ends_at <= now:
             raise StartFailed(
-                f"the authority in {folder} has ended; remove that folder, and let clients trust the "
+                f"the authority in {directory} has ended; remove that directory, and let clients trust the "
                 "new one that the next start makes"
             )
         self._server = self._server_pair(hosts_of(config), now)
@@ -92,12 +92,12 @@ class DevSecurity:
 
     def _server_pair(self, hosts: Sequence[str], now: datetime) -> Pair:
         """The server's certificate: that of the last start, if it is still good for these hosts."""
-        known = self._folder and _read_pair(self._folder / SERVER)
+        known = self._directory and _read_pair(self._directory / SERVER)
         try:
             if known and self._authority.stands_for(known, hosts, now):
                 return known
         except ValueError as error:
-            raise _unusable(self._folder, str(error)) from None
+            raise _unusable(self._directory, str(error)) from None
         try:
             return self._authority.issue(hosts, now)
         except ValueError as error:
@@ -124,28 +124,28 @@ class DevSecurity:
     def kept(self, addresses: str) -> Iterator[tuple[Path, Sequence[Snippet]]]:
         """Write what there is to be kept, and what clients need for these addresses.
 
-        Yields the folder, and what to tell people. Raises StartFailed.
+        Yields the directory, and what to tell people. Raises StartFailed.
         """
         with contextlib.ExitStack() as stack:
             try:
-                if self._folder is None:
-                    temporary = tempfile.TemporaryDirectory(prefix=f"kbroker-{FOLDER}-")
-                    folder = Path(stack.enter_context(temporary))
+                if self._directory is None:
+                    temporary = tempfile.TemporaryDirectory(prefix=f"kbroker-{DIRECTORY}-")
+                    directory = Path(stack.enter_context(temporary))
                 else:
-                    folder = self._folder.absolute()
-                    folder.mkdir(mode=0o700, exist_ok=True)
-                told = self._write(folder, addresses)
+                    directory = self._directory.absolute()
+                    directory.mkdir(mode=0o700, exist_ok=True)
+                told = self._write(directory, addresses)
             except OSError as error:
                 raise StartFailed(
                     f"--tls-dev: {error.filename} cannot be written: {error.strerror}; free some "
                     "space there, or see whose it is"
                 ) from None
-            yield folder, told
+            yield directory, told
 
-    def _write(self, folder: Path, addresses: str) -> Sequence[Snippet]:
+    def _write(self, directory: Path, addresses: str) -> Sequence[Snippet]:
         own, password = self._authority.pair, self._password
         access = Access(
-            addresses, ADMIN, password, folder / PASSWORD, MECHANISM, folder / AUTHORITY
+            addresses, ADMIN, password, directory / PASSWORD, MECHANISM, directory / AUTHORITY
         )
         files = {
             AUTHORITY_KEY: own.key,
@@ -155,8 +155,8 @@ class DevSecurity:
             **client_files(access),
         }
         for name, text in files.items():
-            write_own(folder / name, text)
-        return snippets(access, folder)
+            write_own(directory / name, text)
+        return snippets(access, directory)
 
 
 def hosts_of(config: BrokerConfig) -> list[str]:
@@ -212,14 +212,14 @@ def _with_logins(config: BrokerConfig) -> dict[str, str]:
     }
 
 
-def _kept_or_new(folder: Path | None, now: datetime) -> tuple[Authority, str]:
+def _kept_or_new(directory: Path | None, now: datetime) -> tuple[Authority, str]:
     """The authority and the password of the last start, or new ones. Raises StartFailed."""
     try:
         from kbroker.security.authority import Authority, Pair
     except ModuleNotFoundError as error:
         raise StartFailed(f"--tls-dev needs {error.name}: pip install 'kbroker[tls]'") from None
 
-    kept = [folder / name for name in (AUTHORITY, AUTHORITY_KEY, PASSWORD)] if folder else []
+    kept = [directory / name for name in (AUTHORITY, AUTHORITY_KEY, PASSWORD)] if directory else []
     if not any(each.exists() for each in kept):
         name = f"kbroker --tls-dev, {socket.gethostname()[:32]}, {now:%Y-%m-%d}"
         return Authority.new(name, now), secrets.token_urlsafe(PASSWORD_BYTES)
@@ -229,18 +229,18 @@ def _kept_or_new(folder: Path | None, now: datetime) -> tuple[Authority, str]:
             raise ValueError(f"{PASSWORD} has none, or one with signs other than {_SAFE_WORDS}")
         return Authority(Pair(certificate + "\n", key + "\n")), password
     except OSError as error:
-        raise _unusable(folder, f"{error.filename}: {error.strerror}") from None
+        raise _unusable(directory, f"{error.filename}: {error.strerror}") from None
     except ValueError as error:
-        raise _unusable(folder, str(error)) from None
+        raise _unusable(directory, str(error)) from None
 
 
 _SAFE_WORDS = "letters, digits, - and _"
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
-def _unusable(folder: Path | None, reason: str) -> StartFailed:
+def _unusable(directory: Path | None, reason: str) -> StartFailed:
     return StartFailed(
-        f"--tls-dev cannot use what is in {folder} ({reason}); bring it back, or remove that folder: "
+        f"--tls-dev cannot use what is in {directory} ({reason}); bring it back, or remove that directory: "
         "the next start makes all of it anew, and clients need the new files"
     )
 

@@ -114,7 +114,7 @@ class LogReconciler:
         self._copy_anew(replica)
 
     def _copy_anew(self, replica: Replica) -> None:
-        """A copy on its way to another folder may have what is gone."""
+        """A copy on its way to another directory may have what is gone."""
         future = self._partitions.logs.future(replica.topic.name, replica.index)
         if future is not None:
             future.begin_again()

@@ -223,8 +223,8 @@ def _trust(context: ssl.SSLContext, pem: str) -> None:
 def _show(context: ssl.SSLContext, identity: Identity) -> None:
     # OpenSSL reads keys from files only. Nobody else can read this one, and it goes at once.
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "identity.pem")
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory, "identity.pem")
             path.write_bytes(identity.pem)
             context.load_cert_chain(path, password=identity.password)
     except ssl.SSLError as error:
@@ -235,6 +235,6 @@ def _show(context: ssl.SSLContext, identity: Identity) -> None:
         ) from None
     except OSError as error:
         raise BadSettings(
-            f"ssl.keystore: no room for a moment in the folder of temporary files ({error}); TMPDIR "
+            f"ssl.keystore: no room for a moment in the directory of temporary files ({error}); TMPDIR "
             "names another one"
         ) from None

@@ -1,7 +1,7 @@
 """Avro records as Confluent's serializers write them: a schema's number before each value.
 
 The first five bytes of such a value are a zero and the number (big endian) of the schema that wrote
-the rest. Spark's own ``from_avro`` does not know them. Schemas come from a mapping, a folder or a
+the rest. Spark's own ``from_avro`` does not know them. Schemas come from a mapping, a directory or a
 registry; each is looked up once.
 
     decoder = Decoder("http://registry:8081")
@@ -38,7 +38,7 @@ Schema = Mapping[str, object] | list[object] | str
 Parsed: TypeAlias = Any
 """An Avro schema as fastavro has parsed it, at any depth: an object, a union, or a name."""
 Source = Mapping[int, Schema] | Path | str
-"""Where schemas come from: by number, a folder of ``<number>.avsc``, or a registry's address."""
+"""Where schemas come from: by number, a directory of ``<number>.avsc``, or a registry's address."""
 
 _PLAIN = frozenset({"uuid", "time-millis", "time-micros"})
 """Logical types whose values stay what they are written as: text, or a number."""
@@ -281,7 +281,7 @@ def _load(source: Source, schema_id: int) -> Parsed:
     except FileNotFoundError:
         if path.parent.is_dir():
             raise UnknownSchemaError(f"there is no {path}") from None
-        raise SchemaError(f"there is no folder {path.parent} with schemas") from None
+        raise SchemaError(f"there is no directory {path.parent} with schemas") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SchemaError(f"{path} cannot be read: {error}") from error
 

@@ -11,7 +11,7 @@ from pathlib import Path
 CONNECTOR = "spark-sql-kafka-0-10_"
 """Prefix of the connector's package name, before the Scala version."""
 JARS_VARIABLE = "KBROKER_SPARK_JARS"
-"""Names a folder with the connector's jars, for machines that reach no Java registry."""
+"""Names a directory with the connector's jars, for machines that reach no Java registry."""
 
 
 class ConnectorError(Exception):
@@ -28,7 +28,7 @@ class Installed:
 
     version: str
     home: Path
-    """Where its jars folder is."""
+    """Where its jars directory is."""
     scala: str
     """Scala's version without its last number, such as ``2.13``: part of the connector's name."""
 
@@ -79,10 +79,10 @@ def _scala(home: Path) -> str:
 
 
 def local_jars() -> list[Path]:
-    """The jars of the folder that KBROKER_SPARK_JARS names; empty when it is not set.
+    """The jars of the directory that KBROKER_SPARK_JARS names; empty when it is not set.
 
     Raises:
-        ConnectorError: the folder holds no connector.
+        ConnectorError: the directory holds no connector.
     """
     setting = os.environ.get(JARS_VARIABLE)
     if not setting:
@@ -90,7 +90,7 @@ def local_jars() -> list[Path]:
     jars = sorted(Path(setting).resolve().glob("*.jar"))
     if not any(jar.name.startswith("spark-sql-kafka-") for jar in jars):
         raise ConnectorError(
-            f"{JARS_VARIABLE}={setting} holds no spark-sql-kafka jar: name the folder that has "
+            f"{JARS_VARIABLE}={setting} holds no spark-sql-kafka jar: name the directory that has "
             "the connector's jars (kbroker spark packages --jars-dir DIR makes one), or unset it."
         )
     return jars
@@ -100,7 +100,7 @@ def connector_settings() -> dict[str, str]:
     """The Spark settings that put the connector on the class path.
 
     Raises:
-        ConnectorError: PySpark is missing, or the folder of KBROKER_SPARK_JARS holds no connector.
+        ConnectorError: PySpark is missing, or the directory of KBROKER_SPARK_JARS holds no connector.
     """
     if jars := local_jars():
         return {"spark.jars": ",".join(map(str, jars))}

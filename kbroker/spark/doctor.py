@@ -102,7 +102,7 @@ def _java(pyspark: Installed) -> Result:
 
 
 def _jars(pyspark: Installed) -> Iterator[Result]:
-    """The folder of KBROKER_SPARK_JARS, and jars that somebody has put among PySpark's own."""
+    """The directory of KBROKER_SPARK_JARS, and jars that somebody has put among PySpark's own."""
     own = [path.name for path in (pyspark.home / "jars").glob("*.jar") if jars.parse(path.name)]
     try:
         local = [path.name for path in local_jars()]
@@ -145,7 +145,7 @@ _WITHOUT_JARS = (
     f'{JARS_VARIABLE}=DIR, or take format("kbroker")'
 )
 _JARS_ACTION = (
-    "kbroker spark packages --jars-dir NEW-FOLDER fetches the right ones; remove others from "
+    "kbroker spark packages --jars-dir NEW-DIRECTORY fetches the right ones; remove others from "
     "PySpark's jars"
 )
 

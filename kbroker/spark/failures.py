@@ -229,9 +229,9 @@ FAILURES: tuple[Failure, ...] = (
     Failure(
         "torn Parquet",
         r"Parquet file size is 0 bytes",
-        "A killed query left a torn file in a folder of Spark's file sink; only Spark's own "
+        "A killed query left a torn file in a directory of Spark's file sink; only Spark's own "
         "readers know by _spark_metadata that it does not count.",
-        "Read the folder with Spark, or archive with `kbroker lake`, whose files are never torn.",
+        "Read the directory with Spark, or archive with `kbroker lake`, whose files are never torn.",
     ),
     # Noise
     Failure(

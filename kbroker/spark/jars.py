@@ -93,37 +93,37 @@ def candidates(version: str) -> list[str]:
     return list(dict.fromkeys([version, *older]))
 
 
-def gather(pyspark: Installed, folder: Path) -> list[str]:
-    """Fetch the four jars into a folder; returns what is worth saying.
+def gather(pyspark: Installed, directory: Path) -> list[str]:
+    """Fetch the four jars into a directory; returns what is worth saying.
 
     Raises:
-        ConnectorError: the folder has other versions, there is neither Maven nor Java, or the
+        ConnectorError: the directory has other versions, there is neither Maven nor Java, or the
             registry does not deliver.
     """
-    there = sorted(path.name for path in folder.glob("*.jar") if parse(path.name))
+    there = sorted(path.name for path in directory.glob("*.jar") if parse(path.name))
     if there:
-        _checked(pyspark, folder, there)
-        return [f"{folder} has them already"]
+        _checked(pyspark, directory, there)
+        return [f"{directory} has them already"]
     with tempfile.TemporaryDirectory() as scratch:
         found = newest(pyspark, Path(scratch))
         if not found.has_connector:
             raise ConnectorError(f"{found.text}: {found.action}")
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         for path in Path(scratch).glob("*.jar"):
             if parse(path.name):
-                shutil.move(path, folder / path.name)
-    _checked(pyspark, folder, [path.name for path in folder.glob("*.jar")])
+                shutil.move(path, directory / path.name)
+    _checked(pyspark, directory, [path.name for path in directory.glob("*.jar")])
     return [
         f"{artifact} {pyspark.version} is not in the registry: took {older}, the newest that it has"
         for artifact, older in found.older.items()
     ]
 
 
-def _checked(pyspark: Installed, folder: Path, names: list[str]) -> None:
+def _checked(pyspark: Installed, directory: Path, names: list[str]) -> None:
     serious = [fault.text for fault in faults(names, pyspark) if not fault.harmless]
     if serious:
         raise ConnectorError(
-            f"{folder} has jars that do not fit ({'; '.join(serious)}): name an empty folder, or "
+            f"{directory} has jars that do not fit ({'; '.join(serious)}): name an empty directory, or "
             "install another PySpark."
         )
 
@@ -168,15 +168,15 @@ class Registry:
         return f"pip install 'pyspark=={self.connector}', or take format(\"kbroker\")"
 
 
-def newest(pyspark: Installed, folder: Path) -> Registry:
-    """Fetch the newest connector and token provider up to this PySpark's version into a folder.
+def newest(pyspark: Installed, directory: Path) -> Registry:
+    """Fetch the newest connector and token provider up to this PySpark's version into a directory.
 
     Raises:
         ConnectorError: there is neither Maven nor Java, or the registry does not deliver.
     """
     fetch, versions = fetcher(pyspark), candidates(pyspark.version)
     connector, provider = (
-        _first(fetch, f"{artifact}_{pyspark.scala}", versions, folder)
+        _first(fetch, f"{artifact}_{pyspark.scala}", versions, directory)
         for artifact in (CONNECTOR, PROVIDER)
     )
     return Registry(pyspark, connector, provider)
@@ -186,10 +186,10 @@ def _minor(version: str) -> list[str]:
     return version.split(".")[:2]
 
 
-def _first(fetch: Fetcher, artifact: str, versions: list[str], folder: Path) -> str:
+def _first(fetch: Fetcher, artifact: str, versions: list[str], directory: Path) -> str:
     for version in versions:
         try:
-            fetch(artifact, version, folder)
+            fetch(artifact, version, directory)
         except NotThereError:
             continue
         return version
@@ -200,11 +200,11 @@ def _first(fetch: Fetcher, artifact: str, versions: list[str], folder: Path) -> 
 
 
 class Fetcher:
-    """Fetches an artifact and what it needs beyond PySpark into a folder."""
+    """Fetches an artifact and what it needs beyond PySpark into a directory."""
 
-    def __call__(self, artifact: str, version: str, folder: Path) -> None:
+    def __call__(self, artifact: str, version: str, directory: Path) -> None:
         with tempfile.TemporaryDirectory() as project:
-            command = self._command(artifact, version, Path(project), folder)
+            command = self._command(artifact, version, Path(project), directory)
             try:
                 done = subprocess.run(
                     command, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=_TIMEOUT_S,
@@ -224,7 +224,7 @@ class Fetcher:
             f"says: {' '.join((lines or said.splitlines() or ['nothing'])[0].split())}"
         )
 
-    def _command(self, artifact: str, version: str, project: Path, folder: Path) -> list[str]:
+    def _command(self, artifact: str, version: str, project: Path, directory: Path) -> list[str]:
         raise NotImplementedError
 
     def _lacks(self, said: str, artifact: str, version: str) -> bool:
@@ -233,11 +233,11 @@ class Fetcher:
 
 
 class _Maven(Fetcher):
-    def _command(self, artifact: str, version: str, project: Path, folder: Path) -> list[str]:
+    def _command(self, artifact: str, version: str, project: Path, directory: Path) -> list[str]:
         (project / "pom.xml").write_text(pom(artifact, version), encoding="utf-8")
         return [
             "mvn", "-B", "-Dstyle.color=never", "dependency:copy-dependencies",
-            f"-DoutputDirectory={folder}",
+            f"-DoutputDirectory={directory}",
         ]  # fmt: skip
 
     def _lacks(self, said: str, artifact: str, version: str) -> bool:
@@ -252,11 +252,11 @@ class _Ivy(Fetcher):
     def __init__(self, java: str, ivy: Path) -> None:
         self._java, self._ivy = java, ivy
 
-    def _command(self, artifact: str, version: str, project: Path, folder: Path) -> list[str]:
+    def _command(self, artifact: str, version: str, project: Path, directory: Path) -> list[str]:
         (project / "ivy.xml").write_text(ivy_module(artifact, version), encoding="utf-8")
         return [
             self._java, "-cp", str(self._ivy), "org.apache.ivy.Main", "-ivy", "ivy.xml",
-            "-types", "jar", "bundle", "-retrieve", f"{folder}/[artifact]-[revision].[ext]",
+            "-types", "jar", "bundle", "-retrieve", f"{directory}/[artifact]-[revision].[ext]",
         ]  # fmt: skip
 
     def _lacks(self, said: str, artifact: str, version: str) -> bool:

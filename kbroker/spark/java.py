@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .connector import ConnectorError
 
-_FOLDERS = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"))
+_DIRECTORIES = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"))
 _OLDEST = 17
 _NEWEST_OF_SPARK_4_0 = 22
 
@@ -99,6 +99,6 @@ def _ask(program: Path) -> Java:
 
 
 def all_installed() -> Iterator[Java]:
-    for folder in _FOLDERS:
+    for directory in _DIRECTORIES:
         for pattern in ("*/bin/java", "*/Contents/Home/bin/java"):
-            yield from map(_ask, sorted(folder.glob(pattern)))
+            yield from map(_ask, sorted(directory.glob(pattern)))

@@ -51,7 +51,7 @@ def session(
     """Start a Spark session with the Kafka connector of the installed PySpark.
 
     It is quiet (errors only), its time zone is UTC, its workers run this interpreter, and it opens
-    local interfaces only. The connector's jars come from the folder that KBROKER_SPARK_JARS names, or
+    local interfaces only. The connector's jars come from the directory that KBROKER_SPARK_JARS names, or
     else by their name from the Java registry.
 
     Parameters: `master` is Spark's; without `connector` no jar is asked for, which is enough for
@@ -60,7 +60,7 @@ def session(
     over those made here. Java options, jars and packages are added to those made here.
 
     Resource handling: stop it with ``stop()``. When the process has a session already, Spark returns
-    that one. What it keeps in the temporary folder goes when the process ends.
+    that one. What it keeps in the temporary directory goes when the process ends.
 
     Raises:
         NoConnectorError: no registry delivers the connector's jars.
@@ -132,10 +132,10 @@ def _quiet() -> dict[str, str]:
 
 @functools.cache
 def _warehouse() -> Path:
-    """Where tables without a place go: a folder that ends with the process."""
-    folder = Path(tempfile.mkdtemp(prefix="kbroker-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    """Where tables without a place go: a directory that ends with the process."""
+    directory = Path(tempfile.mkdtemp(prefix="kbroker-spark-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def _start_java(conf: SparkConf) -> None:

@@ -327,9 +327,11 @@ async def fill(config: BrokerConfig, store: Store, clock: MovableClock, snapshot
 
     It is another cluster, with an id of its own. Raises ValueError: it holds something already.
     """
-    for folder in store.folders:
-        if store.files.exists(f"{folder}/{META_PROPERTIES}"):
-            raise ValueError(f"{folder} has data already; load a snapshot into an empty folder")
+    for directory in store.directories:
+        if store.files.exists(f"{directory}/{META_PROPERTIES}"):
+            raise ValueError(
+                f"{directory} has data already; load a snapshot into an empty directory"
+            )
     store.take(snapshot.store)
     clock.put_back(snapshot.clocks)
     await become_another_cluster(store)

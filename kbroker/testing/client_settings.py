@@ -139,8 +139,8 @@ class ClientSettings:
         context = ssl.create_default_context(cadata=self.authority)
         if self.certificate is not None:
             # Python reads them from files only.
-            with tempfile.TemporaryDirectory(prefix="kbroker-") as folder:
-                path = Path(folder) / "client.pem"
+            with tempfile.TemporaryDirectory(prefix="kbroker-") as directory:
+                path = Path(directory) / "client.pem"
                 path.write_text(self.certificate.key + self.certificate.chain, encoding="utf-8")
                 context.load_cert_chain(path)
         return context

@@ -338,7 +338,7 @@ class CommandExecutor:
             "disk_flip": self._disk_flip,
             "disk_tear_last_write": lambda: _silent(broker.disk.tear_last_write)(),
             "snapshot": lambda: {"snapshot": self._snapshots.add(broker.snapshot())},
-            "load": lambda folder: {"snapshot": self._snapshots.add(Snapshot.load(folder))},
+            "load": lambda directory: {"snapshot": self._snapshots.add(Snapshot.load(directory))},
             "save": self._save,
             "restore": self._restore,
             "fork": self._fork,
@@ -385,8 +385,8 @@ class CommandExecutor:
         self._broker.disk.flip(topic, partition, offset, bit)
         return {}
 
-    def _save(self, snapshot: int, folder: str) -> Answer:
-        self._snapshots[snapshot].save(folder)
+    def _save(self, snapshot: int, directory: str) -> Answer:
+        self._snapshots[snapshot].save(directory)
         return {}
 
     def _restore(self, snapshot: int) -> Answer:

@@ -65,7 +65,7 @@ def _write(handle: int) -> str:
 
 
 def _read(path: Path) -> str:
-    # Windows has no such modes: a file there has the rights of its folder.
+    # Windows has no such modes: a file there has the rights of its directory.
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ValueError("others than its owner can use it")
     token = path.read_text(encoding="ascii").strip()

@@ -97,15 +97,15 @@ class Issuer:
         except ModuleNotFoundError:
             raise ValueError("tokens need joserfc: pip install 'kbroker[oauth]'") from None
         self._key = ECKey.generate_key("P-256", {"kid": "kbroker-test", "use": "sig"})
-        self._folder = Path(tempfile.mkdtemp(prefix="kbroker-tokens-"))
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._directory = Path(tempfile.mkdtemp(prefix="kbroker-tokens-"))
+        weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self._numbers = itertools.count(1)
         self._keys = self._written(
             "keys.json", json.dumps({"keys": [self._key.as_dict(private=False)]})
         )
 
     def _written(self, name: str, text: str) -> Path:
-        path = self._folder / name
+        path = self._directory / name
         path.write_text(text, encoding="utf-8")
         return path
 

@@ -16,15 +16,15 @@ from kbroker.protocol.records import HEADER_SIZE, iter_headers, read_header, rea
 from kbroker.storage.crash_files import MODES, NO_LIMIT, CrashFile, CrashFiles, Mode, stable_copy
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Buffer
-from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, folder_name
+from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, directory_name
 
 from .given import check_number, one_of
 from .transaction_steps import COMPLETED, MARKER, PREPARED, Step, steps_of
 
-FOLDER = "disk"
-"""The data folder of a broker on such a disk."""
+DIRECTORY = "disk"
+"""The data directory of a broker on such a disk."""
 ANYWHERE = "/"
-"""The folder that is full when there is no room for anything."""
+"""The directory that is full when there is no room for anything."""
 SHOWN_BYTES = 128 * 1024
 """The size that the disk claims to have: a small one, of which a broker keeps little back."""
 OFFSET_COMMIT_KEYS = (0, 1)
@@ -102,7 +102,7 @@ class DiskFaults:
     failures: list[tuple[str, int]] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
     unrefused: dict[str, str] = field(default_factory=dict)
-    """Of the full folders those that have refused nothing yet, and how the test has said it."""
+    """Of the full directories those that have refused nothing yet, and how the test has said it."""
     pause_ms: float = 0
     paused: bool = False
 
@@ -122,11 +122,11 @@ class DiskFaults:
         ]
         return reports
 
-    def fill(self, folder: str, said: str) -> None:
-        """Let a folder be full from now on, if it is not so already."""
-        if folder not in self.full:
-            self.unrefused[folder] = said
-            self.full.add(folder)
+    def fill(self, directory: str, said: str) -> None:
+        """Let a directory be full from now on, if it is not so already."""
+        if directory not in self.full:
+            self.unrefused[directory] = said
+            self.full.add(directory)
 
     def free_space(self) -> None:
         """Make all directories writable again."""
@@ -138,7 +138,7 @@ class Disk(CrashFiles):
     """The disk of one broker. What was not synced is lost in a power cut, as the mode says:
 
     `drop` loses all of it, `torn` a random part of its sectors, `lost-name` also the names of files
-    whose folder was not synced, `mixed` a random part of everything.
+    whose directory was not synced, `mixed` a random part of everything.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Disk(CrashFiles):
         elif not self.has_partition(topic, partition):
             raise ValueError(f"there is no partition {topic}-{partition}; create it first")
         else:
-            self.faults.fill(_folder(topic, partition), f"disk.full({topic!r}, {partition})")
+            self.faults.fill(_directory(topic, partition), f"disk.full({topic!r}, {partition})")
 
     def free_space(self) -> None:
         """Undo every `full`."""
@@ -221,15 +221,15 @@ class Disk(CrashFiles):
 
         Raises ValueError when the partition does not hold it.
         """
-        folder = _folder(topic, partition)
-        for name in self.listdir(folder):
+        directory = _directory(topic, partition)
+        for name in self.listdir(directory):
             if not name.endswith(LOG):
                 continue
-            data = bytearray(self.read_bytes(f"{folder}/{name}"))
+            data = bytearray(self.read_bytes(f"{directory}/{name}"))
             for position, header in iter_headers(data):
                 if header.base_offset <= offset <= header.last_offset:
                     data[position + HEADER_SIZE + bit // 8] ^= 1 << bit % 8
-                    self.damage(f"{folder}/{name}", bytes(data))
+                    self.damage(f"{directory}/{name}", bytes(data))
                     return
         raise ValueError(f"{topic}-{partition} does not hold offset {offset}")
 
@@ -253,9 +253,9 @@ class Disk(CrashFiles):
         if kind == FAILING["fsync"] and faults.pause_ms:
             faults.paused = True
             time.sleep(faults.pause_ms / 1000)
-        folder = path.rpartition("/")[0]
-        if kind == "write" and folder in faults.full:
-            faults.unrefused.pop(folder, None)
+        directory = path.rpartition("/")[0]
+        if kind == "write" and directory in faults.full:
+            faults.unrefused.pop(directory, None)
             raise StorageError(f"cannot append to {path}: {os.strerror(errors.ENOSPC)}")
         for index, (operation, number) in enumerate(faults.failures):
             if _is_log(path) and kind == FAILING[operation]:
@@ -339,8 +339,8 @@ class _DiskFile(CrashFile):
         self._disk.synced(self.path)
 
 
-def _folder(topic: str, partition: int) -> str:
-    return f"/{FOLDER}/{folder_name(topic, partition)}"
+def _directory(topic: str, partition: int) -> str:
+    return f"/{DIRECTORY}/{directory_name(topic, partition)}"
 
 
 def _has_commit(batch: bytes) -> bool:

@@ -115,8 +115,8 @@ def _row(cls: type[S], asked: object, code: ErrorCode) -> S:
 def _rows(request: object, field: str) -> list[object]:
     for name in ROWS_OF.get(field, ()):
         found = getattr(request, name, None)
-        if found and name == "dirs":  # AlterReplicaLogDirs: rows of folders, answered by topic
-            return [topic for folder in found for topic in folder.topics]
+        if found and name == "dirs":  # AlterReplicaLogDirs: rows of directories, answered by topic
+            return [topic for directory in found for topic in directory.topics]
         if found:
             return list(found)
     return []

@@ -238,14 +238,14 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     """A broker of its own: empty, on a free port, gone at the end.
 
     Parameters: `topics` to create, with their partitions, or their names; `config` are Kafka's
-    properties; `data_dir` keeps the data in a folder or in several, None in memory; `load` is what
-    it holds at the start, or the folder where that was saved; `disk` gives it a disk in memory that
+    properties; `data_dir` keeps the data in a directory or in several, None in memory; `load` is what
+    it holds at the start, or the directory where that was saved; `disk` gives it a disk in memory that
     fails on demand; `tls` gives it a certificate of an authority of its own; `users` are who may log in,
     with their passwords, `tokens` who may by a token (OAUTHBEARER), `certificates` who is known by a
     certificate instead, which needs no `tls`; `acls` is what they may do, which is nothing else then, and `super_users` are those
     of them who may do everything; `thread` is one that several brokers share, None makes one; `store` is
     where the data is, when neither `data_dir` nor `disk` say it; `listeners` are where clients come in, by
-    default one on 127.0.0.1, and `secured` is what is asked there, instead of the words above; `nodes` is how many nodes it has, None for as many as the folder has, or
+    default one on 127.0.0.1, and `secured` is what is asked there, instead of the words above; `nodes` is how many nodes it has, None for as many as the directory has, or
     one, and `racks` where they are; `cluster_id`, `grace_seconds` and `service` are
     as of `kbroker.broker.open_broker`; `schema_registry` serves schemas too,
     which needs `kbroker[registry]`, or is the registry that `service` serves.
@@ -530,7 +530,7 @@ class LocalBroker(KafkaHandle, LocalNodes, Clients, Arming[None]):
     def snapshot(self) -> Snapshot:
         """What the broker holds now: records, offsets, groups, producers, settings, clocks.
 
-        Takes the same time however much that is: in memory the bytes are shared, in a data folder
+        Takes the same time however much that is: in memory the bytes are shared, in a data directory
         the files of closed segments are (each log begins a new segment for that).
         """
         return self.run_in_broker(RunningBroker.snapshot)

@@ -46,7 +46,7 @@ class LocalNodes:
     def add_node(self, *, rack: str | None = None) -> int:
         """Start one more node; returns its id. It has no partitions until some are moved to it.
 
-        Raises StorageError for a broker in a folder that has one node.
+        Raises StorageError for a broker in a directory that has one node.
         """
         return self.run_in_broker(lambda broker: broker.add_node(rack=rack))
 

@@ -97,7 +97,7 @@ class NodeOperations:
     async def add_node(self, *, rack: str | None = None) -> int:
         """Start one more node; returns its id. It has no partitions until some are moved to it.
 
-        Raises StorageError for a broker in a folder that has one node.
+        Raises StorageError for a broker in a directory that has one node.
         """
         local = await self.broker.add_node(rack=rack)
         self.record_action(f"added node {local.id}")

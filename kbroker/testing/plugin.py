@@ -77,8 +77,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--kbroker-dump-dir",
-        metavar="FOLDER",
-        help="write what the brokers of failed tests hold into FOLDER, for kbroker serve --data-dir",
+        metavar="DIRECTORY",
+        help="write what the brokers of failed tests hold into DIRECTORY, for kbroker serve --data-dir",
     )
     group.addoption(
         "--kbroker-shared",
@@ -189,7 +189,7 @@ def kbroker_session(
     elif request.config.getoption("kbroker_shared"):
         from .shared import shared_broker
 
-        with shared_broker(_folder_of_run(request)) as bootstrap:
+        with shared_broker(_directory_of_run(request)) as bootstrap:
             kafka = _external(request, bootstrap, kbroker_thread)
             with _session_kafka(request, kafka):
                 yield kafka
@@ -213,8 +213,8 @@ def _session_kafka(request: pytest.FixtureRequest, kafka: ExternalKafka) -> Iter
     del request.session.__dict__[SESSION_KAFKA]
 
 
-def _folder_of_run(request: pytest.FixtureRequest) -> Path:
-    """A folder that all workers of pytest-xdist have in common, and no other run."""
+def _directory_of_run(request: pytest.FixtureRequest) -> Path:
+    """A directory that all workers of pytest-xdist have in common, and no other run."""
     factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
     base = factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -399,13 +399,13 @@ def _file_name(item: pytest.Item) -> str:
     return re.sub(r"[^\w.-]+", "_", item.nodeid)
 
 
-def _keep(broker: LocalBroker, folder: Path, number: int) -> str:
-    """Write what a broker holds into a folder; says where it is."""
+def _keep(broker: LocalBroker, directory: Path, number: int) -> str:
+    """Write what a broker holds into a directory; says where it is."""
     import shutil
 
     from kbroker.protocol.errors import KafkaError
 
-    target = folder / str(number)
+    target = directory / str(number)
     try:
         snapshot = broker.snapshot()
     except (RuntimeError, KafkaError) as error:  # it is stopped, or its disk is broken

@@ -21,11 +21,11 @@ SERVE = ["serve", "--memory", "--port", "0", "--json", "--exit-with-parent"]
 
 
 @contextlib.contextmanager
-def shared_broker(folder: Path) -> Iterator[str]:
-    """The address of the broker of those who name the same folder. Raises RuntimeError."""
-    address, door = folder / "kbroker.address", FileLock(folder / "kbroker.lock")
+def shared_broker(directory: Path) -> Iterator[str]:
+    """The address of the broker of those who name the same directory. Raises RuntimeError."""
+    address, door = directory / "kbroker.address", FileLock(directory / "kbroker.lock")
     process = None
-    presence = FileLock(folder / f"kbroker-user-{os.getpid()}.lock")
+    presence = FileLock(directory / f"kbroker-user-{os.getpid()}.lock")
     with door:
         if not address.exists():
             process, started = _start()
@@ -37,7 +37,7 @@ def shared_broker(folder: Path) -> Iterator[str]:
     finally:
         presence.release()
         if process is not None:
-            _wait_for_others(folder, door, address)
+            _wait_for_others(directory, door, address)
             _stop(process)
 
 
@@ -53,11 +53,11 @@ def _start() -> tuple[subprocess.Popen[str], str]:
     raise RuntimeError("the shared broker did not start; kbroker serve --memory says why")
 
 
-def _wait_for_others(folder: Path, door: FileLock, address: Path) -> None:
+def _wait_for_others(directory: Path, door: FileLock, address: Path) -> None:
     """Return when nobody uses the broker and nobody will: its address is gone."""
     while True:
         with door:
-            busy = next(filter(_is_held, folder.glob("kbroker-user-*.lock")), None)
+            busy = next(filter(_is_held, directory.glob("kbroker-user-*.lock")), None)
             if busy is None:
                 address.unlink()
                 return

@@ -17,7 +17,7 @@ from kbroker.cluster.model import random_cluster_id
 from kbroker.config import BrokerConfig
 from kbroker.coordinator.transactions.transaction import LAST_EPOCH_GIVEN
 from kbroker.coordinator_runtime.groups import GroupCoordinatorService
-from kbroker.data_dirs.found_folders import METADATA_JOURNAL
+from kbroker.data_dirs.found_directories import METADATA_JOURNAL
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.groups import LeaveGroupRequest
@@ -27,10 +27,10 @@ from kbroker.protocol.transaction_log import decode_key, decode_value
 from kbroker.runtime.clock import Clock
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files
-from kbroker.storage.naming import LOG, META_PROPERTIES, parse_folder_name
+from kbroker.storage.naming import LOG, META_PROPERTIES, parse_directory_name
 
 from .clock import Reading, Readings
-from .stores import FolderStore, Store, copy_folders
+from .stores import DirectoryStore, Store, copy_directories
 from .transactions import complete_ends
 
 CLOCKS = "test-clocks.json"
@@ -48,28 +48,28 @@ class Snapshot:
         self.store = store
         self.clocks = clocks
 
-    def save(self, folder: str | Path) -> None:
-        """Write it into a new folder, which `kbroker serve --data-dir` can serve as well.
+    def save(self, directory: str | Path) -> None:
+        """Write it into a new directory, which `kbroker serve --data-dir` can serve as well.
 
-        With several data folders each has a numbered one in it. Raises FileExistsError.
+        With several data directories each has a numbered one in it. Raises FileExistsError.
         """
-        path = Path(folder)
+        path = Path(directory)
         path.mkdir(parents=True)
-        copy_folders(self.store, FolderStore(_parts(path, len(self.store.folders))))
+        copy_directories(self.store, DirectoryStore(_parts(path, len(self.store.directories))))
         if self.clocks != Readings():
             (path / CLOCKS).write_text(json.dumps(self.clocks), encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path) -> Snapshot:
-        """What `save`, or a server that was stopped, left in a folder; it must stay there.
+    def load(cls, directory: str | Path) -> Snapshot:
+        """What `save`, or a server that was stopped, left in a directory; it must stay there.
 
-        Raises FileNotFoundError: it is no data folder.
+        Raises FileNotFoundError: it is no data directory.
         """
-        path = Path(folder)
-        folders = [path] if (path / META_PROPERTIES).exists() else sorted(path.glob("[0-9]*"))
-        if not folders or not all((each / META_PROPERTIES).exists() for each in folders):
+        path = Path(directory)
+        directories = [path] if (path / META_PROPERTIES).exists() else sorted(path.glob("[0-9]*"))
+        if not directories or not all((each / META_PROPERTIES).exists() for each in directories):
             raise FileNotFoundError(f"there is no saved snapshot in {path}")
-        return cls(FolderStore([each.as_posix() for each in folders]), _read_clocks(path))
+        return cls(DirectoryStore([each.as_posix() for each in directories]), _read_clocks(path))
 
 
 def _parts(path: Path, count: int) -> list[str]:
@@ -129,13 +129,13 @@ async def how_far(store: Store) -> Reached:
 def _producers(store: Store) -> Iterator[tuple[str, tuple[int, int]]]:
     """The producer ids and epochs that transactional ids had, the newest ones last."""
     files = store.files
-    for folder in store.folders:
-        for name in files.listdir(folder):
-            partition = parse_folder_name(name)
+    for directory in store.directories:
+        for name in files.listdir(directory):
+            partition = parse_directory_name(name)
             if partition is not None and partition[0] == TRANSACTIONS_TOPIC:
-                for log in files.listdir(f"{folder}/{name}"):
+                for log in files.listdir(f"{directory}/{name}"):
                     if log.endswith(LOG):
-                        yield from _producers_in(files, f"{folder}/{name}/{log}")
+                        yield from _producers_in(files, f"{directory}/{name}/{log}")
 
 
 def _producers_in(files: Files, path: str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -150,7 +150,7 @@ def _producers_in(files: Files, path: str) -> Iterator[tuple[str, tuple[int, int
 
 
 def _journal(store: Store) -> str | None:
-    paths = [f"{folder}/{METADATA_JOURNAL}" for folder in store.folders]
+    paths = [f"{directory}/{METADATA_JOURNAL}" for directory in store.directories]
     return next((path for path in paths if store.files.exists(path)), None)
 
 
@@ -211,8 +211,8 @@ def _let_members_go(groups: GroupCoordinatorService) -> None:
 async def become_another_cluster(store: Store) -> None:
     """Let what a store holds be a cluster with an id of its own."""
     cluster_id = random_cluster_id()
-    for folder in store.folders:
-        path = f"{folder}/{META_PROPERTIES}"
+    for directory in store.directories:
+        path = f"{directory}/{META_PROPERTIES}"
         meta = MetaProperties.from_bytes(store.files.read_bytes(path), path)
         store.files.write_atomic(path, replace(meta, cluster_id=cluster_id).to_bytes())
     journal = _journal(store)

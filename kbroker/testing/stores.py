@@ -1,4 +1,4 @@
-"""Where a broker under test keeps its data: in memory, on a disk that breaks, in real folders.
+"""Where a broker under test keeps its data: in memory, on a disk that breaks, in real directories.
 
 Each kind can be copied while the broker runs, at a cost that does not depend on how much it holds:
 in memory both share the bytes, on a real disk the files of closed segments are linked.
@@ -14,22 +14,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from kbroker.broker import MEMORY_FOLDER
+from kbroker.broker import MEMORY_DIRECTORY
 from kbroker.runtime.threads import at_once
+from kbroker.storage.directories import LogDirectories
 from kbroker.storage.files import Files, MemFiles, OsFiles
-from kbroker.storage.folders import LogFolders
 from kbroker.storage.marks import complete, seal
 from kbroker.storage.naming import (
     CLEANED,
-    DELETED_FOLDER,
-    FUTURE_FOLDER,
+    DELETED_DIRECTORY,
+    FUTURE_DIRECTORY,
     LOCK,
     LOG,
     OFFSET_INDEX,
     TIME_INDEX,
 )
 
-from .disk import FOLDER, Disk
+from .disk import DIRECTORY, Disk
 
 COPIED_BYTES = 16 * 1024 * 1024
 """How much of a file is in memory while it is copied."""
@@ -38,25 +38,25 @@ UNCHANGING = (LOG,)
 READ_ONLY = (*UNCHANGING, OFFSET_INDEX, TIME_INDEX)
 """Those that a copy which nobody writes to may share as well. Compaction writes over the indexes of the
 segments that it replaces: one that does not fit its segment is not believed, but made anew."""
-UNFINISHED = (".tmp", CLEANED, DELETED_FOLDER, FUTURE_FOLDER)
+UNFINISHED = (".tmp", CLEANED, DELETED_DIRECTORY, FUTURE_DIRECTORY)
 """What a broker is about to make or to remove: a copy needs neither."""
 
 
 class Store(Protocol):
-    """The data folders of one broker, and what they are on."""
+    """The data directories of one broker, and what they are on."""
 
     @property
     def files(self) -> Files:
-        """Where the folders are."""
+        """Where the directories are."""
 
     @property
-    def folders(self) -> Sequence[str]: ...
+    def directories(self) -> Sequence[str]: ...
 
     @property
     def data_dirs(self) -> Sequence[str] | None:
         """What `open_broker` takes; None lets it keep everything in memory."""
 
-    def copy(self, logs: LogFolders) -> Store:
+    def copy(self, logs: LogDirectories) -> Store:
         """What is here now, in a place of its own: as if the owner of `logs` had been stopped.
 
         No checkpoint may run meanwhile.
@@ -66,7 +66,7 @@ class Store(Protocol):
         """An empty one of the same kind, for another broker."""
 
     def take(self, other: Store) -> None:
-        """Hold what `other` does, and nothing else. Raises ValueError: it has more folders."""
+        """Hold what `other` does, and nothing else. Raises ValueError: it has more directories."""
 
     def release(self) -> None:
         """The broker is gone for good."""
@@ -78,14 +78,14 @@ class MemoryStore:
     Parameters: `limit` is the most bytes that it holds.
     """
 
-    folders = (MEMORY_FOLDER,)
+    directories = (MEMORY_DIRECTORY,)
     data_dirs = None
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.files = MemFiles(limit=limit)
 
-    def copy(self, logs: LogFolders) -> MemoryStore:
+    def copy(self, logs: LogDirectories) -> MemoryStore:
         other = MemoryStore(self._limit)
         other.files = self.files.fork()
         _complete(other.files, other, logs)
@@ -100,7 +100,7 @@ class MemoryStore:
             self.files.limit = self._limit
         else:
             self.files = MemFiles(limit=self._limit)
-            copy_folders(other, self)
+            copy_directories(other, self)
 
     def release(self) -> None:
         pass
@@ -109,8 +109,8 @@ class MemoryStore:
 class BreakableStore:
     """Data on a disk that fails on demand; a copy of it costs as much as it holds."""
 
-    folders = (f"/{FOLDER}",)
-    data_dirs = folders
+    directories = (f"/{DIRECTORY}",)
+    data_dirs = directories
 
     def __init__(self) -> None:
         self.disk = Disk()
@@ -119,7 +119,7 @@ class BreakableStore:
     def files(self) -> Files:
         return self.disk
 
-    def copy(self, logs: LogFolders) -> BreakableStore:
+    def copy(self, logs: LogDirectories) -> BreakableStore:
         other = BreakableStore()
         other.disk = self.disk.fork()
         _complete(other.disk, other, logs)
@@ -133,7 +133,7 @@ class BreakableStore:
             self.disk = other.disk.fork()
         else:
             self.disk = Disk()
-            copy_folders(other, self)
+            copy_directories(other, self)
             self.disk = self.disk.fork()  # what it begins with is durable
 
     def release(self) -> None:
@@ -145,46 +145,46 @@ def has_crashed(store: Store) -> bool:
     return isinstance(store, BreakableStore) and store.disk.after_cut is not None
 
 
-class FolderStore:
-    """Data in folders of the operating system.
+class DirectoryStore:
+    """Data in directories of the operating system.
 
-    Parameters: `folders` are their paths; `is_temporary` removes them when nobody needs them any
+    Parameters: `directories` are their paths; `is_temporary` removes them when nobody needs them any
     more, and lets others share their files.
     """
 
-    def __init__(self, folders: Sequence[str], *, is_temporary: bool = False) -> None:
+    def __init__(self, directories: Sequence[str], *, is_temporary: bool = False) -> None:
         self.files: Files = OsFiles(at_once=at_once)
-        self.folders = tuple(Path(folder).absolute().as_posix() for folder in folders)
+        self.directories = tuple(Path(directory).absolute().as_posix() for directory in directories)
         self._is_temporary = is_temporary
-        self._remove = weakref.finalize(self, _remove_all, self.folders if is_temporary else ())
+        self._remove = weakref.finalize(self, _remove_all, self.directories if is_temporary else ())
 
     @property
     def data_dirs(self) -> Sequence[str]:
-        return self.folders
+        return self.directories
 
-    def copy(self, logs: LogFolders) -> FolderStore:
+    def copy(self, logs: LogDirectories) -> DirectoryStore:
         for log in logs:
             seal(log)
         other = self.fresh()
-        for folder, theirs in zip(self.folders, other.folders, strict=True):
-            _link_folder(folder, theirs, READ_ONLY)
+        for directory, theirs in zip(self.directories, other.directories, strict=True):
+            _link_directory(directory, theirs, READ_ONLY)
         _complete(_UnsyncedFiles(), other, logs)
         return other
 
-    def fresh(self) -> FolderStore:
-        # Beside the folders, because files are linked within one file system only.
-        beside = [_beside(Path(folder)) for folder in self.folders]
-        return FolderStore(beside, is_temporary=True)
+    def fresh(self) -> DirectoryStore:
+        # Beside the directories, because files are linked within one file system only.
+        beside = [_beside(Path(directory)) for directory in self.directories]
+        return DirectoryStore(beside, is_temporary=True)
 
     def take(self, other: Store) -> None:
-        _check_folders(other, self)
-        for folder in self.folders:
-            _empty_folder(folder)
-        if isinstance(other, FolderStore) and other._is_temporary:
-            for theirs, folder in zip(other.folders, self.folders, strict=True):
-                _link_folder(theirs, folder, UNCHANGING)
+        _check_directories(other, self)
+        for directory in self.directories:
+            _empty_directory(directory)
+        if isinstance(other, DirectoryStore) and other._is_temporary:
+            for theirs, directory in zip(other.directories, self.directories, strict=True):
+                _link_directory(theirs, directory, UNCHANGING)
         else:
-            copy_folders(other, self)
+            copy_directories(other, self)
 
     def release(self) -> None:
         self._remove()
@@ -202,11 +202,11 @@ def new_store(data_dir: str | Sequence[str] | None, *, disk: bool, bytes_max: in
         ValueError: Both a data directory and a disk are wanted.
     """
     if disk and data_dir:
-        raise ValueError("disk=True is a disk in memory, and keeps nothing in a folder")
+        raise ValueError("disk=True is a disk in memory, and keeps nothing in a directory")
     if disk:
         return BreakableStore()
     if data_dir:
-        return FolderStore([data_dir] if isinstance(data_dir, str) else data_dir)
+        return DirectoryStore([data_dir] if isinstance(data_dir, str) else data_dir)
     return MemoryStore(bytes_max)
 
 
@@ -217,33 +217,33 @@ class _UnsyncedFiles(OsFiles):
         Path(path).write_bytes(data)
 
 
-def _complete(files: Files, copy: Store, logs: LogFolders) -> None:
-    for manager, folder in zip(logs.managers, copy.folders, strict=True):
-        complete(files, folder, manager)
+def _complete(files: Files, copy: Store, logs: LogDirectories) -> None:
+    for manager, directory in zip(logs.managers, copy.directories, strict=True):
+        complete(files, directory, manager)
 
 
-def copy_folders(source: Store, target: Store) -> None:
-    """Copy all files. Raises ValueError when one has more folders than the other."""
-    _check_folders(source, target)
-    for folder, to in zip(source.folders, target.folders, strict=True):
-        _copy_tree(source.files, folder, target.files, to)
+def copy_directories(source: Store, target: Store) -> None:
+    """Copy all files. Raises ValueError when one has more directories than the other."""
+    _check_directories(source, target)
+    for directory, to in zip(source.directories, target.directories, strict=True):
+        _copy_tree(source.files, directory, target.files, to)
 
 
-def _check_folders(source: Store, target: Store) -> None:
-    if len(source.folders) != len(target.folders):
+def _check_directories(source: Store, target: Store) -> None:
+    if len(source.directories) != len(target.directories):
         raise ValueError(
-            f"the data is in {len(source.folders)} folders, this broker has "
-            f"{len(target.folders)}; give it as many with data_dir=[...]"
+            f"the data is in {len(source.directories)} directories, this broker has "
+            f"{len(target.directories)}; give it as many with data_dir=[...]"
         )
 
 
-def _copy_tree(source: Files, folder: str, target: Files, to: str) -> None:
+def _copy_tree(source: Files, directory: str, target: Files, to: str) -> None:
     target.mkdir(to)
-    for name in source.listdir(folder):
-        if source.is_folder(f"{folder}/{name}"):
-            _copy_tree(source, f"{folder}/{name}", target, f"{to}/{name}")
+    for name in source.listdir(directory):
+        if source.is_directory(f"{directory}/{name}"):
+            _copy_tree(source, f"{directory}/{name}", target, f"{to}/{name}")
         elif name != LOCK:
-            _copy_file(source, f"{folder}/{name}", target, f"{to}/{name}")
+            _copy_file(source, f"{directory}/{name}", target, f"{to}/{name}")
 
 
 def _copy_file(source: Files, path: str, target: Files, to: str) -> None:
@@ -254,30 +254,30 @@ def _copy_file(source: Files, path: str, target: Files, to: str) -> None:
     writer.close()
 
 
-# -- real folders
+# -- real directories
 
 
-def _beside(folder: Path) -> str:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{folder.name}.copy-", dir=folder.parent)).as_posix()
+def _beside(directory: Path) -> str:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{directory.name}.copy-", dir=directory.parent)).as_posix()
 
 
-def _remove_all(folders: Sequence[str]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+def _remove_all(directories: Sequence[str]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _empty_folder(folder: str) -> None:
-    os.makedirs(folder, exist_ok=True)
-    for entry in os.scandir(folder):
+def _empty_directory(directory: str) -> None:
+    os.makedirs(directory, exist_ok=True)
+    for entry in os.scandir(directory):
         if entry.is_dir():
             shutil.rmtree(entry.path)
         elif entry.name != LOCK:
             os.unlink(entry.path)
 
 
-def _link_folder(source: str, target: str, shared: tuple[str, ...]) -> None:
-    """Let a data folder hold what another one does, sharing the files that end in `shared`."""
+def _link_directory(source: str, target: str, shared: tuple[str, ...]) -> None:
+    """Let a data directory hold what another one does, sharing the files that end in `shared`."""
     for entry in os.scandir(source):
         if entry.name == LOCK or entry.name.endswith(UNFINISHED):
             continue

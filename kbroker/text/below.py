@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def below(root: Path, relative: str) -> Path:
-    """Return a path that data names, if it is below a folder.
+    """Return a path that data names, if it is below a directory.
 
     Args:
-        root: Folder that the path must not leave.
+        root: Directory that the path must not leave.
         relative: Path as the data has it.
 
     Raises:

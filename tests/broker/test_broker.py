@@ -1,4 +1,4 @@
-"""Several nodes in one process: their ports, their folders, and how each stops and starts."""
+"""Several nodes in one process: their ports, their directories, and how each stops and starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.trio
 VALUES = [b"a", b"b", b"c"]
 
 
-async def test_each_node_has_its_port_and_its_folder(tmp_path: Path) -> None:
+async def test_each_node_has_its_port_and_its_directory(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
         assert len({each.endpoint.port for each in broker.nodes}) == 3
@@ -51,7 +51,7 @@ async def test_listeners_whose_ports_are_too_close_are_refused() -> None:
             pass
 
 
-async def test_a_folder_knows_how_many_nodes_it_has(tmp_path: Path) -> None:
+async def test_a_directory_knows_how_many_nodes_it_has(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3) as broker:
         await broker.create_topic("orders")
         topic = broker.node.cluster.topics["orders"].id
@@ -65,29 +65,31 @@ async def test_a_node_whose_disk_was_replaced_comes_back_under_its_id(
     tmp_path: Path, lost: int
 ) -> None:
     async with started(tmp_path, nodes=3) as broker:
-        (folder,) = broker.local_node(lost).node.partitions.logs.managers
-        gone = folder.meta.directory_id
+        (directory,) = broker.local_node(lost).node.partitions.logs.managers
+        gone = directory.meta.directory_id
     shutil.rmtree(tmp_path / f"node-{lost}")
     async with started(tmp_path, nodes=3, **{"log.dirs.discarded.ids": gone}) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
 
 
-async def test_fewer_nodes_than_a_folder_has_are_refused(tmp_path: Path) -> None:
+async def test_fewer_nodes_than_a_directory_has_are_refused(tmp_path: Path) -> None:
     async with started(tmp_path, nodes=3):
         pass
     with pytest.raises(StorageError, match="here are nodes 1, 2, 3; start with --nodes 3"):
         await _start(tmp_path, 2)
 
 
-async def test_the_folder_of_a_lone_node_is_no_home_for_several(tmp_path: Path) -> None:
+async def test_the_directory_of_a_lone_node_is_no_home_for_several(tmp_path: Path) -> None:
     async with started(tmp_path):
         pass
     with pytest.raises(StorageError, match="kbroker cluster resize --nodes 3"):
         await _start(tmp_path, 3)
 
 
-async def _start(folder: Path, nodes: int) -> None:
-    async with open_broker(BrokerConfig(), data_dir=str(folder), listeners=[LOOPBACK], nodes=nodes):
+async def _start(directory: Path, nodes: int) -> None:
+    async with open_broker(
+        BrokerConfig(), data_dir=str(directory), listeners=[LOOPBACK], nodes=nodes
+    ):
         pass
 
 
@@ -202,7 +204,7 @@ async def test_a_node_that_was_added_is_there_after_a_restart(tmp_path: Path) ->
         assert [each.id for each in broker.nodes] == [1, 2, 3]
 
 
-async def test_the_folder_of_a_lone_node_has_no_room_for_others(tmp_path: Path) -> None:
+async def test_the_directory_of_a_lone_node_has_no_room_for_others(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         with pytest.raises(StorageError, match="kbroker cluster resize --nodes 2"):
             await broker.add_node()

@@ -49,7 +49,7 @@ class Trial:
 
     wire: Wire
     broker: Broker
-    folder: Path
+    directory: Path
 
     async def set(self, name: str, value: str | None) -> None:
         """Give the topic a setting, None takes it away."""
@@ -90,7 +90,7 @@ class Trial:
         return row.offset
 
     def files(self, suffix: str) -> list[Path]:
-        return sorted((self.folder / "t-0").glob(f"*.{suffix}"))
+        return sorted((self.directory / "t-0").glob(f"*.{suffix}"))
 
 
 def aged(age_ms: int = 0, value: bytes = b"x", key: bytes | None = b"k") -> bytes:

@@ -39,16 +39,16 @@ Work = Callable[[Wire], Awaitable[Any]]
 
 
 @contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[None]:
-    """Something is mounted on a folder; skips the test where that is not allowed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["mount", *options, folder], capture_output=True, check=False)
+def mounted(directory: Path, *options: str) -> Iterator[None]:
+    """Something is mounted on a directory; skips the test where that is not allowed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", *options, directory], capture_output=True, check=False)
     if done.returncode:
         pytest.skip("nothing can be mounted here")
     try:
         yield
     finally:
-        subprocess.run(["umount", "-l", folder], check=True)
+        subprocess.run(["umount", "-l", directory], check=True)
 
 
 @contextmanager

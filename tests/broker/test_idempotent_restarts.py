@@ -170,17 +170,17 @@ async def until_in_sync(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("crash", [True, False])
-async def test_after_a_move_to_another_folder(crash: bool) -> None:
+async def test_after_a_move_to_another_directory(crash: bool) -> None:
     """There, back again, and after a restart."""
-    files, folders = CrashFiles(), ["/one", "/two"]
-    async with started_on(files, folders) as broker, connected(broker.endpoint) as wire:
+    files, directories = CrashFiles(), ["/one", "/two"]
+    async with started_on(files, directories) as broker, connected(broker.endpoint) as wire:
         producer = await begun(wire, await create_topic(wire, "t"))
-        for folder in ("/two", "/one", "/two"):
-            assert await move(wire, folder, ("t", [0])) == [0]
-            await moved(wire, ("t", 0), Path(folder))
+        for directory in ("/two", "/one", "/two"):
+            assert await move(wire, directory, ("t", [0])) == [0]
+            await moved(wire, ("t", 0), Path(directory))
             await check(producer, wire)
         left = files.killed()
-    async with started_on(left if crash else files, folders) as broker:
+    async with started_on(left if crash else files, directories) as broker:
         assert broker.node.partitions.logs.clean != crash
         async with connected(broker.endpoint) as wire:
             await check(producer, wire)
@@ -188,13 +188,13 @@ async def test_after_a_move_to_another_folder(crash: bool) -> None:
 
 async def test_after_a_move_of_a_log_without_their_records(tmp_path: Path) -> None:
     """They were deleted, but what a producer wrote last is known."""
-    folders = [tmp_path / "one", tmp_path / "two"]
-    async with started(folders) as broker, connected(broker.endpoint) as wire:
+    directories = [tmp_path / "one", tmp_path / "two"]
+    async with started(directories) as broker, connected(broker.endpoint) as wire:
         producer = await begun(wire, await create_topic(wire, "t"))
         replica = broker.node.partitions.named_replica("t", 0)
         replica.delete_records_before(replica.log.log_end_offset)
-        assert await move(wire, folders[1], ("t", [0])) == [0]
-        await moved(wire, ("t", 0), folders[1])
+        assert await move(wire, directories[1], ("t", [0])) == [0]
+        await moved(wire, ("t", 0), directories[1])
         await producer.check(wire)
-    async with started(folders) as broker, connected(broker.endpoint) as wire:
+    async with started(directories) as broker, connected(broker.endpoint) as wire:
         await producer.check(wire)

@@ -13,7 +13,7 @@ import trio
 from kbroker.broker import Broker, open_broker
 from kbroker.broker.local_node import LocalNode
 from kbroker.config import BrokerConfig
-from kbroker.data_dirs.data_folders import DataFolders
+from kbroker.data_dirs.data_directories import DataDirectories
 from kbroker.net.server import CannotListen, Listener, Server
 from kbroker.node.node import Node
 from kbroker.storage.errors import StorageError
@@ -24,11 +24,11 @@ from ..wire import batch, connected, create_topic, produce
 Image = dict[str, bytes | None]
 
 
-def image(folder: Path) -> Image:
-    """All that is below a folder."""
+def image(directory: Path) -> Image:
+    """All that is below a directory."""
     return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in sorted(folder.rglob("*"))
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in sorted(directory.rglob("*"))
     }
 
 
@@ -40,38 +40,40 @@ async def is_refused(root: Path, reason: str, start: AbstractAsyncContextManager
     assert image(root) == before
 
 
-def source_tree(folder: Path) -> Path:
-    (folder / "src").mkdir(parents=True)
-    (folder / "src" / "main.py").write_text("print()")
-    return folder
+def source_tree(directory: Path) -> Path:
+    (directory / "src").mkdir(parents=True)
+    (directory / "src" / "main.py").write_text("print()")
+    return directory
 
 
-def folder_with_a_number(folder: Path) -> Path:
-    (folder / "x-1").mkdir(parents=True)
-    (folder / "x-1" / "notes.txt").write_text("mine")
-    return folder
+def directory_with_a_number(directory: Path) -> Path:
+    (directory / "x-1").mkdir(parents=True)
+    (directory / "x-1" / "notes.txt").write_text("mine")
+    return directory
 
 
-def home_with_nodes(folder: Path) -> Path:
-    (folder / "node-20").mkdir(parents=True)
-    (folder / "node-20" / "package.json").write_text("{}")
-    return folder
+def home_with_nodes(directory: Path) -> Path:
+    (directory / "node-20").mkdir(parents=True)
+    (directory / "node-20" / "package.json").write_text("{}")
+    return directory
 
 
-@pytest.mark.parametrize("make", [source_tree, folder_with_a_number, home_with_nodes])
+@pytest.mark.parametrize("make", [source_tree, directory_with_a_number, home_with_nodes])
 @pytest.mark.parametrize("nodes", [1, 3])
-async def test_a_folder_of_somebody_else(tmp_path: Path, make: object, nodes: int) -> None:
+async def test_a_directory_of_somebody_else(tmp_path: Path, make: object, nodes: int) -> None:
     assert callable(make)
-    folder = make(tmp_path / "work")
+    directory = make(tmp_path / "work")
     await is_refused(
-        tmp_path, "is no data folder: it has .* name an empty folder", started(folder, nodes=nodes)
+        tmp_path,
+        "is no data directory: it has .* name an empty directory",
+        started(directory, nodes=nodes),
     )
-    await is_refused(tmp_path, "is no data folder", started([tmp_path / "new", folder]))
+    await is_refused(tmp_path, "is no data directory", started([tmp_path / "new", directory]))
 
 
-async def test_a_file_is_no_folder(tmp_path: Path) -> None:
+async def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("mine")
-    await is_refused(tmp_path, "is a file; name a folder", started(tmp_path / "data"))
+    await is_refused(tmp_path, "is a file; name a directory", started(tmp_path / "data"))
 
 
 async def test_what_a_file_system_or_a_crash_leaves_is_nothing(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ async def test_what_a_file_system_or_a_crash_leaves_is_nothing(tmp_path: Path) -
         pass
 
 
-async def test_folders_that_do_not_go_together(tmp_path: Path) -> None:
+async def test_directories_that_do_not_go_together(tmp_path: Path) -> None:
     one, two, new = (tmp_path / name for name in ("one", "two", "new"))
     for each in (one, two):
         async with started(each) as broker, connected(broker.endpoint) as wire:
@@ -95,11 +97,11 @@ async def test_folders_that_do_not_go_together(tmp_path: Path) -> None:
         ([one, tmp_path / "copy", new], 1, "is a copy of"),
         ([one, new], 2, "start with node.id=1"),
     ]
-    for folders, node_id, reason in cases:
-        await is_refused(tmp_path, reason, started(folders, node_id=node_id))
+    for directories, node_id, reason in cases:
+        await is_refused(tmp_path, reason, started(directories, node_id=node_id))
 
 
-async def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+async def test_a_directory_that_is_missing(tmp_path: Path) -> None:
     async with started([tmp_path / "one", tmp_path / "two"]):
         pass
     shutil.rmtree(tmp_path / "two")
@@ -135,12 +137,12 @@ async def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["open_logs", "make"])
-async def test_nobody_can_connect_before_the_folders_are_good(
+async def test_nobody_can_connect_before_the_directories_are_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Whoever connects then is refused, and not left waiting for a broker that will not be."""
     refused = []
-    owner = DataFolders if step == "open_logs" else LocalNode
+    owner = DataDirectories if step == "open_logs" else LocalNode
     does = getattr(owner, step)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -198,20 +200,20 @@ async def test_what_kbroker_makes_is_for_its_owner_alone(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-async def test_folder_without_meta_properties_is_refused_with_the_lines_that_it_needs(
+async def test_directory_without_meta_properties_is_refused_with_the_lines_that_it_needs(
     tmp_path: Path, nodes: int
 ) -> None:
     data = tmp_path / "data"
     async with started(data, nodes=nodes) as broker:
         await broker.create_topic("t")
-        folder = Path(broker.nodes[-1].data_dirs[0])
-    (folder / "meta.properties").unlink()
+        directory = Path(broker.nodes[-1].data_dirs[0])
+    (directory / "meta.properties").unlink()
     with pytest.raises((StorageError, ExceptionGroup)) as refused:
         await started(data).__aenter__()
     message = str(refused.value)
-    assert f"{folder}/meta.properties is missing" in message
+    assert f"{directory}/meta.properties is missing" in message
     lines = message.rpartition("with these lines: ")[2].split(", ")
-    (folder / "meta.properties").write_text("".join(f"{line}\n" for line in lines))
+    (directory / "meta.properties").write_text("".join(f"{line}\n" for line in lines))
     async with started(data) as broker:
         assert len(broker.nodes) == nodes
         assert "t" in broker.node.cluster.topics

@@ -1,6 +1,6 @@
 """What a restart keeps, after a clean stop and after a crash; flush policies; the memory limit.
 
-A crash is made by copying the data folder of a broker that runs: what its process wrote is there,
+A crash is made by copying the data directory of a broker that runs: what its process wrote is there,
 what it would have done at its end is not.
 """
 
@@ -219,26 +219,26 @@ async def test_members_go_on_after_a_restart(tmp_path: Path) -> None:
 async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     """Over clean stops and crashes."""
     given = []
-    folder = tmp_path / "0"
+    directory = tmp_path / "0"
     for i in range(4):
-        async with started(folder) as broker, connected(broker.endpoint) as wire:
+        async with started(directory) as broker, connected(broker.endpoint) as wire:
             for _ in range(3):
                 ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
                 answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
                 given.append(answer.producer_id)
             if i % 2:
-                folder = crash(folder, tmp_path / str(i))
+                directory = crash(directory, tmp_path / str(i))
     assert len(set(given)) == len(given) == 12
 
 
-async def test_a_folder_belongs_to_one_broker(tmp_path: Path) -> None:
+async def test_a_directory_belongs_to_one_broker(tmp_path: Path) -> None:
     async with started(tmp_path):
         with pytest.raises(StorageError, match="another broker uses"):
             async with started(tmp_path):
                 raise AssertionError("it started")
 
 
-async def test_a_folder_of_another_node_is_refused(tmp_path: Path) -> None:
+async def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
     async with started(tmp_path):
         pass
     with pytest.raises((StorageError, ValueError), match=r"node\.id|node 1|node 2"):
@@ -281,14 +281,14 @@ async def test_flush_policy_interval_syncs_in_time(tmp_path: Path) -> None:
         await until(lambda: log.synced_offset == 1)
 
 
-async def test_a_sync_that_fails_takes_the_folder_offline(
+async def test_a_sync_that_fails_takes_the_directory_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No ack, no second try, and as in Kafka no reads: what the disk still has is unknown."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"safe"]))
-        monkeypatch.setattr("kbroker.storage.folders.sync_logs", lambda *_: [])
+        monkeypatch.setattr("kbroker.storage.directories.sync_logs", lambda *_: [])
         with caplog.at_level(logging.ERROR):
             row = await produce(wire, topic, batch([b"lost"]))
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -368,7 +368,7 @@ async def test_a_stop_waits_for_a_checkpoint_that_runs(
     begun, at_once = threading.Event(), threading.Lock()
 
     def slow_run(job: CheckpointJob, *logs_at_once: int) -> None:
-        assert at_once.acquire(blocking=False), "two checkpoints of one folder at once"
+        assert at_once.acquire(blocking=False), "two checkpoints of one directory at once"
         begun.set()
         time.sleep(0.2)
         settle(job, *logs_at_once)

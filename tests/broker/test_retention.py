@@ -43,7 +43,7 @@ DAY_MS = 24 * HOUR_MS
 
 @asynccontextmanager
 async def timed(
-    folder: Path, **properties: str
+    directory: Path, **properties: str
 ) -> AsyncIterator[tuple[Broker, Wire, MovableClock]]:
     """A broker on disk whose log time the test moves."""
     clock = MovableClock()
@@ -51,7 +51,7 @@ async def timed(
     options = {name.replace("_", "."): value for name, value in properties.items()}
     config = BrokerConfig.load(options=options)
     async with (
-        open_broker(config, data_dir=str(folder), listeners=[LOOPBACK], clock=clock) as broker,
+        open_broker(config, data_dir=str(directory), listeners=[LOOPBACK], clock=clock) as broker,
         connected(broker.endpoint) as wire,
     ):
         yield broker, wire, clock

@@ -145,16 +145,16 @@ async def test_the_event_loop_does_not_wait(
     ask: Ask, kind: str, restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart indexes are on the disk too, and bytes are looked through for damage."""
-    folder = tmp_path / "data"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    directory = tmp_path / "data"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, kind)
         if not restarted:
-            disk = ColdDisk(monkeypatch, folder)
+            disk = ColdDisk(monkeypatch, directory)
             await ask(broker, wire, topic, values)
     if restarted:
-        async with started(folder) as broker, connected(broker.endpoint) as wire:
+        async with started(directory) as broker, connected(broker.endpoint) as wire:
             broker.node.partitions.named_hosted("t", 0)  # it is opened
-            disk = ColdDisk(monkeypatch, folder)
+            disk = ColdDisk(monkeypatch, directory)
             await ask(broker, wire, topic, values)
     assert disk.waits == []
     assert disk.loads > 0
@@ -162,13 +162,13 @@ async def test_the_event_loop_does_not_wait(
 
 @pytest.mark.parametrize("kind", BATCHES)
 async def test_nor_with_tls(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    authority, folder = Authority(tmp_path), tmp_path / "data"
+    authority, directory = Authority(tmp_path), tmp_path / "data"
     async with (
-        secured(authority, folder) as broker,
+        secured(authority, directory) as broker,
         encrypted(broker.endpoint, authority.context()) as wire,
     ):
         topic, values = await fill(wire, kind)
-        disk = ColdDisk(monkeypatch, folder)
+        disk = ColdDisk(monkeypatch, directory)
         assert await read_all(wire, topic, len(values)) == values
     assert disk.waits == []
     assert disk.loads > 0
@@ -177,12 +177,12 @@ async def test_nor_with_tls(kind: str, tmp_path: Path, monkeypatch: pytest.Monke
 async def test_nor_for_a_coordinator_that_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "data"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    directory = tmp_path / "data"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         for offset in range(100):
             await commit(wire, "g", "t", offset)
-        disk = ColdDisk(monkeypatch, folder)
+        disk = ColdDisk(monkeypatch, directory)
         groups = broker.node.groups
         ((index, _),) = groups._shards.items()
         del groups._shards[index]
@@ -196,12 +196,12 @@ async def test_nor_for_a_coordinator_that_is_loaded(
 async def test_nor_for_a_replica_that_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    async with started(folders) as broker, connected(broker.endpoint) as wire:
+    directories = [tmp_path / "one", tmp_path / "two"]
+    async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
         disk = ColdDisk(monkeypatch, tmp_path)
-        assert await move(wire, folders[1], ("t", [0])) == [0]
-        await moved(wire, ("t", 0), folders[1])
+        assert await move(wire, directories[1], ("t", [0])) == [0]
+        await moved(wire, ("t", 0), directories[1])
         assert await read_all(wire, topic, len(values)) == values
     assert disk.waits == []
     assert disk.loads > 0
@@ -210,8 +210,8 @@ async def test_nor_for_a_replica_that_moves(
 async def test_a_move_that_is_given_up_while_its_source_is_loaded_copies_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    async with started(folders) as broker, connected(broker.endpoint) as wire:
+    directories = [tmp_path / "one", tmp_path / "two"]
+    async with started(directories) as broker, connected(broker.endpoint) as wire:
         await fill(wire, "large")
         partitions = broker.node.partitions
         load, copied = DiskReads.load, []
@@ -230,7 +230,7 @@ async def test_a_move_that_is_given_up_while_its_source_is_loaded_copies_nothing
         monkeypatch.setattr(DiskReads, "load", give_up)
         monkeypatch.setattr(FutureLog, "copy", copy)
         ColdDisk(monkeypatch, tmp_path)
-        await move(wire, folders[1], ("t", [0]))
+        await move(wire, directories[1], ("t", [0]))
         with trio.fail_after(20):
             await given_up.wait()
         await trio.testing.wait_all_tasks_blocked()
@@ -241,8 +241,8 @@ async def test_what_is_gone_again_at_once_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a file system that has nothing in memory, ever: answers come all the same."""
-    folder = tmp_path / "data"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    directory = tmp_path / "data"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
 
         def never(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
@@ -258,8 +258,8 @@ async def test_what_is_gone_again_at_once_is_waited_for(
 async def test_where_the_system_cannot_tell_everything_is_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "data"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    directory = tmp_path / "data"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
 
         def unknown(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
@@ -274,10 +274,10 @@ async def test_what_was_read_does_not_stay_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is deleted meanwhile would keep its room, until somebody looks for garbage."""
-    folder = tmp_path / "data"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    directory = tmp_path / "data"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
-        disk = ColdDisk(monkeypatch, folder)
+        disk = ColdDisk(monkeypatch, directory)
         gc.disable()
         try:
             for ask in (fetch_from_the_beginning, fetch_somewhere, look_for_a_time):

@@ -128,11 +128,11 @@ async def test_unreadable_partition_is_answered_alone(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    folder = tmp_path / "data"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    directory = tmp_path / "data"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic = await fill(wire, SIZES[size])
-        disk = ColdDisk(monkeypatch, folder)
-        disk.break_files(folder / "t-0")
+        disk = ColdDisk(monkeypatch, directory)
+        disk.break_files(directory / "t-0")
         assert await ask(wire, topic) == {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
         await check(broker, wire, topic, ask, caplog)
 
@@ -141,14 +141,14 @@ async def test_unreadable_partition_is_answered_alone(
 async def test_unreadable_partition_is_answered_alone_over_tls(
     size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    authority, folder = Authority(tmp_path), tmp_path / "data"
+    authority, directory = Authority(tmp_path), tmp_path / "data"
     async with (
-        secured(authority, folder) as broker,
+        secured(authority, directory) as broker,
         encrypted(broker.endpoint, authority.context()) as wire,
     ):
         topic = await fill(wire, SIZES[size])
-        disk = ColdDisk(monkeypatch, folder)
-        disk.break_files(folder / "t-0")
+        disk = ColdDisk(monkeypatch, directory)
+        disk.break_files(directory / "t-0")
         assert await fetch_batches(wire, topic) == {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
         await check(broker, wire, topic, fetch_batches, caplog)
 
@@ -156,12 +156,12 @@ async def test_unreadable_partition_is_answered_alone_over_tls(
 async def test_unreadable_records_in_the_middle_are_found_before_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = tmp_path / "data"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    directory = tmp_path / "data"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic = await fill(wire, SIZES["large"])
-        disk = ColdDisk(monkeypatch, folder)
+        disk = ColdDisk(monkeypatch, directory)
         assert await _fetched(wire, topic, 12, partition_max_bytes=50_000) == {0: 0, 1: 0}
-        disk.break_files(folder / "t-0")
+        disk.break_files(directory / "t-0")
 
         async def fetch_some(wire: Wire, topic: Topic) -> dict[int, int]:
             return await _fetched(wire, topic, 12, partition_max_bytes=400_000)
@@ -174,13 +174,13 @@ async def test_unreadable_records_of_an_answer_on_its_way_take_the_partition_off
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The header of the answer is out, so the connection ends; the client asks again."""
-    folder = tmp_path / "data"
-    async with started(folder) as broker:
+    directory = tmp_path / "data"
+    async with started(directory) as broker:
         async with connected(broker.endpoint) as wire:
             topic = await fill(wire, SIZES["large"])
-            disk = ColdDisk(monkeypatch, folder)
+            disk = ColdDisk(monkeypatch, directory)
             assert await _fetched(wire, topic, 12, partition_max_bytes=50_000) == {0: 0, 1: 0}
-            disk.break_files(folder / "t-0")
+            disk.break_files(directory / "t-0")
             with pytest.raises((ConnectionClosed, OSError, trio.BrokenResourceError)):
                 await fetch_batches(wire, topic)
         async with connected(broker.endpoint) as wire:
@@ -190,10 +190,10 @@ async def test_unreadable_records_of_an_answer_on_its_way_take_the_partition_off
 async def test_scrub_takes_an_unreadable_partition_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = tmp_path / "data"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    directory = tmp_path / "data"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic = await fill(wire, SIZES["large"])
-        disk = ColdDisk(monkeypatch, folder)
-        disk.break_files(folder / "t-0")
+        disk = ColdDisk(monkeypatch, directory)
+        disk.break_files(directory / "t-0")
         await broker.node.maintenance.scrubber.scrub_all()
         await check(broker, wire, topic, fetch_batches, caplog)

@@ -81,7 +81,7 @@ class World:
     http: HttpService
     wire: Wire
     topic: Topic
-    folders: list[Path]
+    directories: list[Path]
 
     async def ask(self, path: str) -> Answer:
         """Ask the console."""
@@ -290,11 +290,11 @@ async def compact_in_the_event_loop(world: World) -> None:
     await compact(world)
 
 
-async def move_to_another_folder(world: World) -> None:
+async def move_to_another_directory(world: World) -> None:
     logs = world.broker.node.partitions.logs
     log = logs.get("t", 0)
     assert log is not None
-    (there,) = [each for each in world.folders if str(each) != log.folder.rpartition("/")[0]]
+    (there,) = [each for each in world.directories if str(each) != log.directory.rpartition("/")[0]]
     assert await move(world.wire, there, ("t", [0])) == [0]
     await until(lambda: logs.future("t", 0) is None)
     assert not list(there.glob("t-0*"))
@@ -415,7 +415,7 @@ READERS = {
     "compaction lag": Reader(
         compact_in_the_event_loop, configs=COMPACTED | {"max.compaction.lag.ms": "1000"}
     ),
-    "move": Reader(move_to_another_folder),
+    "move": Reader(move_to_another_directory),
     "retention after a restart": Reader(apply_retention, restarted=True),
     "DeleteRecords after a restart": Reader(delete_records, restarted=True),
     "Produce after a restart": Reader(append_as_producer, restarted=True),
@@ -471,7 +471,7 @@ async def test_retention_reports_storage_errors(
 
         def refuse(log: Log, now_ms: int) -> int:
             if log.partition == 0 and log.topic == "t":
-                raise UnreadableError(f"{log.folder}/0.timeindex", "Input/output error")
+                raise UnreadableError(f"{log.directory}/0.timeindex", "Input/output error")
             return apply(log, now_ms)
 
         monkeypatch.setattr(Log, "apply_retention", refuse)
@@ -490,17 +490,17 @@ async def fill(world: World) -> None:
 
 @asynccontextmanager
 async def world_of(
-    reader: Reader, folder: Path, topic: Topic | None = None
+    reader: Reader, directory: Path, topic: Topic | None = None
 ) -> AsyncIterator[World]:
-    folders = [folder / "one", folder / "two"]
-    data_dir = folders if reader.nodes is None else folder
+    directories = [directory / "one", directory / "two"]
+    data_dir = directories if reader.nodes is None else directory
     async with (
         served(data_dir, nodes=reader.nodes, **SETTINGS) as (broker, http),
         connected(broker.nodes[0].endpoint) as wire,
     ):
         if topic is None:
             topic = await topic_of(reader, wire)
-        yield World(broker, http, wire, topic, folders)
+        yield World(broker, http, wire, topic, directories)
 
 
 async def topic_of(reader: Reader, wire: Wire) -> Topic:
@@ -521,10 +521,10 @@ async def topic_of(reader: Reader, wire: Wire) -> Topic:
     return Topic("t", answer.topics[0].topic_id)
 
 
-def broken_disk(monkeypatch: pytest.MonkeyPatch, folder: Path, reader: Reader) -> str:
+def broken_disk(monkeypatch: pytest.MonkeyPatch, directory: Path, reader: Reader) -> str:
     """Let the disk fail to read the records of a partition; returns its name."""
-    disk, name = ColdDisk(monkeypatch, folder), f"{reader.broken}-0"
-    for found in folder.rglob(name):
+    disk, name = ColdDisk(monkeypatch, directory), f"{reader.broken}-0"
+    for found in directory.rglob(name):
         disk.break_files(found, "*.log")
     assert disk.broken
     return name

@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from ..commands import Cli
-from .log_folders import write
+from .log_directories import write
 
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_machine(no_settings_of_this_machine: None) -> None:
-    """Run every test of this folder without profiles and addresses of this machine."""
+    """Run every test of this directory without profiles and addresses of this machine."""
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ async def topic(cli: Cli) -> str:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder that was closed: a topic in several segments, and a committed offset."""
-    folder = tmp_path_factory.mktemp("written") / "data"
-    trio.run(write, folder)
-    return folder
+    """A data directory that was closed: a topic in several segments, and a committed offset."""
+    directory = tmp_path_factory.mktemp("written") / "data"
+    trio.run(write, directory)
+    return directory
 
 
 @pytest.fixture
 def data(written: Path, tmp_path: Path) -> Path:
-    """A copy of that folder, to be damaged."""
+    """A copy of that directory, to be damaged."""
     return Path(shutil.copytree(written, tmp_path / "data"))

@@ -48,7 +48,9 @@ async def test_health_names_a_damaged_partition(cli: Cli, tmp_path: Path) -> Non
         assert "t-1" in said.stdout
         assert "KAFKA_STORAGE_ERROR" in said.stdout
         assert "kbroker log repair" in said.stdout
-        assert not re.search(r"\bt-0", said.stdout)  # the folder of this test may be below pytest-0
+        assert not re.search(
+            r"\bt-0", said.stdout
+        )  # the directory of this test may be below pytest-0
         read = ("topic", "consume", "t", "--from-beginning", "-p", "1", "-n", "1")
         refused = await cli(*read, "-b", broker.bootstrap_servers, status=1)
         assert "cannot be read" in refused.stderr
@@ -92,7 +94,7 @@ async def test_logdirs(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
         await cli("topic", "create", "t", "u", *address)
         await cli("topic", "produce", "t", "x" * 1000, *address)
         (row,) = await read_json("cluster", "logdirs", *address)
-        assert (row["broker"], row["folder"], row["error"]) == (1, str(tmp_path), None)
+        assert (row["broker"], row["directory"], row["error"]) == (1, str(tmp_path), None)
         sizes = {each["partition"]: each["bytes"] for each in row["partitions"]}
         assert sizes["t-0"] > 1000
         (only,) = await read_json("cluster", "logdirs", "--topic", "u", *address)
@@ -112,7 +114,7 @@ async def test_health_names_what_refuses_records(cli: Cli) -> None:
         await until_leader(broker, "shared", {1, 3})
         said = (await cli("cluster", "health", *address, "-o", "wide", status=1)).stdout
         rows = {" ".join(line.split()[:2]): line for line in said.splitlines()}
-        assert "takes no records" in rows["folder 2:/data/node-2"]
+        assert "takes no records" in rows["directory 2:/data/node-2"]
         assert "refuses records: 2:/data/node-2" in rows["partition alone-0"]
         assert "kbroker topic trim" in rows["partition alone-0"]
         assert "copies on 2 are behind" in rows["partition shared-0"]

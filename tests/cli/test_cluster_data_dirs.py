@@ -15,4 +15,4 @@ def test_resize_without_data_is_refused(tmp_path: Path) -> None:
     assert "there is no data" in result.output
     result = CliRunner().invoke(main, ["cluster", "resize", "--nodes", "1", str(tmp_path)])
     assert result.exit_code == 1
-    assert "there are no nodes with folders here" in result.output
+    assert "there are no nodes with directories here" in result.output

@@ -16,7 +16,7 @@ from ..limits import PROCESS_SECONDS
 
 @pytest.mark.slow
 def test_commands_find_the_control_port(tmp_path: Path) -> None:
-    """By the data folder, or by a port file; not by a file that somebody else may have written."""
+    """By the data directory, or by a port file; not by a file that somebody else may have written."""
 
     def nodes(*words: str, status: int = 0, **variables: str) -> str:
         done = subprocess.run(
@@ -31,16 +31,16 @@ def test_commands_find_the_control_port(tmp_path: Path) -> None:
         assert done.returncode == status, done.stderr
         return done.stdout + done.stderr
 
-    folder, ports = tmp_path / "kbroker-data", tmp_path / "port.json"
+    directory, ports = tmp_path / "kbroker-data", tmp_path / "port.json"
     command = [*KBROKER, "serve", "--port", "0", "--control-port", "0", "--port-file", str(ports)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("ready"):
             assert process.poll() is None
-        found = folder / "control.json"
+        found = directory / "control.json"
         assert stat.S_IMODE(found.stat().st_mode) == 0o600
         assert "running" in nodes()
-        assert "running" in nodes(KBROKER_DATA_DIR=str(folder))
+        assert "running" in nodes(KBROKER_DATA_DIR=str(directory))
         assert "running" in nodes("--control", str(ports))
         said = json.loads(ports.read_text())
         assert "needs --control-token-file" in nodes("--control", said["control"], status=2)

@@ -21,8 +21,8 @@ from ..commands import Cli
 ROOT = Path(__file__).parents[2]
 SOURCES = [
     each
-    for folder in ("kbroker", "storage", "coordinator", "protocol")
-    for each in sorted((ROOT / folder).rglob("*.py"))
+    for directory in ("kbroker", "storage", "coordinator", "protocol")
+    for each in sorted((ROOT / directory).rglob("*.py"))
     if "templates/files" not in each.as_posix()
 ]
 SNOWMAN = "h\u00e9llo \u2603"
@@ -94,8 +94,17 @@ async def test_results_are_printed_in_any_locale(locale: str, cli: Cli, broker: 
 
 @pytest.mark.parametrize("locale", LOCALES)
 def test_server_starts_in_any_locale(locale: str, tmp_path: Path) -> None:
-    folder = tmp_path / "d\u00e4ta \u2603"
-    command = [sys.executable, "-m", "kbroker", "serve", "--port", "0", "--data-dir", str(folder)]
+    directory = tmp_path / "d\u00e4ta \u2603"
+    command = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        "serve",
+        "--port",
+        "0",
+        "--data-dir",
+        str(directory),
+    ]
     process = subprocess.Popen(
         [*command, "--audit-log", str(tmp_path / "audit")],
         env={**os.environ, **LOCALES[locale]},

@@ -80,7 +80,7 @@ URL, LOGIN = "https://registry:8081/x", "alice:s/e:c@"
     ("given", "settings", "found"),
     [
         (None, {}, None),
-        ("folder", {REGISTRY_LOGIN: LOGIN}, "folder"),
+        ("directory", {REGISTRY_LOGIN: LOGIN}, "directory"),
         (None, {REGISTRY: URL}, URL),
         (URL, {REGISTRY: "http://other"}, URL),
         (

@@ -13,17 +13,17 @@ import pytest
 from kbroker.storage.checkpoints import lines, offsets_to_bytes
 
 from ..commands import invoke
-from .log_folders import FIRST, flip, last
+from .log_directories import FIRST, flip, last
 
 
-def checked(folder: Path, status: int = 0) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def checked(directory: Path, status: int = 0) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Rows by partition, and the reasons of all problems."""
-    found = json.loads(invoke("log", "verify", str(folder), "-o", "json", status=status).stdout)
+    found = json.loads(invoke("log", "verify", str(directory), "-o", "json", status=status).stdout)
     reasons = [f"{Path(each['path']).name}: {each['reason']}" for each in found["problems"]]
     return {row["partition"]: row for row in found["partitions"]}, reasons
 
 
-def test_a_sound_folder(data: Path) -> None:
+def test_a_sound_directory(data: Path) -> None:
     rows, reasons = checked(data)
     assert reasons == []
     row = rows["t-0"]

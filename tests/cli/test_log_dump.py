@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from ..commands import invoke
-from .log_folders import FIRST, VALUE_BYTES, flip, last
+from .log_directories import FIRST, VALUE_BYTES, flip, last
 
 
 def test_dump(data: Path) -> None:
@@ -32,16 +32,16 @@ def test_dump(data: Path) -> None:
 
 
 def test_dump_reads_committed_offsets(data: Path) -> None:
-    folders = sorted(map(str, data.glob("__consumer_offsets-*")))
-    printed = invoke("log", "dump", "-r", "--json", *folders).stdout.splitlines()
+    directories = sorted(map(str, data.glob("__consumer_offsets-*")))
+    printed = invoke("log", "dump", "-r", "--json", *directories).stdout.splitlines()
     rows = [json.loads(line) for line in printed]
     (commit,) = [row for row in rows if "committed_offset" in row]
     assert (commit["group"], commit["topic"], commit["committed_offset"]) == ("g", "t", 7)
 
 
 def test_dump_reads_the_state_of_transactions(data: Path, tmp_path: Path) -> None:
-    folders = sorted(map(str, data.glob("__transaction_state-*")))
-    printed = invoke("log", "dump", "-r", "--json", *folders).stdout.splitlines()
+    directories = sorted(map(str, data.glob("__transaction_state-*")))
+    printed = invoke("log", "dump", "-r", "--json", *directories).stdout.splitlines()
     rows = [json.loads(line) for line in printed]
     states = [row for row in rows if "transactional_id" in row]
     assert [(row["transactional_id"], row["state"]) for row in states] == [
@@ -51,7 +51,7 @@ def test_dump_reads_the_state_of_transactions(data: Path, tmp_path: Path) -> Non
     assert states[1]["partitions"] == {"t": [0]}
     assert states[1]["timeout_ms"] == 60_000
     other = tmp_path / "elsewhere-0"
-    (written,) = [folder for folder in folders if list(Path(folder).glob("*.log"))]
+    (written,) = [directory for directory in directories if list(Path(directory).glob("*.log"))]
     shutil.copytree(written, other)
     assert "transactional_id" not in invoke("log", "dump", "-r", str(other)).stdout
     asked = invoke("log", "dump", "-r", "--transaction-log-decoder", str(other)).stdout

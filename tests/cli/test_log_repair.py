@@ -30,8 +30,8 @@ def replica_of(broker: Broker) -> Replica:
     return broker.node.partitions.named_replica("t", 0)
 
 
-async def write_batches(folder: Path) -> None:
-    async with open_broker(BrokerConfig(), data_dir=str(folder), listeners=LISTENERS) as broker:
+async def write_batches(directory: Path) -> None:
+    async with open_broker(BrokerConfig(), data_dir=str(directory), listeners=LISTENERS) as broker:
         await broker.create_topic("t", 1)
         for number in range(BATCHES):
             data = encode_batch([Record(b"k", b"%5000d" % number, 0)])
@@ -146,10 +146,10 @@ async def test_what_a_crash_left_behind_counts_as_well(tmp_path: Path) -> None:
     assert "lost: offsets 6 to 9, at most 4 records; 3 of them are sound" in done.output
 
 
-def test_repair_of_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_repair_of_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["log", "repair", str(tmp_path)])
     assert done.exit_code == 2
-    assert "not the folder of a partition" in done.output
+    assert "not the directory of a partition" in done.output
 
 
 async def test_repair_beside_a_running_broker_is_refused(tmp_path: Path) -> None:
@@ -157,18 +157,18 @@ async def test_repair_beside_a_running_broker_is_refused(tmp_path: Path) -> None
     async with open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=LISTENERS):
         done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
     assert done.exit_code == 1
-    assert "another broker uses this data folder" in done.output
+    assert "another broker uses this data directory" in done.output
 
 
 COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "2000"}
 
 
 async def write_compacted(
-    folder: Path,
+    directory: Path,
 ) -> tuple[dict[str, bytes], dict[bytes | None, bytes | None]]:
     """Write and compact a topic. Returns the segments before that, and the latest values."""
     values: dict[bytes | None, bytes | None] = {}
-    async with started(folder, log_cleaner_enable=False) as broker:
+    async with started(directory, log_cleaner_enable=False) as broker:
         await broker.create_topic("t", 1, configs=COMPACTED)
         replica = replica_of(broker)
         for number in range(100):
@@ -177,16 +177,16 @@ async def write_compacted(
             replica.append(memoryview(data), read_header(data), 0)
             values[record.key] = record.value
         await broker.node.partitions.flusher.sync_now()
-        before = {path.name: path.read_bytes() for path in (folder / "t-0").glob("*.log")}
+        before = {path.name: path.read_bytes() for path in (directory / "t-0").glob("*.log")}
         assert await broker.node.maintenance.cleaner.clean_all() > 0
     return before, values
 
 
-async def served(folder: Path) -> dict[bytes | None, bytes | None]:
+async def served(directory: Path) -> dict[bytes | None, bytes | None]:
     """Read the whole topic as a consumer does, and append to it."""
     found: dict[bytes | None, bytes | None] = {}
     async with (
-        started(folder, log_cleaner_enable=False) as broker,
+        started(directory, log_cleaner_enable=False) as broker,
         connected(broker.endpoint) as wire,
     ):
         offset = 0
@@ -202,14 +202,14 @@ async def served(folder: Path) -> dict[bytes | None, bytes | None]:
 
 async def test_repair_keeps_all_records_when_replaced_segments_came_back(tmp_path: Path) -> None:
     before, values = await write_compacted(tmp_path)
-    folder = tmp_path / "t-0"
-    gone = sorted(name for name in before if not (folder / name).exists())
+    directory = tmp_path / "t-0"
+    gone = sorted(name for name in before if not (directory / name).exists())
     for name in gone[:2]:
-        (folder / name).write_bytes(before[name])
-    done = CliRunner().invoke(main, ["log", "repair", str(folder)])
+        (directory / name).write_bytes(before[name])
+    done = CliRunner().invoke(main, ["log", "repair", str(directory)])
     assert done.exit_code == 0, done.output
     assert "lost: nothing that is known of; offset 100 is the next one" in done.output
-    assert sorted(path.name for path in folder.glob("*.corrupt")) == [
+    assert sorted(path.name for path in directory.glob("*.corrupt")) == [
         f"{name}.corrupt" for name in gone[:2]
     ]
     assert await served(tmp_path) == values

@@ -96,8 +96,8 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "topic trim": [["x" + EVIL, "--before", "end"]],
         "topic produce": [["x" + EVIL, "value"]],
         "log dump": [
-            [flag, *folders]
-            for folders in (offsets, states, [str(data / "t-0")])
+            [flag, *directories]
+            for directories in (offsets, states, [str(data / "t-0")])
             for flag in ("--records", "--json")
         ]
         + [["--json", "--records", *offsets]],
@@ -305,10 +305,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 def test_all_that_is_printed_goes_through_one_place() -> None:
     """So a new command cannot forget it."""
-    folder = Path(__file__).parents[2] / "kbroker" / "cli"
+    directory = Path(__file__).parents[2] / "kbroker" / "cli"
     around = [
         (path.name, line.strip())
-        for path in sorted(folder.glob("*.py"))
+        for path in sorted(directory.glob("*.py"))
         for line in path.read_text().splitlines()
         if re.search(r"\bprint\(|click\.s?echo\(|\bstyle\(|ensure_ascii", line)
         and path.name != "output.py"

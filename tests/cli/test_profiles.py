@@ -53,19 +53,19 @@ def test_profiles() -> None:
     assert "*" not in invoke("profile", "list").stdout
 
 
-@pytest.mark.parametrize("place", ["file/profiles.toml", "folder"])
+@pytest.mark.parametrize("place", ["file/profiles.toml", "directory"])
 def test_profiles_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """As in a folder that is not ours: root, who runs tests, may write to those."""
+    """As in a directory that is not ours: root, who runs tests, may write to those."""
     (tmp_path / "file").touch()
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "directory").mkdir()
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
     monkeypatch.setattr("kbroker.cli.profile.read_profiles", lambda: ("", {}))
     said = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
     assert f"{tmp_path / place} cannot be written" in said
     assert f"name another file with {FILE_VARIABLE}" in said
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "directory"]
     monkeypatch.undo()
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
     assert "cannot be read" in invoke("profile", "list", status=2).stderr

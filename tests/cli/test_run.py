@@ -70,9 +70,9 @@ def test_keep_leaves_the_data(tmp_path: Path) -> None:
     environ = os.environ | {"TMPDIR": str(tmp_path)}
     command = [*RUN, "--keep", "--topic", "t", "--", "true"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    (folder,) = tmp_path.glob("kbroker-run-*")
-    assert str(folder) in done.stderr
-    assert (folder / "cluster.journal").exists()
+    (directory,) = tmp_path.glob("kbroker-run-*")
+    assert str(directory) in done.stderr
+    assert (directory / "cluster.journal").exists()
     assert tempfile.gettempdir() != str(tmp_path)
 
 

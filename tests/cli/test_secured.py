@@ -123,11 +123,11 @@ def toml(settings: dict[str, str]) -> str:
     return f'current = "secure"\n[profiles.secure]\n{lines}\n'
 
 
-def profile(folder: Path, broker: LocalBroker, user: str) -> dict[str, str]:
+def profile(directory: Path, broker: LocalBroker, user: str) -> dict[str, str]:
     """The environment of commands that log in as a user, by a profile."""
     settings = broker.client(user).java
     settings["brokers"] = settings.pop("bootstrap.servers")
-    path = folder / f"{user}.toml"
+    path = directory / f"{user}.toml"
     path.write_text(toml(settings))
     return {"KBROKER_PROFILES": str(path), "KBROKER_BOOTSTRAP": ""}
 

@@ -89,18 +89,18 @@ def test_the_ready_event_goes_to_a_descriptor() -> None:
     assert event["event"] == "ready"
 
 
-def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+def test_a_second_server_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     flags = ("--port", "0", "--data-dir", str(tmp_path / "d"))
     with serving(*flags, "--port-file", str(port_file)):
         wait_for(port_file)
         second = refused(*flags)
     assert second.returncode == 3
-    assert "another broker uses this data folder" in second.stderr
+    assert "another broker uses this data directory" in second.stderr
     assert "--data-dir" in second.stderr
 
 
-def test_a_taken_port_names_the_flag_and_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_taken_port_names_the_flag_and_leaves_no_directory(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = refused("--port", port, "--data-dir", str(tmp_path / "d"))
@@ -118,7 +118,7 @@ def test_a_taken_port_names_the_flag_and_leaves_no_folder(tmp_path: Path) -> Non
         (["--memory", "--port", "0", "--topic", "t:0"], 3, "at least one partition"),
         (["--memory", "--port", "0", "--topic", "t:1:foo=1"], 3, "foo"),
         (["--memory", "--host", "no.such.host.invalid"], 3, "--host"),
-        (["--memory", "--port-file", "/no/such/folder/p"], 3, "--port-file"),
+        (["--memory", "--port-file", "/no/such/directory/p"], 3, "--port-file"),
         (["--port", "0", "--data-dir", "/proc/none"], 3, "cannot create /proc/none"),
         (["--memory", "--port", "0", "--advertise", "nonsense"], 3, "nonsense"),
         (["--memory", "--log-level", "loud"], 3, "loud"),

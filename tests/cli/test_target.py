@@ -164,7 +164,7 @@ async def test_order_of_sources(cli: Cli, broker: Broker, monkeypatch: pytest.Mo
     await cli("topic", "list", "-X", f"brokers={nobody}", "-b", broker.bootstrap_servers)
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No command has a traceback for it."""
     (tmp_path / "my_jobs").touch()
     monkeypatch.setattr(Path, "exists", lambda _: False)

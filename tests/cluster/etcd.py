@@ -35,12 +35,12 @@ def check_there() -> None:
 class Certificates:
     """An authority, and certificates of a member and of a client, in files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         authority = trustme.CA()
-        self.ca = str(folder / "ca.pem")
+        self.ca = str(directory / "ca.pem")
         authority.cert_pem.write_to_path(self.ca)
-        self.member = self._issue(authority, folder / "member")
-        self.client = self._issue(authority, folder / "client")
+        self.member = self._issue(authority, directory / "member")
+        self.client = self._issue(authority, directory / "client")
 
     def _issue(self, authority: trustme.CA, path: Path) -> tuple[str, str]:
         """The files of a certificate and its key."""
@@ -57,7 +57,7 @@ class Etcd:
     With certificates its clients use TLS, and have one too.
 
     Parameters:
-        folder: where each member has its files.
+        directory: where each member has its files.
         members: how many there are.
         certificates: of its members and their clients.
         machines: where each of them runs; all of them here without it.
@@ -65,7 +65,7 @@ class Etcd:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         members: int = 1,
         certificates: Certificates | None = None,
         machines: Sequence[Machine] = (),
@@ -93,7 +93,7 @@ class Etcd:
                     "--name",
                     f"m{number}",
                     "--data-dir",
-                    str(folder / f"m{number}"),
+                    str(directory / f"m{number}"),
                 ),
                 *("--listen-client-urls", client, "--advertise-client-urls", client),
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
@@ -103,9 +103,9 @@ class Etcd:
                 zip(machines, self.endpoints, peers, strict=True)
             )
         ]
-        self._folder = folder
+        self._directory = directory
         self._peers = peers
-        self._log = (folder / "etcd.log").open("wb")
+        self._log = (directory / "etcd.log").open("wb")
         self._processes = [self._launch(command) for command in self._commands]
         try:
             self.wait()
@@ -181,7 +181,7 @@ class Etcd:
     def replace(self, number: int) -> None:
         """Replace a member whose disk is lost by a new member, which begins with nothing."""
         self.kill(number)
-        shutil.rmtree(self._folder / f"m{number}")
+        shutil.rmtree(self._directory / f"m{number}")
         other = self.endpoints[number - 1]
         peer = self._peers[number]
         members = self._ask(other, "cluster/member/list", {})["members"]
@@ -205,8 +205,8 @@ class Etcd:
     def copy(self) -> Path:
         """Copy the files of the only member, as a snapshot; it stands still meanwhile."""
         self.kill(0)
-        copied = self._folder / f"copy-{len(list(self._folder.glob('copy-*')))}"
-        shutil.copytree(self._folder / "m0", copied)
+        copied = self._directory / f"copy-{len(list(self._directory.glob('copy-*')))}"
+        shutil.copytree(self._directory / "m0", copied)
         self.restart(0)
         self.wait()
         return copied
@@ -214,8 +214,8 @@ class Etcd:
     def restore(self, copied: Path) -> None:
         """Let the only member go on with the files of `copy`."""
         self.kill(0)
-        shutil.rmtree(self._folder / "m0")
-        shutil.copytree(copied, self._folder / "m0")
+        shutil.rmtree(self._directory / "m0")
+        shutil.copytree(copied, self._directory / "m0")
         self.restart(0)
         self.wait()
 

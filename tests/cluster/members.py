@@ -14,7 +14,7 @@ from kbroker.cluster.membership import Membership
 from kbroker.config import BrokerConfig
 from kbroker.storage.files import MemFiles
 
-DIRECTORIES = {"a-folder": "/data"}
+DIRECTORIES = {"a-directory": "/data"}
 TOPIC = "orders"
 
 

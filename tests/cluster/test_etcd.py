@@ -82,7 +82,7 @@ def test_migrate_metadata_ignores_the_address_of_a_server(tmp_path: Path) -> Non
     words = ["cluster", "resize", "--nodes", "1", str(tmp_path)]
     done = CliRunner().invoke(main, words, env=environment)
     assert done.exit_code == 1
-    assert "there are no nodes with folders here" in done.output
+    assert "there are no nodes with directories here" in done.output
     done = CliRunner().invoke(main, ["cluster", "migrate-metadata", str(tmp_path)], env=environment)
     assert done.exit_code == 2
     assert "say --to or --from" in done.output

@@ -83,7 +83,7 @@ async def test_a_node_whose_disk_is_new_is_in_no_set(autojump_clock: MockClock) 
         await two.stop()
         await one.put_isr([1])
         assert list(one.partition().elr) == [2]
-        two.directories = {"another-folder": "/data"}
+        two.directories = {"another-directory": "/data"}
         await two.start()
         await settled()
         assert list(one.partition().elr) == []
@@ -99,7 +99,7 @@ async def test_a_start_that_breaks_off_does_not_hide_that_the_disk_is_new(
         await two.crash()
         await lease_ends()
         assert [list(one.partition(i).elr) for i in range(2)] == [[2], [2]]
-        two.directories = {"another-folder": "/data"}
+        two.directories = {"another-directory": "/data"}
         await two.register()
         await two.crash()
         await lease_ends()

@@ -16,9 +16,9 @@ NOT_OF_A_COPY = ("--ignore=tests/mutants", "--ignore=tests/compiled")
 
 
 def test_all_unit_tests_pass_with_compiled_modules() -> None:
-    folder = make(ROOT / ".work" / "compiled")
+    directory = make(ROOT / ".work" / "compiled")
     outcome = runs.run(
-        folder, "-m", "not spark", "-n", "3", "--dist=loadfile", "-rs", *NOT_OF_A_COPY, "tests"
+        directory, "-m", "not spark", "-n", "3", "--dist=loadfile", "-rs", *NOT_OF_A_COPY, "tests"
     )
     left_out = [line for line in outcome.said.splitlines() if line.startswith("SKIPPED")]
     print("", *left_out, sep="\n")

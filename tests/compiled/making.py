@@ -1,7 +1,7 @@
 """A copy of this project whose hot modules are compiled in their places, for tests and benchmarks.
 
 It is used like a clone: who runs Python in it imports its `kbroker`.
-Usage: python -m tests.compiled.making FOLDER
+Usage: python -m tests.compiled.making DIRECTORY
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ class CompileError(Exception):
     """The compiler's last words."""
 
 
-def make(folder: Path) -> Path:
+def make(directory: Path) -> Path:
     """Copy the repository, and compile what `setup.py` names.
 
     Raises CompileError.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    copy_repository(folder)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    copy_repository(directory)
     for name in ENVIRONMENTS:
         if (ROOT / name).exists():
-            (folder / name).symlink_to(ROOT / name)
+            (directory / name).symlink_to(ROOT / name)
     ended = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--inplace"],
-        cwd=folder,
+        cwd=directory,
         env=os.environ | {"KBROKER_COMPILE": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    if ended.returncode or not [*folder.glob(f"kbroker/{LIBRARY}.*")]:
+    if ended.returncode or not [*directory.glob(f"kbroker/{LIBRARY}.*")]:
         raise CompileError(ended.stdout[-LAST_WORDS:])
-    return folder
+    return directory
 
 
 def main() -> None:

@@ -21,17 +21,17 @@ class Outcome(NamedTuple):
     said: str
 
 
-def run(folder: Path, *arguments: str) -> Outcome:
+def run(directory: Path, *arguments: str) -> Outcome:
     """Run tests of a copy. Fails when one of them does, or when nothing is compiled there."""
-    environment = os.environ | {"PYTHONPATH": str(folder)}
+    environment = os.environ | {"PYTHONPATH": str(directory)}
     environment.pop("PYTEST_XDIST_WORKER", None)  # what runs this may be one
     asked = subprocess.check_output(
-        [sys.executable, "-c", ASK], cwd=folder, env=environment, text=True
+        [sys.executable, "-c", ASK], cwd=directory, env=environment, text=True
     )
     assert Path(asked.strip()).suffix in (".so", ".pyd")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
+        cwd=directory,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

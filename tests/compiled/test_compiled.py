@@ -53,9 +53,9 @@ def test_tests_pass_with_compiled_modules(copy: Path) -> None:
 
 
 def test_the_command_line_says_that_it_is_compiled(copy: Path) -> None:
-    def version(folder: Path) -> str:
+    def version(directory: Path) -> str:
         command = [sys.executable, "-m", "kbroker", "--version"]
-        return subprocess.check_output(command, cwd=folder, text=True).strip()
+        return subprocess.check_output(command, cwd=directory, text=True).strip()
 
     assert version(copy) == f"{version(Path(__file__).parents[2])}, compiled"
 

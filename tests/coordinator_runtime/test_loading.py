@@ -52,10 +52,10 @@ def slow_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbroker.coordinator_runtime.loading.REST", 1e9)
 
 
-async def fill(folder: Path, commits: int = 20) -> None:
+async def fill(directory: Path, commits: int = 20) -> None:
     """Some thousand records for one coordinator, 200 a commit."""
     async with (
-        started(folder, offsets_topic_num_partitions=1) as broker,
+        started(directory, offsets_topic_num_partitions=1) as broker,
         connected(broker.endpoint) as wire,
     ):
         for name in ("t", "u"):

@@ -1,4 +1,4 @@
-"""One damaged folder: what is done to it, and what a broker that is started on it may then do.
+"""One damaged directory: what is done to it, and what a broker that is started on it may then do.
 
 A broker serves exactly what was acknowledged, or it names what is wrong: it refuses the start with
 the name of a file, or a partition is offline or differs and the log names it.
@@ -21,12 +21,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..brokers import started
 from ..wire import Topic, connected, fetch, values_of
-from .folders import SETTINGS, Key, Templates, keys
+from .directories import SETTINGS, Key, Templates, keys
 
 NOT_DAMAGED = {".lock"}
 START_SECONDS_MAX = 60
 PLACED_ELSEWHERE = "metadata does not assign to node"
-"""Of a warning about many folders, which names some of them."""
+"""Of a warning about many directories, which names some of them."""
 
 Damage = Callable[[Path, random.Random, Templates], str]
 
@@ -54,7 +54,7 @@ def files_in(data: Path) -> list[Path]:
     )
 
 
-def partition_folders(data: Path) -> list[Path]:
+def partition_directories(data: Path) -> list[Path]:
     return sorted(path for path in data.iterdir() if path.is_dir() and path.name[-1:].isdigit())
 
 
@@ -90,8 +90,8 @@ def remove(data: Path, random_: random.Random, _: Templates) -> str:
     return f"remove {path.relative_to(data)}"
 
 
-def remove_folder(data: Path, random_: random.Random, _: Templates) -> str:
-    path = random_.choice(partition_folders(data))
+def remove_directory(data: Path, random_: random.Random, _: Templates) -> str:
+    path = random_.choice(partition_directories(data))
     shutil.rmtree(path)
     return f"remove {path.name}"
 
@@ -104,8 +104,8 @@ def swap_files(data: Path, random_: random.Random, _: Templates) -> str:
     return f"swap {one.relative_to(data)} and {two.relative_to(data)}"
 
 
-def swap_folders(data: Path, random_: random.Random, _: Templates) -> str:
-    one, two = random_.sample(partition_folders(data), 2)
+def swap_directories(data: Path, random_: random.Random, _: Templates) -> str:
+    one, two = random_.sample(partition_directories(data), 2)
     swap(one, two)
     return f"swap {one.name} and {two.name}"
 
@@ -124,8 +124,8 @@ def older_file(data: Path, random_: random.Random, templates: Templates) -> str:
     return f"older {name}"
 
 
-def older_folder(data: Path, random_: random.Random, templates: Templates) -> str:
-    return _replace_folder(data, random_, templates.older, "older")
+def older_directory(data: Path, random_: random.Random, templates: Templates) -> str:
+    return _replace_directory(data, random_, templates.older, "older")
 
 
 def older_journal(data: Path, _: random.Random, templates: Templates) -> str:
@@ -140,11 +140,11 @@ def older_journal_accepted(data: Path, random_: random.Random, templates: Templa
 
 
 def other_cluster(data: Path, random_: random.Random, templates: Templates) -> str:
-    return _replace_folder(data, random_, templates.other, "of another cluster:")
+    return _replace_directory(data, random_, templates.other, "of another cluster:")
 
 
-def _replace_folder(data: Path, random_: random.Random, source: Path, what: str) -> str:
-    path = random_.choice(partition_folders(source))
+def _replace_directory(data: Path, random_: random.Random, source: Path, what: str) -> str:
+    path = random_.choice(partition_directories(source))
     shutil.rmtree(data / path.name, ignore_errors=True)
     shutil.copytree(path, data / path.name)
     return f"{what} {path.name}"
@@ -155,11 +155,11 @@ DAMAGES: Sequence[Damage] = (
     cut,
     zero,
     remove,
-    remove_folder,
+    remove_directory,
     swap_files,
-    swap_folders,
+    swap_directories,
     older_file,
-    older_folder,
+    older_directory,
     older_journal,
     older_journal_accepted,
     other_cluster,
@@ -177,7 +177,7 @@ def draw(random_: random.Random) -> list[Damage]:
 async def run_case(
     templates: Templates, work: Path, seed: int, damages: Sequence[Damage] | None = None
 ) -> Outcome:
-    """Damage a copy of a folder, start a broker on it, and compare what it serves."""
+    """Damage a copy of a directory, start a broker on it, and compare what it serves."""
     random_ = random.Random(seed)
     data = work / f"case-{seed}"
     source = random_.choice([templates.clean, templates.crashed])
@@ -198,7 +198,7 @@ async def _check(templates: Templates, data: Path, lines: list[str]) -> tuple[st
             async with started(data, **SETTINGS) as broker:
                 differing = [key for key in keys() if await _differs(broker, key, templates)]
         except (KafkaError, ValueError) as error:
-            is_usable = str(data) in str(error) or "data folder" in str(error)
+            is_usable = str(data) in str(error) or "data directory" in str(error)
             return "refused", [] if is_usable else [f"refused without a file: {error}"]
         except BaseExceptionGroup as group:
             return "failed", [repr(error) for error in group.exceptions]

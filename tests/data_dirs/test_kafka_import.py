@@ -1,6 +1,6 @@
-"""`kbroker log import`: the folder of a stopped Kafka becomes a data folder, with everything in it.
+"""`kbroker log import`: the directory of a stopped Kafka becomes a data directory, with everything in it.
 
-The folder is kbroker's own in the form that Kafka gives it; compat-tests do the same with a real one.
+The directory is kbroker's own in the form that Kafka gives it; compat-tests do the same with a real one.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def frame(record: object, version: int = 0) -> bytes:
     return head + encode_bytes(record, version)
 
 
-def metadata_log(folder: Path, *records: object) -> None:
+def metadata_log(directory: Path, *records: object) -> None:
     """Write Kafka's metadata log with these records, and one that nobody here knows."""
     values = [b"\x01\x02\x00\x00", *map(frame, records)]
     batches = [
         encode_batch([Record(None, value, 0)], base_offset=i) for i, value in enumerate(values)
     ]
-    log = folder / "__cluster_metadata-0"
+    log = directory / "__cluster_metadata-0"
     log.mkdir(exist_ok=True)
     (log / "00000000000000000000.log").write_bytes(b"".join(batches))
 
@@ -88,9 +88,9 @@ def topic_id(kafka: Path, topic: str) -> UUID:
     return found.topic_id
 
 
-async def write(folder: Path) -> None:
+async def write(directory: Path) -> None:
     """Two topics, a group, and an idempotent producer."""
-    async with started(folder, offsets_topic_num_partitions=1) as broker:
+    async with started(directory, offsets_topic_num_partitions=1) as broker:
         await broker.create_topic("orders", 2, {"retention.ms": "-1"})
         await broker.create_topic("users", 1)
         async with connected(broker.endpoint) as wire:
@@ -116,33 +116,33 @@ async def write(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("original") / "data"
+    directory = tmp_path_factory.mktemp("original") / "data"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kbroker.storage.log.SHORT_LOG_BYTES", -1)  # Kafka has all files for any log
-        trio.run(write, folder)
-    (folder / "cluster.journal").unlink()
-    (folder / "meta.properties").write_text(META.format(cluster=CLUSTER))
-    return folder
+        trio.run(write, directory)
+    (directory / "cluster.journal").unlink()
+    (directory / "meta.properties").write_text(META.format(cluster=CLUSTER))
+    return directory
 
 
 @pytest.fixture
 def kafka(original: Path, tmp_path: Path) -> Path:
-    """A folder as a stopped Kafka leaves it."""
-    folder = Path(shutil.copytree(original, tmp_path / "kafka"))
+    """A directory as a stopped Kafka leaves it."""
+    directory = Path(shutil.copytree(original, tmp_path / "kafka"))
     metadata_log(
-        folder,
+        directory,
         ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="5"),
         ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="-1"),
         ConfigRecord(resource_type=2, resource_name="orders", name="segment.ms", value="9"),
         ConfigRecord(resource_type=2, resource_name="orders", name="segment.ms", value=None),
         ConfigRecord(resource_type=2, resource_name="users", name="unheard.of", value="1"),
         ConfigRecord(resource_type=4, resource_name="5", name="num.io.threads", value="1"),
-        PartitionRecord(partition_id=0, topic_id=topic_id(folder, "orders"), leader_epoch=7),
-        PartitionChangeRecord(partition_id=0, topic_id=topic_id(folder, "orders"), leader=5),
-        PartitionChangeRecord(partition_id=0, topic_id=topic_id(folder, "orders"), isr=[5]),
+        PartitionRecord(partition_id=0, topic_id=topic_id(directory, "orders"), leader_epoch=7),
+        PartitionChangeRecord(partition_id=0, topic_id=topic_id(directory, "orders"), leader=5),
+        PartitionChangeRecord(partition_id=0, topic_id=topic_id(directory, "orders"), isr=[5]),
         ProducerIdsRecord(broker_id=5, next_producer_id=4000),
     )
-    return folder
+    return directory
 
 
 @pytest.mark.parametrize("flags", [(), ("--move",), ("--link",)], ids=["copy", "move", "link"])
@@ -197,14 +197,14 @@ async def test_log_whose_first_segment_kafka_has_deleted_begins_at_the_next_one(
     cli: Cli, kafka: Path, tmp_path: Path, has_epochs: bool
 ) -> None:
     """Kafka checkpoints no log start at which a segment begins."""
-    folder, target = kafka / "users-0", tmp_path / "new"
-    for path in folder.glob("0*"):
+    directory, target = kafka / "users-0", tmp_path / "new"
+    for path in directory.glob("0*"):
         path.unlink()
     segment = encode_batch([Record(None, b"v", 0)], base_offset=1)
-    (folder / f"{1:020}.log").write_bytes(segment)
-    (folder / "leader-epoch-checkpoint").unlink()
+    (directory / f"{1:020}.log").write_bytes(segment)
+    (directory / "leader-epoch-checkpoint").unlink()
     if has_epochs:
-        (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 1\n")
+        (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 1\n")
     (kafka / "recovery-point-offset-checkpoint").write_text("0\n1\nusers 0 2\n")
     (kafka / ".kafka_cleanshutdown").unlink()
     await cli("log", "import", str(kafka), "--data-dir", str(target))
@@ -262,7 +262,7 @@ def test_what_is_refused(kafka: Path, tmp_path: Path) -> None:
     def refused(*args: str) -> str:
         return invoke("log", "import", *args, "--data-dir", str(tmp_path / "x"), status=1).stderr
 
-    assert "is not a folder of `log.dirs`" in refused(str(tmp_path))
+    assert "is not a directory of `log.dirs`" in refused(str(tmp_path))
     assert "no partitions" in refused(str(kafka), "--topic", "nothing")
     other = Path(shutil.copytree(kafka, tmp_path / "other"))
     (other / "meta.properties").write_text(META.format(cluster="another"))
@@ -273,9 +273,9 @@ def test_what_is_refused(kafka: Path, tmp_path: Path) -> None:
     assert "missing or damaged" in refused(str(other))
     target = tmp_path / "new"
     invoke("log", "import", str(kafka), "--data-dir", str(target))
-    assert "is a data folder of kbroker" in refused(str(target))
+    assert "is a data directory of kbroker" in refused(str(target))
     again = invoke("log", "import", str(kafka), "--data-dir", str(target), status=1)
-    assert "is a data folder already" in again.stderr
+    assert "is a data directory already" in again.stderr
     invoke("log", "import", str(kafka), "--move", "--link", status=2)
 
 
@@ -304,7 +304,7 @@ def test_without_a_metadata_log(kafka: Path, tmp_path: Path, snapshots: bool) ->
     plan = kafka_import.plan([kafka], tmp_path / "new")
     assert (
         plan.left_out[-1]
-        == "settings of topics, users, ACLs, quotas: no folder has __cluster_metadata-0"
+        == "settings of topics, users, ACLs, quotas: no directory has __cluster_metadata-0"
     )
     assert plan.next_producer_id == 2000
     configs = {topic.name: topic.configs for topic in plan.topics}
@@ -421,7 +421,7 @@ def test_records_that_are_none() -> None:
     ],
 )
 def test_links_lead_nowhere(kafka: Path, tmp_path: Path, name: str) -> None:
-    """What they lead to is no part of the folder: it may be anybody's."""
+    """What they lead to is no part of the directory: it may be anybody's."""
     elsewhere = tmp_path / "elsewhere"
     if not (kafka / name).exists():
         (kafka / name).touch()
@@ -453,10 +453,10 @@ def test_a_pipe_is_not_waited_for(kafka: Path, tmp_path: Path, name: str) -> Non
         check=False,
     )
     assert done.returncode == 1
-    assert f"{kafka / name} is neither a file nor a folder; remove it" in done.stderr
+    assert f"{kafka / name} is neither a file nor a directory; remove it" in done.stderr
 
 
-def test_folders_that_only_look_like_those_of_partitions(kafka: Path, tmp_path: Path) -> None:
+def test_directories_that_only_look_like_those_of_partitions(kafka: Path, tmp_path: Path) -> None:
     foreign = ["..-0", ".-1", "my holiday-2026", "orders-007", "orders-٣", f"t-{2**31}"]
     for name in foreign:
         (kafka / name).mkdir()

@@ -24,9 +24,9 @@ FILES = OsFiles()
 BOB = credential_from(ScramMechanism.SHA_256, b"hash of a password", b"salt", 4096)
 
 
-async def fill(folder: Path, nodes: int) -> object:
+async def fill(directory: Path, nodes: int) -> object:
     """Make topics and records, and return what clients see."""
-    async with started(folder, nodes=nodes) as broker, connected(broker.endpoint) as wire:
+    async with started(directory, nodes=nodes) as broker, connected(broker.endpoint) as wire:
         for number in range(3):
             topic = await create_topic(wire, f"t{number}", 100, {"retention.ms": "-1"})
             async with leader_of(broker, topic.name) as leader:
@@ -54,8 +54,8 @@ async def seen(wire: Wire) -> list[object]:
     ]
 
 
-async def check(folder: Path, nodes: int, before: object) -> None:
-    async with started(folder, nodes=nodes) as broker, connected(broker.endpoint) as wire:
+async def check(directory: Path, nodes: int, before: object) -> None:
+    async with started(directory, nodes=nodes) as broker, connected(broker.endpoint) as wire:
         users = broker.node.cluster.scram_users
         assert users.credentials("bob") == {ScramMechanism.SHA_256: BOB}
         assert [users.secret, *await seen(wire)] == before
@@ -68,38 +68,38 @@ async def check(folder: Path, nodes: int, before: object) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 async def test_there_and_back(tmp_path: Path, nodes: int) -> None:
-    folder = tmp_path / "data"
-    before = await fill(folder, nodes)
+    directory = tmp_path / "data"
+    before = await fill(directory, nodes)
     store = Strict()
-    found = await move_to_store(FILES, [str(folder)], store)
-    own = {1: [str(folder)]} if nodes == 1 else None
-    assert found == (own or {each: [str(folder / f"node-{each}")] for each in (1, 2, 3)})
+    found = await move_to_store(FILES, [str(directory)], store)
+    own = {1: [str(directory)]} if nodes == 1 else None
+    assert found == (own or {each: [str(directory / f"node-{each}")] for each in (1, 2, 3)})
     with pytest.raises(StorageError, match=re.escape("no cluster.journal")):
-        async with started(folder, nodes=nodes):
+        async with started(directory, nodes=nodes):
             pass
-    assert await move_to_directories(FILES, [str(folder)], store) == found
+    assert await move_to_directories(FILES, [str(directory)], store) == found
     assert (await store.range("")).entries == {}
-    await check(folder, nodes, before)
+    await check(directory, nodes, before)
 
 
 async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    before = await fill(folder, 1)
+    directory = tmp_path / "data"
+    before = await fill(directory, 1)
     store = Strict()
     for fails_after in range(20):
         store.fails_after = fails_after
         try:
-            await move_to_store(FILES, [str(folder)], store)
+            await move_to_store(FILES, [str(directory)], store)
             break
         except StorageError:
             with pytest.raises(StorageError, match="finish it"):
-                async with started(folder):
+                async with started(directory):
                     pass
     assert fails_after >= 3
     for fails_after in range(20):
         store.fails_after = fails_after
         try:
-            await move_to_directories(FILES, [str(folder)], store)
+            await move_to_directories(FILES, [str(directory)], store)
             break
         except StorageError:
             entries = (await store.range("")).entries
@@ -107,39 +107,39 @@ async def test_what_breaks_off_is_finished_by_the_same_command(tmp_path: Path) -
     assert fails_after >= 2
     store.fails_after = 10**9
     assert (await store.range("")).entries == {}
-    await check(folder, 1, before)
+    await check(directory, 1, before)
 
 
 async def test_another_cluster_there_is_refused_and_nothing_has_changed(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    before = await fill(folder, 1)
+    directory = tmp_path / "data"
+    before = await fill(directory, 1)
     store = Strict()
     await store.transact({META: {"cluster_id": "other"}}, compares={}, cause="test")
     with pytest.raises(StorageError, match="there is a cluster already, other"):
-        await move_to_store(FILES, [str(folder)], store)
-    await check(folder, 1, before)
+        await move_to_store(FILES, [str(directory)], store)
+    await check(directory, 1, before)
 
 
 async def test_nodes_that_run_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    await fill(folder, 1)
+    directory = tmp_path / "data"
+    await fill(directory, 1)
     store = Strict()
-    await move_to_store(FILES, [str(folder)], store)
+    await move_to_store(FILES, [str(directory)], store)
     await store.transact({"live/1": {}}, compares={}, cause="test")
     with pytest.raises(StorageError, match="nodes 1 of this cluster run"):
-        await move_to_directories(FILES, [str(folder)], store)
+        await move_to_directories(FILES, [str(directory)], store)
 
 
-async def test_folders_that_are_elsewhere_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    await fill(folder, 3)
+async def test_directories_that_are_elsewhere_are_named(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    await fill(directory, 3)
     store = Strict()
-    await move_to_store(FILES, [str(folder)], store)
-    (folder / "node-2").rename(tmp_path / "away")
+    await move_to_store(FILES, [str(directory)], store)
+    (directory / "node-2").rename(tmp_path / "away")
     with pytest.raises(StorageError, match=r"copy it to .*node-2"):
-        await move_to_directories(FILES, [str(folder)], store)
+        await move_to_directories(FILES, [str(directory)], store)
 
 
-async def test_a_folder_without_a_cluster_is_refused(tmp_path: Path) -> None:
+async def test_a_directory_without_a_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no data of a cluster"):
         await move_to_store(FILES, [str(tmp_path)], Strict())

@@ -1,4 +1,4 @@
-"""A data folder of one node becomes that of three, and the other way round, whatever breaks off."""
+"""A data directory of one node becomes that of three, and the other way round, whatever breaks off."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.data_dirs.data_folders import JOURNAL_RESERVE
-from kbroker.data_dirs.found_folders import JOURNAL_END, METADATA_JOURNAL
+from kbroker.data_dirs.data_directories import JOURNAL_RESERVE
+from kbroker.data_dirs.found_directories import JOURNAL_END, METADATA_JOURNAL
 from kbroker.data_dirs.resize import NOTE, finish, grow, shrink
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
 
 VALUES = [b"a", b"b", b"c"]
 TOPICS = ("orders", "node")
-"""Partition 1 of the second one has a folder that is called as that of node 1."""
+"""Partition 1 of the second one has a directory that is called as that of node 1."""
 
 
 class Killed(Exception):
@@ -67,15 +67,15 @@ class MortalFiles(OsFiles):
 
 @pytest.fixture
 async def alone(tmp_path: Path) -> Path:
-    """The folder of a node that is alone, stopped."""
-    folder = tmp_path / "alone"
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    """The directory of a node that is alone, stopped."""
+    directory = tmp_path / "alone"
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         for name in TOPICS:
             topic = await create_topic(wire, name, 3)
             for index in range(3):
                 row = await produce(wire, topic, batch(VALUES), partition=index)
                 assert row.error_code == ErrorCode.NONE
-    return folder
+    return directory
 
 
 async def _check(broker: Broker) -> None:
@@ -106,20 +106,20 @@ async def test_one_node_becomes_three_and_one_again(alone: Path) -> None:
         await _check(broker)
 
 
-async def test_several_folders_grow_together(tmp_path: Path) -> None:
-    folders = [tmp_path / "a", tmp_path / "b"]
-    async with started(folders) as broker, connected(broker.endpoint) as wire:
+async def test_several_directories_grow_together(tmp_path: Path) -> None:
+    directories = [tmp_path / "a", tmp_path / "b"]
+    async with started(directories) as broker, connected(broker.endpoint) as wire:
         for name in TOPICS:
             topic = await create_topic(wire, name, 3)
             for index in range(3):
                 await produce(wire, topic, batch(VALUES), partition=index)
-    paths = [str(each) for each in folders]
+    paths = [str(each) for each in directories]
     grow(OsFiles(), paths, 2)
-    async with started(folders) as broker:
+    async with started(directories) as broker:
         assert [each.id for each in broker.nodes] == [1, 2]
         await _check(broker)
     await shrink(OsFiles(), paths)
-    async with started(folders) as broker:
+    async with started(directories) as broker:
         await _check(broker)
 
 
@@ -137,18 +137,18 @@ async def test_growth_that_breaks_off_anywhere_leaves_one_of_two_states(
 ) -> None:
     seen = set()
     for left in range(1000):
-        folder = tmp_path / "copy"
-        shutil.copytree(alone, folder)
+        directory = tmp_path / "copy"
+        shutil.copytree(alone, directory)
         try:
-            grow(MortalFiles(left), [str(folder)], 3)
+            grow(MortalFiles(left), [str(directory)], 3)
         except Killed:
             is_over = False
         else:
             is_over = True
-        async with started(folder) as broker:
+        async with started(directory) as broker:
             seen.add(len(broker.nodes))
             await _check(broker)
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
         if is_over:
             break
     assert seen == {1, 3}
@@ -161,27 +161,27 @@ async def test_shrinking_that_breaks_off_anywhere_leaves_one_of_two_states(
     grow(OsFiles(), [str(alone)], 3)
     seen = set()
     for left in range(1000):
-        folder = tmp_path / "copy"
-        shutil.copytree(alone, folder)
+        directory = tmp_path / "copy"
+        shutil.copytree(alone, directory)
         try:
-            await shrink(MortalFiles(left), [str(folder)])
+            await shrink(MortalFiles(left), [str(directory)])
         except Killed:
             is_over = False
         else:
             is_over = True
-        async with started(folder) as broker:
+        async with started(directory) as broker:
             seen.add(len(broker.nodes))
             await _check(broker)
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
         if is_over:
             break
     assert seen == {1, 3}
     assert left > 10
 
 
-async def test_a_folder_in_use_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_directory_in_use_stays_as_it_is(tmp_path: Path) -> None:
     async with started(tmp_path):
-        with pytest.raises(StorageError, match="another broker uses this data folder"):
+        with pytest.raises(StorageError, match="another broker uses this data directory"):
             grow(OsFiles(), [str(tmp_path)], 3)
 
 
@@ -207,16 +207,18 @@ async def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     "change", [{"paths": ["OTHER"]}, {"node_id": "../x"}, {"others": ["../x"]}]
 )
 def test_noted_change_of_other_places_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    """A note in a data folder moves nothing outside of the broker's data folders."""
-    folder, other = tmp_path / "data", tmp_path / "other"
-    for each in (folder, other):
+    """A note in a data directory moves nothing outside of the broker's data directories."""
+    directory, other = tmp_path / "data", tmp_path / "other"
+    for each in (directory, other):
         each.mkdir()
         (each / "kept").write_text("kept")
-    text = json.dumps({"grows": True, "paths": [str(folder)], "node_id": 1, "others": [2]} | change)
-    (folder / NOTE).write_text(text.replace("OTHER", str(other)))
+    text = json.dumps(
+        {"grows": True, "paths": [str(directory)], "node_id": 1, "others": [2]} | change
+    )
+    (directory / NOTE).write_text(text.replace("OTHER", str(other)))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(StorageError, match="name all data folders"):
-        finish(OsFiles(), [str(folder)])
+    with pytest.raises(StorageError, match="name all data directories"):
+        finish(OsFiles(), [str(directory)])
     assert sorted(tmp_path.rglob("*")) == before
 
 

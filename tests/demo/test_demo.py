@@ -20,18 +20,18 @@ pytestmark = pytest.mark.spark
 ROWS = 20_000
 
 
-def demo(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
+def demo(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
     """Run ``kbroker demo``; its exit status and its result."""
-    command = [sys.executable, "-m", "kbroker", "demo", "--json", "--dir", str(folder), *options]
+    command = [sys.executable, "-m", "kbroker", "demo", "--json", "--dir", str(directory), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(directory: Path) -> Iterator[str]:
     """The broker of a finished run, started again."""
-    broker = OwnBroker(folder)
+    broker = OwnBroker(directory)
     broker.start()
     try:
         yield broker.bootstrap
@@ -59,9 +59,9 @@ def failed(result: dict[str, Any]) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run in which Spark and the broker were killed half way."""
-    folder = tmp_path_factory.mktemp("demo")
-    status, result = demo(folder, f"--rows={ROWS}", "--interrupt")
+    """The directory of a run in which Spark and the broker were killed half way."""
+    directory = tmp_path_factory.mktemp("demo")
+    status, result = demo(directory, f"--rows={ROWS}", "--interrupt")
     assert (status, failed(result)) == (0, {})
     assert result["ok"] is True
     assert result["rows"] == ROWS
@@ -71,7 +71,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert interruption["broker_back_s"] > 0
     assert Path(result["chart"]).read_bytes().startswith(b"\x89PNG")
     print(f"figures: {result['rows_per_second']} rows/s, {result['seconds']} s, {interruption}")
-    return folder
+    return directory
 
 
 def test_a_killed_run_ends_with_the_same_figures(finished: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from kbroker.demo import DemoError, pipeline
-from kbroker.demo.folder import Folder, Topics
+from kbroker.demo.directory import Directory, Topics
 from kbroker.demo.pipeline import Pipeline
 from kbroker.demo.processes import Event
 from kbroker.demo.report import Console
@@ -68,7 +68,7 @@ class Run:
     def __init__(self, tmp_path: Path, *, interrupt: bool = False, broker: Any = None) -> None:
         self.out = io.StringIO()
         self.pipeline = Pipeline(
-            "there:1", broker, Topics("d", "w", "r"), Folder(tmp_path),
+            "there:1", broker, Topics("d", "w", "r"), Directory(tmp_path),
             Spark("4.0.0", 17), ROWS, interrupt, Console(self.out),
         )  # fmt: skip
 

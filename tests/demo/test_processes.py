@@ -118,7 +118,7 @@ def test_a_child_ends_when_its_parent_has_gone(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_does_not_start_names_its_log(tmp_path: Path) -> None:
-    (tmp_path / "broker").write_text("a file where the data folder should be")
+    (tmp_path / "broker").write_text("a file where the data directory should be")
     with pytest.raises(StartError, match=r"broker\.log says why"):
         OwnBroker(tmp_path).start()
 

@@ -1,4 +1,4 @@
-"""Parquet folders as Spark leaves them, also after a repeated batch."""
+"""Parquet directories as Spark leaves them, also after a repeated batch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kbroker.demo import readback
 pytestmark = pytest.mark.spark  # pyarrow is there only with the demo's environment
 
 
-def write(folder: Path, *rows: dict[str, object]) -> None:
+def write(directory: Path, *rows: dict[str, object]) -> None:
     from pyarrow import Table, parquet
 
-    folder.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(Table.from_pylist(list(rows)), folder / "part-0.snappy.parquet")
+    directory.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(Table.from_pylist(list(rows)), directory / "part-0.snappy.parquet")
 
 
 def row(day: str, flights: int) -> dict[str, object]:

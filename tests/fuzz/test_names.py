@@ -66,8 +66,8 @@ async def test_a_bad_topic_name_is_refused(tmp_path: Path, case: str) -> None:
         assert names_below(tmp_path) == before
 
 
-def names_below(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*"))
+def names_below(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*"))
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES)

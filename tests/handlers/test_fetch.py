@@ -563,12 +563,12 @@ async def test_a_parked_incremental_fetch(wire: Wire) -> None:
 # -- leader epochs
 
 
-async def two_epochs(folder: Path) -> Topic:
+async def two_epochs(directory: Path) -> Topic:
     """Epoch 0 has offsets 0 to 2, epoch 1 offsets 3 and 4, epoch 2 none."""
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"0", b"1", b"2"]))
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         await produce(wire, topic, batch([b"3", b"4"]))
     return topic
 

@@ -110,8 +110,8 @@ async def test_without_a_name_there_are_no_rows() -> None:
 
 
 def dumped(data: Path) -> list[dict[str, Any]]:
-    folders = [str(each) for each in data.glob("__share_group_state-*")]
-    said = invoke("log", "dump", "-r", "--json", *folders).stdout.splitlines()
+    directories = [str(each) for each in data.glob("__share_group_state-*")]
+    said = invoke("log", "dump", "-r", "--json", *directories).stdout.splitlines()
     return [row for row in map(json.loads, said) if "group" in row]
 
 

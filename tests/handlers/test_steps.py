@@ -194,7 +194,7 @@ async def test_of_two_offsets_to_delete_before_the_last_one_counts(wire: Wire) -
     assert [row.low_watermark for row in answer.partitions] == [1]
 
 
-async def test_of_two_folders_for_a_replica_the_last_one_counts(wire: Wire) -> None:
+async def test_of_two_directories_for_a_replica_the_last_one_counts(wire: Wire) -> None:
     cls = AlterReplicaLogDirsRequest
     dirs = [
         cls.Dir(path=path, topics=[cls.Topic(name=TOPIC, partitions=[0, 0])])

@@ -667,8 +667,10 @@ async def test_a_damaged_coordinator_does_not_stop_the_others(tmp_path: Path, at
         await writer.write(topic, b"x")
         await writer.commit()
         replica = broker.node.transactions.shard(NAME).replica
-        folder = broker.node.partitions.named_replica(replica.topic.name, replica.index).log.folder
-    damage(Path(folder, "00000000000000000000.log"), at)
+        directory = broker.node.partitions.named_replica(
+            replica.topic.name, replica.index
+        ).log.directory
+    damage(Path(directory, "00000000000000000000.log"), at)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await seen(wire, topic) == [b"x"]
         writer.wire = wire
@@ -700,9 +702,9 @@ async def test_a_coordinator_that_moves(broker: Broker, wire: Wire) -> None:
 
 @PROTOCOLS
 async def test_a_log_that_moves_with_an_open_transaction(tmp_path: Path, version: int) -> None:
-    """To another data folder; what was aborted before stays so."""
-    folders = [tmp_path / "a", tmp_path / "b"]
-    async with started(folders) as broker, connected(broker.endpoint) as wire:
+    """To another data directory; what was aborted before stays so."""
+    directories = [tmp_path / "a", tmp_path / "b"]
+    async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         writer = await begun(wire, version)
         for number in range(3):
@@ -710,22 +712,22 @@ async def test_a_log_that_moves_with_an_open_transaction(tmp_path: Path, version
             assert await writer.end(commit=number != 1) == ErrorCode.NONE
         await writer.write(topic, b"open")
         logs = broker.node.partitions.logs
-        (target,) = {each.data_dir for each in logs.managers} - {log_folder(broker)}
+        (target,) = {each.data_dir for each in logs.managers} - {log_directory(broker)}
         broker.node.maintenance.log_dir_mover.begin("t", 0, target)
-        await until(lambda: log_folder(broker) == target)
+        await until(lambda: log_directory(broker) == target)
         await writer.write(topic, b"more")
         assert await seen(wire, topic) == [b"0", b"2"]
         await writer.commit()
         assert await seen(wire, topic) == [b"0", b"2", b"open", b"more"]
-    async with started(folders) as broker, connected(broker.endpoint) as wire:
+    async with started(directories) as broker, connected(broker.endpoint) as wire:
         assert await seen(wire, topic) == [b"0", b"2", b"open", b"more"]
 
 
-def log_folder(broker: Broker) -> str:
-    """The data folder in which partition 0 of "t" is."""
-    folder = broker.node.partitions.logs.where("t", 0)
-    assert folder is not None
-    return folder.data_dir
+def log_directory(broker: Broker) -> str:
+    """The data directory in which partition 0 of "t" is."""
+    directory = broker.node.partitions.logs.where("t", 0)
+    assert directory is not None
+    return directory.data_dir
 
 
 @PROTOCOLS

@@ -101,5 +101,10 @@ async def _size(wire: Wire) -> int:
     partitions = [*range(PARTITIONS)]
     asked = cls(topics=[cls.Topic(topic=COMPACTED.name, partitions=partitions)])
     answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 1, asked)
-    rows = (row for folder in answer.results for topic in folder.topics for row in topic.partitions)
+    rows = (
+        row
+        for directory in answer.results
+        for topic in directory.topics
+        for row in topic.partitions
+    )
     return sum(int(row.partition_size) for row in rows)

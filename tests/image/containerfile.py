@@ -38,7 +38,7 @@ class Image:
     layer: Path
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": SEARCHED})
     user: str = "root"
-    folder: str = "/"
+    directory: str = "/"
     command: list[str] = field(default_factory=list)
     health: list[str] = field(default_factory=list)
     exposed: list[str] = field(default_factory=list)
@@ -56,15 +56,15 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
 class Workshop:
     """A place in which images are built and containers run. Call `close` at the end.
 
-    Parameters: `folder` is empty; `context` is what `COPY` copies from. Raises NoContainers.
+    Parameters: `directory` is empty; `context` is what `COPY` copies from. Raises NoContainers.
     """
 
-    def __init__(self, folder: Path, context: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, context: Path) -> None:
+        self._directory = directory
         self._context = context
         self._count = 0
-        # What is mounted below the folder is seen in here only, and goes with this process.
-        hold = f"mount -t tmpfs tmpfs {folder} && mkdir {folder}/here && exec sleep infinity"
+        # What is mounted below the directory is seen in here only, and goes with this process.
+        hold = f"mount -t tmpfs tmpfs {directory} && mkdir {directory}/here && exec sleep infinity"
         self._holder = subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", hold], stderr=subprocess.PIPE, text=True
         )
@@ -73,7 +73,7 @@ class Workshop:
             if self._holder.poll() is not None:
                 assert self._holder.stderr is not None
                 raise NoContainers(self._holder.stderr.read())
-            if self._on_the_bench("test", "-d", f"{folder}/here").returncode == 0:
+            if self._on_the_bench("test", "-d", f"{directory}/here").returncode == 0:
                 return
         raise NoContainers("nothing was mounted")
 
@@ -88,9 +88,9 @@ class Workshop:
         )
 
     def _layer(self) -> Path:
-        """A folder for the files that one stage or container writes."""
+        """A directory for the files that one stage or container writes."""
         self._count += 1
-        place = self._folder / str(self._count)
+        place = self._directory / str(self._count)
         self._on_the_bench("mkdir", str(place), f"{place}/files", f"{place}/work", f"{place}/root")
         return place
 
@@ -114,11 +114,11 @@ class Workshop:
         users = Path("/etc/passwd").read_text().splitlines()
         system = [each for each in users if not FIRST_USER <= int(each.split(":")[2]) < NOBODY]
         self.write(image, "/etc/passwd", "\n".join([*system, ""]))
-        folder = Path(sys.executable).resolve().parent
-        for above in folder.parents:
+        directory = Path(sys.executable).resolve().parent
+        for above in directory.parents:
             self._on_the_bench("mkdir", "--parents", "--mode=755", f"{image.layer}/files{above}")
         for name in ("python3", "pip"):
-            path = folder / name
+            path = directory / name
             script = f'#!/bin/sh\nexec "{path}" "$@"\n'
             self.write(image, f"/usr/local/bin/{name}", script, mode="755")
 
@@ -137,7 +137,7 @@ class Workshop:
             case "USER":
                 image.user = rest
             case "WORKDIR":
-                image.folder = rest
+                image.directory = rest
             case "ENV":
                 image.environment |= dict(each.split("=", 1) for each in shlex.split(rest))
             case "CMD":
@@ -205,10 +205,10 @@ class Workshop:
             lines += ["ip link set lo up", "hostname broker"]
             lines += [f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]
             lines += [f"printf {shlex.quote(HOSTS)} > {root}/etc/hosts"]
-        settings = {"HOME": "/root" if user == "root" else image.folder, **environment}
+        settings = {"HOME": "/root" if user == "root" else image.directory, **environment}
         words = [f"{name}={value}" for name, value in settings.items()]
         inner = [*("chroot", f"--userspec={user}", root), *("env", "-i", *words)]
-        inner += ["sh", "-c", f'cd {image.folder} && exec "$@"', "sh", *command]
+        inner += ["sh", "-c", f'cd {image.directory} && exec "$@"', "sh", *command]
         lines.append(f"exec {shlex.join(inner)}")
         flags = ["--net", "--uts"] if apart else []
         own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", *flags]
@@ -250,7 +250,7 @@ class Container:
         self._image = image
         self._layer = layer
         self._environment = environment
-        self.log = Path(workshop._folder.parent, f"{workshop._folder.name}-{layer.name}.log")
+        self.log = Path(workshop._directory.parent, f"{workshop._directory.name}-{layer.name}.log")
 
     def start(self, command: Sequence[str]) -> None:
         """Run its command."""
@@ -291,7 +291,7 @@ class Container:
 
     def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run one more command in it, as `docker exec` does."""
-        settings = {"HOME": self._image.folder, **self._environment}
+        settings = {"HOME": self._image.directory, **self._environment}
         words = [f"{name}={value}" for name, value in settings.items()]
         user = ["setpriv", "--reuid=1000", "--regid=0", "--clear-groups"]
         return self._enter(*user, *("env", "-i", *words), *command, stdin=stdin)

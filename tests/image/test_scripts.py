@@ -22,12 +22,12 @@ DEFAULTS = {
 }
 
 
-def told(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+def told(directory: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """What the server would be started with."""
-    stub = folder / "kbroker"
+    stub = directory / "kbroker"
     stub.write_text(STUB)
     stub.chmod(0o755)
-    path = f"{folder}:{os.defpath}"
+    path = f"{directory}:{os.defpath}"
     done = subprocess.run(
         ["sh", RUN], env={"PATH": path, **environment}, capture_output=True, text=True, check=True
     )

@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_machine(no_settings_of_this_machine: None) -> None:
-    """Run every test of this folder without profiles and addresses of this machine."""
+    """Run every test of this directory without profiles and addresses of this machine."""

@@ -1,4 +1,4 @@
-"""A real server process that is killed and started again on the same port and data folder."""
+"""A real server process that is killed and started again on the same port and data directory."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class Restart(NamedTuple):
 
 
 class Server:
-    """`kbroker serve` with its files in `folder`: `data`, and the log of each of its lives.
+    """`kbroker serve` with its files in `directory`: `data`, and the log of each of its lives.
 
     Parameters:
-        folder: where its files are.
+        directory: where its files are.
         settings: `KEY=VALUE` each.
         topics: what it makes before it is ready, as for `--topic`.
         module: what Python runs instead of kbroker.
@@ -78,21 +78,21 @@ class Server:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         settings: Sequence[str] = _SETTINGS,
         topics: Sequence[str] = _TOPICS,
         module: Sequence[str] = ("kbroker",),
         options: Sequence[str] = (),
         machine: Machine = LOCAL,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
         self.machine = machine
         self._module = module
         self._options = options
         self._settings = settings
         self._topics = topics
-        self.data = folder / "data"
+        self.data = directory / "data"
         self.lives = 0
         self.process: subprocess.Popen[bytes] | None = None
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -111,7 +111,7 @@ class Server:
     @property
     def log_path(self) -> Path:
         """What the present life has logged."""
-        return self.folder / f"server-{self.lives}.log"
+        return self.directory / f"server-{self.lives}.log"
 
     def launch(self) -> float:
         """Start a process without waiting for it; returns when, on the steady clock."""
@@ -137,7 +137,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                cwd=self.folder,
+                cwd=self.directory,
                 env={**os.environ, "PYTHONPATH": _python_path()},
             )
         return started
@@ -187,8 +187,8 @@ class Server:
         """The first offsets of the segment files of each partition of a topic."""
         found = {}
         for partition in range(PARTITIONS[topic]):
-            folder = self.data / f"{topic}-{partition}"
-            names = os.listdir(folder) if folder.exists() else []
+            directory = self.data / f"{topic}-{partition}"
+            names = os.listdir(directory) if directory.exists() else []
             parsed = sorted(filter(None, map(parse_file_name, names)))
             found[partition] = [offset for offset, suffix in parsed if suffix == LOG]
         return found
@@ -217,13 +217,13 @@ class Server:
         return re.findall(rf"group {GROUP}: .*; now (\w+), generation", self.log_path.read_text())
 
     def open_files(self) -> tuple[bool, int]:
-        """Whether the process has claimed its data folder, and how many logs it has open."""
+        """Whether the process has claimed its data directory, and how many logs it has open."""
         assert self.process is not None
         claimed, logs = False, 0
-        folder = f"/proc/{self.process.pid}/fd"
-        for number in os.listdir(folder):
+        directory = f"/proc/{self.process.pid}/fd"
+        for number in os.listdir(directory):
             try:
-                path = os.readlink(f"{folder}/{number}")
+                path = os.readlink(f"{directory}/{number}")
             except FileNotFoundError:
                 continue
             claimed = claimed or path == str(self.data / LOCK)

@@ -48,8 +48,8 @@ def wait_until(condition: Callable[[], object], seconds: float = ROUND_SECONDS_M
 class Run:
     """A server under load, and what is known of it."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.server = Server(folder)
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.server = Server(directory)
         self.random = random.Random(seed)
         self.events: list[Event] = []
         self.checker = Checker(trimmed={TRIMMED})
@@ -197,9 +197,9 @@ class Run:
 
 
 @contextmanager
-def running(folder: Path, seed: int) -> Iterator[Run]:
+def running(directory: Path, seed: int) -> Iterator[Run]:
     """A run with its clients at work; the process is gone at the end."""
-    run = Run(folder, seed)
+    run = Run(directory, seed)
     logging.disable(logging.ERROR)  # the clients report every connection that is refused
     try:
         run.server.start()

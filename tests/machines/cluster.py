@@ -25,18 +25,18 @@ SETTINGS = (
 class MachineCluster(EtcdCluster):
     """The processes, and the network between them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.network = Network(2 * len(NODES))
         machines = self.network.machines
         self.members = machines[len(NODES) :]
         try:
-            self.etcd = Etcd(folder, len(self.members), machines=self.members)
+            self.etcd = Etcd(directory, len(self.members), machines=self.members)
         except BaseException:
             self.network.close()
             raise
         members = ",".join(each.removeprefix("http://") for each in self.etcd.endpoints)
         address = f"etcd://{members}/test"
-        super().__init__(folder / "cluster", address, SETTINGS, machines[: len(NODES)])
+        super().__init__(directory / "cluster", address, SETTINGS, machines[: len(NODES)])
 
     def machine_of(self, node: int) -> Machine:
         """Where a node runs."""

@@ -1,6 +1,6 @@
 """Power cuts of one, two and all of three nodes over an etcd: what was acknowledged was synced.
 
-Each node has its folder on a disk that forgets what was not synced (`power_disk`), which takes pyfuse3 and
+Each node has its directory on a disk that forgets what was not synced (`power_disk`), which takes pyfuse3 and
 an administrator: `make soak PART=power` runs this.
 """
 
@@ -33,13 +33,13 @@ class PowerCluster(EtcdCluster):
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         address: str,
         seed: int,
         modes: Sequence[Mode] = MODES,
         settings: Sequence[str] = SESSION,
     ) -> None:
-        super().__init__(folder, address, settings)
+        super().__init__(directory, address, settings)
         self._random = random.Random(seed)
         self._modes = modes
         self._disks = {node: PowerDisk(server.data) for node, server in self._nodes.items()}
@@ -63,9 +63,9 @@ class PowerCluster(EtcdCluster):
 
 
 @contextmanager
-def etcd_address(folder: Path) -> Iterator[str]:
+def etcd_address(directory: Path) -> Iterator[str]:
     with ExitStack() as stack:
-        etcd = Etcd(folder)
+        etcd = Etcd(directory)
         stack.callback(etcd.stop)
         (member,) = etcd.endpoints
         yield f"etcd://{member.removeprefix('http://')}/test"

@@ -1,8 +1,8 @@
 """A disk in memory whose power can be cut, mounted as a file system: only what was synced is sure to stay.
 
-Usage: python -m tests.machines.power_disk FOLDER
+Usage: python -m tests.machines.power_disk DIRECTORY
 
-It mounts on the folder and says `mounted`; each line `cut MODE SEED` of its input takes from the disk what
+It mounts on the directory and says `mounted`; each line `cut MODE SEED` of its input takes from the disk what
 a power cut may take (the modes of `kbroker.storage.crash_files`), and is answered with `cut`. Whoever used
 the disk has to be dead then.
 """
@@ -22,11 +22,11 @@ from typing import cast
 import pyfuse3
 import trio
 
-from kbroker.storage.crash_files import Folder, Inode, Mode, after_cut
+from kbroker.storage.crash_files import Directory, Inode, Mode, after_cut
 
 BLOCK_BYTES = 4096
 SHOWN_BLOCKS = 1 << 20
-Node = Inode | Folder
+Node = Inode | Directory
 
 
 class Disk(pyfuse3.Operations):
@@ -38,7 +38,7 @@ class Disk(pyfuse3.Operations):
         self._numbers: dict[Node, int] = {}
         self._nodes: dict[int, Node] = {}
         self._changed: dict[Node, int] = {}
-        self._mount(Folder())
+        self._mount(Directory())
 
     def cut(self, mode: Mode, seed: int) -> None:
         """Forget what a power cut takes. Numbers of before are not used again."""
@@ -47,7 +47,7 @@ class Disk(pyfuse3.Operations):
         self._changed.clear()
         self._mount(after_cut(self._root, mode, random.Random(seed)))
 
-    def _mount(self, root: Folder) -> None:
+    def _mount(self, root: Directory) -> None:
         self._root = root
         self._numbers[root] = pyfuse3.ROOT_INODE
         self._nodes[pyfuse3.ROOT_INODE] = root
@@ -69,11 +69,11 @@ class Disk(pyfuse3.Operations):
 
     def _file(self, number: int) -> Inode:
         node = self._node(number)
-        if isinstance(node, Folder):
+        if isinstance(node, Directory):
             raise pyfuse3.FUSEError(errno.EISDIR)
         return node
 
-    def _folder(self, number: int) -> Folder:
+    def _directory(self, number: int) -> Directory:
         node = self._node(number)
         if isinstance(node, Inode):
             raise pyfuse3.FUSEError(errno.ENOTDIR)
@@ -81,7 +81,7 @@ class Disk(pyfuse3.Operations):
 
     def _child(self, parent: int, name: bytes) -> Node:
         try:
-            return self._folder(parent).names[os.fsdecode(name)]
+            return self._directory(parent).names[os.fsdecode(name)]
         except KeyError:
             raise pyfuse3.FUSEError(errno.ENOENT) from None
 
@@ -136,11 +136,11 @@ class Disk(pyfuse3.Operations):
         return found
 
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        self._folder(inode)
+        self._directory(inode)
         return inode
 
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        names = sorted(self._folder(fh).names.items())
+        names = sorted(self._directory(fh).names.items())
         for number, (name, node) in enumerate(names[start_id:], start_id + 1):
             entry = self._attributes(node)
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, number):
@@ -151,7 +151,7 @@ class Disk(pyfuse3.Operations):
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return self._attributes(self._make(parent_inode, name, Folder()))
+        return self._attributes(self._make(parent_inode, name, Directory()))
 
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
@@ -160,16 +160,16 @@ class Disk(pyfuse3.Operations):
         return _opened(entry.st_ino), entry
 
     def _make(self, parent: int, name: bytes, node: Node) -> Node:
-        folder, text = self._folder(parent), os.fsdecode(name)
-        if text in folder.names:
+        directory, text = self._directory(parent), os.fsdecode(name)
+        if text in directory.names:
             raise pyfuse3.FUSEError(errno.EEXIST)
-        folder.change(**{text: node})
+        directory.change(**{text: node})
         return node
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        if isinstance(self._child(parent_inode, name), Folder):
+        if isinstance(self._child(parent_inode, name), Directory):
             raise pyfuse3.FUSEError(errno.EISDIR)
-        self._folder(parent_inode).change(**{os.fsdecode(name): None})
+        self._directory(parent_inode).change(**{os.fsdecode(name): None})
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         node = self._child(parent_inode, name)
@@ -177,7 +177,7 @@ class Disk(pyfuse3.Operations):
             raise pyfuse3.FUSEError(errno.ENOTDIR)
         if node.names:
             raise pyfuse3.FUSEError(errno.ENOTEMPTY)
-        self._folder(parent_inode).change(**{os.fsdecode(name): None})
+        self._directory(parent_inode).change(**{os.fsdecode(name): None})
 
     async def rename(
         self,
@@ -192,7 +192,7 @@ class Disk(pyfuse3.Operations):
         if parent_inode_old != parent_inode_new:
             raise pyfuse3.FUSEError(errno.EXDEV)
         names = {os.fsdecode(name_old): None, os.fsdecode(name_new): node}
-        self._folder(parent_inode_old).change(**names)
+        self._directory(parent_inode_old).change(**names)
 
     # -- bytes
 
@@ -214,7 +214,7 @@ class Disk(pyfuse3.Operations):
         self._file(fh).sync()
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        self._folder(fh).sync()
+        self._directory(fh).sync()
 
     async def flush(self, fh: int) -> None:
         """A file is closed: nothing is synced by that."""
@@ -223,7 +223,7 @@ class Disk(pyfuse3.Operations):
         """Nothing is kept for an open file."""
 
     async def releasedir(self, fh: int) -> None:
-        """Nor for an open folder."""
+        """Nor for an open directory."""
 
 
 def _opened(number: int) -> pyfuse3.FileInfo:
@@ -243,9 +243,9 @@ async def _serve(disk: Disk) -> None:
         pyfuse3.terminate()
 
 
-def main(folder: str) -> None:
+def main(directory: str) -> None:
     disk = Disk()
-    pyfuse3.init(disk, folder, {*pyfuse3.default_options, "fsname=power", "allow_other"})
+    pyfuse3.init(disk, directory, {*pyfuse3.default_options, "fsname=power", "allow_other"})
     try:
         trio.run(_serve, disk)
     finally:
@@ -253,13 +253,13 @@ def main(folder: str) -> None:
 
 
 class PowerDisk:
-    """One in a process of its own, mounted on a folder. Call `close` at the end."""
+    """One in a process of its own, mounted on a directory. Call `close` at the end."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(folder)],
+            [sys.executable, "-m", __name__, str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -278,7 +278,7 @@ class PowerDisk:
         assert self._process.stdout.readline().strip() == word, "the disk has failed"
 
     def close(self) -> None:
-        subprocess.run(["umount", "-l", self._folder], check=False)
+        subprocess.run(["umount", "-l", self._directory], check=False)
         self._process.kill()
         self._process.communicate()
 

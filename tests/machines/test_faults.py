@@ -91,7 +91,7 @@ class MachineRun(Run):
     def lose_disk(self, victims: Sequence[int]) -> None:
         self.kill(victims)
         for node in victims:
-            self.cluster.lose_folder(node)
+            self.cluster.lose_directory(node)
 
     def isolate(self, victims: Sequence[int]) -> None:
         """From the other nodes and from etcd; clients still reach it."""

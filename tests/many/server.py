@@ -24,16 +24,16 @@ _SETTINGS = ("max.connection.creation.rate=100000", "max.connections.per.ip=1000
 
 
 class Server:
-    """`kbroker serve` with its data and its log in `folder`.
+    """`kbroker serve` with its data and its log in `directory`.
 
     `descriptors_max` is the hard limit on its open files.
     """
 
-    def __init__(self, folder: Path, *, descriptors_max: int) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, *, descriptors_max: int) -> None:
+        self.directory = directory
         self._descriptors_max = descriptors_max
         self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True)
+        directory.mkdir(parents=True)
         with socket.create_server((HOST, 0)) as free:
             self.endpoint = (HOST, int(free.getsockname()[1]))
 
@@ -46,9 +46,9 @@ class Server:
         """Start it; returns the seconds from exec to the first answered Metadata."""
         command = [sys.executable, "-m", "kbroker", "serve", "--exit-with-parent"]
         command += ["--host", HOST, "--port", str(self.endpoint[1])]
-        command += ["--data-dir", str(self.folder / "data"), "--grace", f"{GRACE_SECONDS}s"]
+        command += ["--data-dir", str(self.directory / "data"), "--grace", f"{GRACE_SECONDS}s"]
         command += [word for setting in _SETTINGS for word in ("-o", setting)]
-        with (self.folder / "log").open("ab") as log:
+        with (self.directory / "log").open("ab") as log:
             began = time.perf_counter()
             self._process = subprocess.Popen(  # noqa: ASYNC220  # returns at once
                 command,
@@ -89,7 +89,7 @@ class Server:
             self._process.wait()
 
     def log_text(self) -> str:
-        return (self.folder / "log").read_text()
+        return (self.directory / "log").read_text()
 
     # -- what it takes
 

@@ -37,13 +37,13 @@ RECOVERED = "opened all"
 class Run:
     """One run: a server with many of everything, and one with a single partition beside it."""
 
-    def __init__(self, folder: Path, partitions: int) -> None:
+    def __init__(self, directory: Path, partitions: int) -> None:
         self.crowd = Crowd(partitions, partitions // 5)
         self.is_full = partitions >= FULL
         descriptors_max = 20_000 if self.is_full else 700
         self._descriptors_max = divided(descriptors_max).logs + RESERVE
-        self.full = Server(folder / "full", descriptors_max=descriptors_max)
-        self.empty = Server(folder / "empty", descriptors_max=descriptors_max)
+        self.full = Server(directory / "full", descriptors_max=descriptors_max)
+        self.empty = Server(directory / "empty", descriptors_max=descriptors_max)
         self.idle_seconds = 8 if self.is_full else 1
         self.pings = 2000 if self.is_full else 100  # a percentile of few is their worst
         self.ratios: list[float] = []
@@ -163,14 +163,14 @@ class Run:
 
 
 @asynccontextmanager
-async def running(folder: Path, partitions: int) -> AsyncIterator[Run]:
-    run = Run(folder, partitions)
+async def running(directory: Path, partitions: int) -> AsyncIterator[Run]:
+    run = Run(directory, partitions)
     try:
         yield run
     finally:
         run.full.kill_if_running()
         run.empty.kill_if_running()
-    shutil.rmtree(folder)  # ten thousand folders that nobody will look at
+    shutil.rmtree(directory)  # ten thousand directories that nobody will look at
 
 
 async def test_many_of_everything(request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -81,9 +81,9 @@ def mutants() -> list[Mutant]:
 @contextmanager
 def copy_of_the_repository() -> Iterator[Path]:
     """A copy that goes at the end."""
-    with TemporaryDirectory(prefix="mutant-") as folder:
-        copy_repository(Path(folder))
-        yield Path(folder)
+    with TemporaryDirectory(prefix="mutant-") as directory:
+        copy_repository(Path(directory))
+        yield Path(directory)
 
 
 def _git_apply(patch: Path, to: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -114,7 +114,7 @@ async def test_a_port_that_needs_rights_is_no_matter_of_the_host(
     assert "--host" not in str(caught.value)
 
 
-async def test_a_broker_that_cannot_listen_leaves_no_data_folder_behind(tmp_path: Path) -> None:
+async def test_a_broker_that_cannot_listen_leaves_no_data_directory_behind(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listener = Listener("PLAINTEXT", "127.0.0.1", taken.getsockname()[1])
         with pytest.raises(CannotListen):
@@ -160,8 +160,8 @@ async def test_twenty_brokers_in_one_process_know_nothing_of_each_other(tmp_path
     async with contextlib.AsyncExitStack() as stack:
         brokers = []
         for i in range(20):
-            folder = tmp_path / str(i) if i % 2 else None
-            brokers.append(await stack.enter_async_context(started(folder)))
+            directory = tmp_path / str(i) if i % 2 else None
+            brokers.append(await stack.enter_async_context(started(directory)))
         wires = [await stack.enter_async_context(connected(each.endpoint)) for each in brokers]
         for i, wire in enumerate(wires):
             topic = await create_topic(wire, "topic")

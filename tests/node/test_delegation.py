@@ -12,7 +12,7 @@ import trio
 from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Credentials, Security
 from kbroker.client.errors import CannotConnect
-from kbroker.data_dirs.found_folders import METADATA_JOURNAL
+from kbroker.data_dirs.found_directories import METADATA_JOURNAL
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.security import (

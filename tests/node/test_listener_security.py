@@ -42,15 +42,15 @@ async def started(
         "listener.security.protocol.map=OPEN:PLAINTEXT,SAFE:SSL,INSIDE:SASL_PLAINTEXT",
         "connection.failed.authentication.delay.ms=0",
         "sasl.enabled.mechanisms=SCRAM-SHA-256",
-        f"{KEYSTORE}={authority.folder / 'server.pem'}",
+        f"{KEYSTORE}={authority.directory / 'server.pem'}",
         f"sasl.jaas.config={scram(alice='pencil')}",
     ]
-    if not (authority.folder / "server.pem").exists():
+    if not (authority.directory / "server.pem").exists():
         authority.pem("server")
     config = BrokerConfig.load(options=options)
-    folder = None if data_dir is None else str(data_dir)
+    directory = None if data_dir is None else str(data_dir)
     listeners = configured_listeners(config)
-    async with open_broker(config, data_dir=folder, listeners=listeners, nodes=nodes) as broker:
+    async with open_broker(config, data_dir=directory, listeners=listeners, nodes=nodes) as broker:
         yield broker
 
 
@@ -104,7 +104,7 @@ async def gets_in(
 
 
 async def test_another_certificate(authority: Authority) -> None:
-    other = Authority(authority.folder, "other")
+    other = Authority(authority.directory, "other")
     async with started(authority) as broker:
         assert await is_trusted(broker, authority)
         async with encrypted(at(broker, "SAFE"), authority.context()) as before:
@@ -173,7 +173,7 @@ async def test_cipher_suites_that_are_spoken(authority: Authority) -> None:
 
 
 async def test_a_key_as_text(authority: Authority) -> None:
-    other = Authority(authority.folder, "other")
+    other = Authority(authority.directory, "other")
     chain, key = other.texts()
     names = "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location"
     async with started(authority) as broker:
@@ -183,7 +183,7 @@ async def test_a_key_as_text(authority: Authority) -> None:
 
 async def test_stores_with_passwords(authority: Authority) -> None:
     """As keytool makes them."""
-    other = Authority(authority.folder, "other")
+    other = Authority(authority.directory, "other")
     both = str(other.pkcs12("server"))
     async with started(authority) as broker:
         names = "ssl.keystore.location", "ssl.truststore.location"
@@ -193,7 +193,7 @@ async def test_stores_with_passwords(authority: Authority) -> None:
 
 
 async def test_a_key_with_a_password(authority: Authority) -> None:
-    other = Authority(authority.folder, "other")
+    other = Authority(authority.directory, "other")
     async with started(authority) as broker:
         await safely(
             broker,
@@ -222,7 +222,7 @@ async def test_mechanisms_and_users_of_all_listeners(authority: Authority) -> No
 
 
 async def test_a_node_has_settings_of_its_own(authority: Authority) -> None:
-    other = Authority(authority.folder, "other")
+    other = Authority(authority.directory, "other")
     async with started(authority, nodes=2) as broker:
         assert await change(broker, {KEYSTORE: str(other.pem("new"))}, node=2) is None
         assert await is_trusted(broker, other, node=2)
@@ -230,7 +230,7 @@ async def test_a_node_has_settings_of_its_own(authority: Authority) -> None:
 
 
 async def test_changes_last(authority: Authority, tmp_path: Path) -> None:
-    other = Authority(authority.folder, "other")
+    other = Authority(authority.directory, "other")
     async with started(authority, tmp_path / "data") as broker:
         assert await change(broker, {KEYSTORE: str(other.pem("new"))}) is None
         assert await change(broker, {USERS: scram(bob="brush")}) is None
@@ -244,7 +244,7 @@ async def test_what_is_kept_and_cannot_be_used_any_more(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The node starts with what it was started with, and says so."""
-    new = Authority(authority.folder, "other").pem("new")
+    new = Authority(authority.directory, "other").pem("new")
     async with started(authority, tmp_path / "data") as broker:
         assert await change(broker, {KEYSTORE: str(new)}) is None
     new.unlink()
@@ -277,9 +277,9 @@ async def test_what_cannot_be_used_is_refused(
 
 
 async def test_a_file_that_never_comes_is_not_waited_for(authority: Authority) -> None:
-    os.mkfifo(authority.folder / "pipe")
+    os.mkfifo(authority.directory / "pipe")
     async with started(authority) as broker:
-        said = await change(broker, {KEYSTORE: str(authority.folder / "pipe")})
+        said = await change(broker, {KEYSTORE: str(authority.directory / "pipe")})
         assert said is not None
         assert "is no file" in said
 

@@ -27,5 +27,5 @@ async def update(wire: Wire, topic: Topic, start: int, end: int) -> None:
         assert row.error_code == 0
 
 
-def leftovers(folder: Path) -> list[str]:
-    return [str(path) for path in folder.rglob("*.cleaned")]
+def leftovers(directory: Path) -> list[str]:
+    return [str(path) for path in directory.rglob("*.cleaned")]

@@ -232,6 +232,6 @@ async def test_the_dirtiest_log_comes_first(start: Start, caplog: pytest.LogCapt
         await update(wire, whole, 0, 60)
         caplog.clear()
         assert await broker.node.maintenance.cleaner.clean_all() >= 2
-    folders = [record.getMessage().split("/")[-1] for record in caplog.records]
-    assert folders[0].startswith("whole-0: compacted")
-    assert any(text.startswith("half-0: compacted") for text in folders)
+    directories = [record.getMessage().split("/")[-1] for record in caplog.records]
+    assert directories[0].startswith("whole-0: compacted")
+    assert any(text.startswith("half-0: compacted") for text in directories)

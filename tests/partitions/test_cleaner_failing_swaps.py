@@ -17,8 +17,8 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.protocol.records import Record, encode_batch, read_header, read_records
 from kbroker.storage.crash_files import MODES, CrashFiles, Mode, Operation
+from kbroker.storage.directories import DirectoryJobs
 from kbroker.storage.errors import StorageError, WriteRefusedError
-from kbroker.storage.folders import FolderJobs
 from kbroker.storage.log import Log
 from kbroker.storage.pending import Pending
 
@@ -227,7 +227,7 @@ async def test_model_reports_runs_that_begin_before_the_last_swap_is_cleaned_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second run overwrites the note of what the first one replaced."""
-    monkeypatch.setattr(FolderJobs, "put_back", lambda self: None)
+    monkeypatch.setattr(DirectoryJobs, "put_back", lambda self: None)
     monkeypatch.setattr(Pending, "wants_checkpoint", property(_wants_checkpoint))
     assert any("the log goes on at" in fault for fault in await faults_of_failing_removal())
 

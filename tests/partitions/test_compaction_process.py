@@ -17,7 +17,7 @@ from ..wire import (
 
 @pytest.mark.slow
 async def test_the_process_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
-    """A second broker on the same folder must not meet it."""
+    """A second broker on the same directory must not meet it."""
     script = (
         "import trio, sys\n"
         "from pathlib import Path\n"

@@ -31,9 +31,9 @@ from .compaction_tasks import COMPACTED, leftovers, update
 NICENESS_MAX = 19
 
 
-def some_task(folder: Path) -> CompactionTask:
+def some_task(directory: Path) -> CompactionTask:
     return CompactionTask(
-        folder=str(folder),
+        directory=str(directory),
         sources=(Source(0, 10, Position(1000)),),
         first_dirty_offset=0,
         aborted=(),

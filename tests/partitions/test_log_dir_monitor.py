@@ -1,4 +1,4 @@
-"""A node whose data folder is full or read-only gives away what it has, and takes it back later."""
+"""A node whose data directory is full or read-only gives away what it has, and takes it back later."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ async def test_what_nobody_else_has_can_be_read_and_goes_on_later(
     async with wire_to(broker.local_node(2)) as wire:
         assert values_of(await fetch(wire, topic)) == [b"before"]
         answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
-    (folder,) = answer.results
-    assert folder.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert [row.name for row in folder.topics] == ["t"]
+    (directory,) = answer.results
+    assert directory.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert [row.name for row in directory.topics] == ["t"]
     now = explain_partition(broker.local_node(2).node, "t", 0).now
     assert now.startswith("partition t-0 can be read, but takes no records on node 2: cannot write")
     files.heal()
@@ -181,10 +181,10 @@ async def test_a_new_topic_is_led_elsewhere(broker: Broker, files: RefusingFiles
 
 
 @pytest.mark.slow
-async def test_a_folder_that_refuses_again_and_again_is_tried_less_often(
+async def test_a_directory_that_refuses_again_and_again_is_tried_less_often(
     broker: Broker, files: RefusingFiles
 ) -> None:
-    """A file that is broken refuses what the probe of its folder gets through."""
+    """A file that is broken refuses what the probe of its directory gets through."""
     topic = await place_topic(broker, "t", 2)
     logs = broker.local_node(2).node.partitions.logs
     lasted = []

@@ -1,4 +1,4 @@
-"""Folders that hold another partition than their name says: nothing of them is deleted or hidden."""
+"""Directories that hold another partition than their name says: nothing of them is deleted or hidden."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ async def served(broker: Broker, name: str, index: int) -> list[bytes | None] | 
     return values_of(row)
 
 
-def held(folder: Path) -> PartitionMetadata:
-    found = PartitionMetadata.from_bytes((folder / "partition.metadata").read_bytes())
+def held(directory: Path) -> PartitionMetadata:
+    found = PartitionMetadata.from_bytes((directory / "partition.metadata").read_bytes())
     assert found is not None
     return found
 
@@ -62,8 +62,8 @@ def strays_in(data: Path) -> list[Path]:
     return [*data.glob("*-stray")]
 
 
-def kept_records(folder: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in folder.glob("*.log"))
+def kept_records(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in directory.glob("*.log"))
 
 
 def swap(one: Path, two: Path) -> None:
@@ -72,7 +72,7 @@ def swap(one: Path, two: Path) -> None:
     one.with_name("x").rename(two)
 
 
-async def test_folder_of_another_cluster_is_kept_with_a_warning(
+async def test_directory_of_another_cluster_is_kept_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
@@ -95,7 +95,7 @@ async def test_folder_of_another_cluster_is_kept_with_a_warning(
 
 
 @pytest.mark.parametrize(("one", "two"), [("a-0", "a-1"), ("a-0", "b-0")])
-async def test_swapped_folders_are_offline_until_they_have_their_names(
+async def test_swapped_directories_are_offline_until_they_have_their_names(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one: str, two: str
 ) -> None:
     await write(tmp_path, {"a": 3, "b": 1})
@@ -105,8 +105,8 @@ async def test_swapped_folders_are_offline_until_they_have_their_names(
             topic, index = name.split("-")
             assert await served(broker, topic, int(index)) is None
         assert await served(broker, "a", 2) == [b"a-2", *VALUES]
-    assert f"it is the folder of {two}" in caplog.text
-    assert f"it is the folder of {one}" in caplog.text
+    assert f"it is the directory of {two}" in caplog.text
+    assert f"it is the directory of {one}" in caplog.text
     swap(tmp_path / one, tmp_path / two)
     async with started(tmp_path) as broker:
         for name in (one, two):
@@ -115,7 +115,7 @@ async def test_swapped_folders_are_offline_until_they_have_their_names(
     assert not strays_in(tmp_path)
 
 
-async def test_copied_folder_does_not_stand_for_another_partition(tmp_path: Path) -> None:
+async def test_copied_directory_does_not_stand_for_another_partition(tmp_path: Path) -> None:
     await write(tmp_path, {"a": 2})
     shutil.rmtree(tmp_path / "a-1")
     shutil.copytree(tmp_path / "a-0", tmp_path / "a-1")
@@ -124,7 +124,7 @@ async def test_copied_folder_does_not_stand_for_another_partition(tmp_path: Path
         assert await served(broker, "a", 1) is None
 
 
-async def test_topic_deletion_keeps_a_folder_of_another_topic(
+async def test_topic_deletion_keeps_a_directory_of_another_topic(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, other = tmp_path / "data", tmp_path / "other"
@@ -147,7 +147,7 @@ async def test_file_with_the_name_of_an_unknown_partition_is_left_alone(tmp_path
     assert (tmp_path / "notes-1").read_text() == "mine"
 
 
-async def test_replica_with_a_foreign_folder_does_not_empty_the_others(
+async def test_replica_with_a_foreign_directory_does_not_empty_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The node counts as in sync and leads: its empty log must not become that of the others."""
@@ -158,9 +158,9 @@ async def test_replica_with_a_foreign_folder_does_not_empty_the_others(
         await send(broker, leader, topic, *VALUES)
         await until_equal(broker, "a", 1, 2, 3)
     await write(other, {"a": 1}, prefix=b"other ")
-    folder = data / f"node-{leader}" / "a-0"
-    shutil.rmtree(folder)
-    shutil.copytree(other / "a-0", folder)
+    directory = data / f"node-{leader}" / "a-0"
+    shutil.rmtree(directory)
+    shutil.copytree(other / "a-0", directory)
     async with started(data, nodes=3) as broker:
         await until_leader(broker, "a", {1, 2, 3} - {leader})
         await until(lambda: leader in broker.node.cluster.topics["a"].partitions[0].isr)

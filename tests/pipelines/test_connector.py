@@ -1,4 +1,4 @@
-"""The connector that belongs to a PySpark, and the folder of jars."""
+"""The connector that belongs to a PySpark, and the directory of jars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.spark.connector import JARS_VARIABLE, ConnectorError
 
 @pytest.fixture
 def pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that looks like an installed PySpark 4.1.3."""
+    """A directory that looks like an installed PySpark 4.1.3."""
     home = tmp_path / "pyspark"
     (home / "jars").mkdir(parents=True)
     (home / "version.py").write_text("__version__: str = '4.1.3'\n")
@@ -56,7 +56,7 @@ def test_a_pyspark_without_a_version(pyspark: Path) -> None:
         connector.installed()
 
 
-def test_a_folder_of_jars_must_hold_the_connector(
+def test_a_directory_of_jars_must_hold_the_connector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))

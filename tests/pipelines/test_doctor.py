@@ -44,7 +44,7 @@ def pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
 
 
 def registry_with(connector: str, provider: str) -> Callable[[Installed, Path], jars.Registry]:
-    return lambda pyspark, folder: jars.Registry(pyspark, connector, provider)
+    return lambda pyspark, directory: jars.Registry(pyspark, connector, provider)
 
 
 def program(path: Path, prints: str) -> Path:
@@ -62,11 +62,11 @@ def wrong(subject: str) -> list[str]:
     return [result.text for result in results(subject) if result.wrong]
 
 
-def put(folder: Path, *names: str) -> Path:
-    folder.mkdir(exist_ok=True)
+def put(directory: Path, *names: str) -> Path:
+    directory.mkdir(exist_ok=True)
     for name in names:
-        (folder / name).touch()
-    return folder
+        (directory / name).touch()
+    return directory
 
 
 def test_another_spark_home(monkeypatch: pytest.MonkeyPatch, pyspark: Installed) -> None:
@@ -89,14 +89,14 @@ def test_no_pyspark_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_java(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results("Java") == [Result("Java", "17 (/java)")]
     monkeypatch.setattr(java, "chosen", lambda: java.Java(Path("/java"), 11))
-    monkeypatch.setattr(java, "_FOLDERS", ())
+    monkeypatch.setattr(java, "_DIRECTORIES", ())
     (result,) = results("Java")
     assert result.wrong
     assert result.text == "Spark 4.2.0 does not run on Java 11 (/java), it needs 17 or newer"
     assert result.action.startswith("install a JDK 17")
 
 
-def test_jars_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JARS_VARIABLE, str(put(tmp_path / "jars", *NAMES[:3])))
     assert wrong("Jars") == [f"commons-pool2 is missing ({JARS_VARIABLE})"]
     put(tmp_path / "jars", NAMES[3])
@@ -121,7 +121,7 @@ def test_the_registry_is_asked_for_the_connector(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_registry_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(pyspark: Installed, folder: Path) -> jars.Registry:
+    def away(pyspark: Installed, directory: Path) -> jars.Registry:
         raise ConnectorError("mvn could not fetch it")
 
     monkeypatch.setattr(jars, "newest", away)
@@ -228,17 +228,17 @@ def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert kbroker("packages") == (0, f"{name}\n")
     assert kbroker("packages", "--submit") == (0, f"--packages {name}\n")
     assert kbroker("packages", "--conf") == (0, f"spark.jars.packages={name}\n")
-    folder = put(tmp_path / "jars", NAMES[0])
-    monkeypatch.setenv(JARS_VARIABLE, str(folder))
-    assert kbroker("packages", "--submit") == (0, f"--jars {folder / NAMES[0]}\n")
-    assert kbroker("packages", "--conf") == (0, f"spark.jars={folder / NAMES[0]}\n")
-    put(folder, *NAMES)
-    status, said = kbroker("packages", "--jars-dir", str(folder))
-    assert (status, said.splitlines()[-1]) == (0, f"export {JARS_VARIABLE}={folder}")
+    directory = put(tmp_path / "jars", NAMES[0])
+    monkeypatch.setenv(JARS_VARIABLE, str(directory))
+    assert kbroker("packages", "--submit") == (0, f"--jars {directory / NAMES[0]}\n")
+    assert kbroker("packages", "--conf") == (0, f"spark.jars={directory / NAMES[0]}\n")
+    put(directory, *NAMES)
+    status, said = kbroker("packages", "--jars-dir", str(directory))
+    assert (status, said.splitlines()[-1]) == (0, f"export {JARS_VARIABLE}={directory}")
 
 
 def test_packages_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(pyspark: Installed, folder: Path) -> list[str]:
+    def fails(pyspark: Installed, directory: Path) -> list[str]:
         raise ConnectorError("no registry")
 
     monkeypatch.setattr(jars, "gather", fails)

@@ -89,18 +89,18 @@ class Registry(jars.Fetcher):
     def __init__(self, *has: str) -> None:
         self.has = has
 
-    def __call__(self, artifact: str, version: str, folder: Path) -> None:
+    def __call__(self, artifact: str, version: str, directory: Path) -> None:
         if f"{artifact}-{version}" not in self.has:
             raise jars.NotThereError
-        (folder / f"{artifact}-{version}.jar").touch()
+        (directory / f"{artifact}-{version}.jar").touch()
         if artifact.startswith(jars.CONNECTOR):
             for name in (*RIGHT[2:], "spark-tags_2.13-4.2.0.jar"):
-                (folder / name).touch()
+                (directory / name).touch()
 
 
-def gathered(registry: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def gathered(registry: Registry, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(jars, "fetcher", lambda pyspark: registry)
-    return jars.gather(SPARK, folder)
+    return jars.gather(SPARK, directory)
 
 
 CONNECTOR, PROVIDER = "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"
@@ -137,7 +137,7 @@ def test_jars_that_do_not_fit_are_not_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kafka-clients-3.4.0.jar").touch()
-    with pytest.raises(ConnectorError, match="name an empty folder"):
+    with pytest.raises(ConnectorError, match="name an empty directory"):
         gathered(Registry(), tmp_path, monkeypatch)
 
 

@@ -42,13 +42,13 @@ def test_which_java_suits_which_spark(spark: str, major: int, suits: bool) -> No
     assert java.suits(spark, major) is suits
 
 
-def made(folder: Path, version: str) -> Path:
-    """A folder such as JAVA_HOME names, whose java prints a version."""
-    program = folder / "bin" / "java"
+def made(directory: Path, version: str) -> Path:
+    """A directory such as JAVA_HOME names, whose java prints a version."""
+    program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
     program.chmod(0o755)
-    return folder
+    return directory
 
 
 def test_the_java_of_java_home_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_the_wrong_java_is_named_with_one_that_suits(
     monkeypatch.setenv("JAVA_HOME", str(made(tmp_path / "wrong", "25.0.1")))
     made(tmp_path / "jvm" / "jdk-11", "11.0.2")
     right = made(tmp_path / "jvm" / "jdk-21", "21.0.2")
-    monkeypatch.setattr(java, "_FOLDERS", (tmp_path / "jvm",))
+    monkeypatch.setattr(java, "_DIRECTORIES", (tmp_path / "jvm",))
     with pytest.raises(ConnectorError) as caught:
         java.suiting("4.0.0")
     text = str(caught.value)
@@ -76,7 +76,7 @@ def test_without_java_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(java, "_FOLDERS", ())
+    monkeypatch.setattr(java, "_DIRECTORIES", ())
     with pytest.raises(ConnectorError, match=r"17 or 21, but there is none.*: install a JDK 17"):
         java.suiting("4.0.0")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")

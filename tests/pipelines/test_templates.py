@@ -14,20 +14,20 @@ from kbroker.pipelines.templates import KINDS, TemplateError, copy_project
 from kbroker.pipelines.templates.project import FILES, LAYERS, PLACEHOLDER
 
 
-def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+def files(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_project_has_its_own_name_and_the_same_parts(kind: str, tmp_path: Path) -> None:
-    folder = copy_project(kind, "shop", tmp_path)
-    assert folder == tmp_path / "shop"
+    directory = copy_project(kind, "shop", tmp_path)
+    assert directory == tmp_path / "shop"
     assert {
         *("README.md", "requirements.txt", "pyproject.toml", ".gitignore", "shop.toml"),
         *("shop/__init__.py", "shop/__main__.py", "shop/conf.py", "shop/pipeline.py"),
         *("shop/settings.py", "tests/conftest.py", "tests/test_pipeline.py"),
-    } <= files(folder)
-    texts = "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    } <= files(directory)
+    texts = "".join(path.read_text() for path in directory.rglob("*") if path.is_file())
     assert "SHOP_" in texts
     assert PLACEHOLDER not in texts.lower()
 
@@ -55,7 +55,7 @@ def test_names_that_would_not_work_are_refused(name: str, message: str, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     with pytest.raises(TemplateError, match="exists already: choose another name, or remove it"):
         copy_project("custom", "shop", tmp_path)

@@ -81,7 +81,7 @@ async def test_nodes_log_in_at_each_other(mechanism: str) -> None:
 
 
 async def test_nodes_log_in_by_tokens(authority: Authority) -> None:
-    keys, token = authority.folder / "keys.json", authority.folder / "token"
+    keys, token = authority.directory / "keys.json", authority.directory / "token"
     keys.write_bytes(key_set(key_for("ES256")))
     token.write_text(token_for("node"))
     settings = [

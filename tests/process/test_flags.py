@@ -84,7 +84,7 @@ def test_a_listener_of_that_name_is_not_taken_over() -> None:
         load_settings(SettingFlags(host_port=2, overrides=settings), {})
 
 
-def test_the_data_folder_is_a_setting() -> None:
+def test_the_data_directory_is_a_setting() -> None:
     config = load_settings(SettingFlags(data_dir="/x"), {})
     assert (config.log_dirs, config.origin("log.dirs")) == (("/x",), "--data-dir")
 

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.process.listeners import configured_listeners
-from kbroker.process.security_warnings import open_files, open_folders, open_listeners
+from kbroker.process.security_warnings import open_directories, open_files, open_listeners
 
 from ..cli.test_serve import SECONDS, refused, serving
 from ..security.certificates import Authority
@@ -74,9 +74,9 @@ def test_files_with_secrets_that_others_can_read(authority: Authority, tmp_path:
 
 
 @pytest.mark.parametrize(("mode", "is_open"), [(0o755, True), (0o710, True), (0o700, False)])
-def test_folders_that_others_enter(mode: int, is_open: bool, tmp_path: Path) -> None:
+def test_directories_that_others_enter(mode: int, is_open: bool, tmp_path: Path) -> None:
     tmp_path.chmod(mode)
-    found = [*open_folders([str(tmp_path), str(tmp_path / "none")])]
+    found = [*open_directories([str(tmp_path), str(tmp_path / "none")])]
     assert bool(found) is is_open
     assert all(each.endswith(f"chmod 700 {tmp_path}") for each in found)
 
@@ -119,4 +119,4 @@ def test_what_a_start_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
     with serving(*flags) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("kbroker "), process.communicate()
-    assert [*open_folders([str(data)])] == []
+    assert [*open_directories([str(data)])] == []

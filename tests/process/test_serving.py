@@ -58,21 +58,29 @@ def ready(process: subprocess.Popen[str], port_file: Path) -> Server:
     return Server(process, wait_for(port_file))
 
 
-def flags(folder: Path, *more: str) -> list[str]:
-    port_file = folder / "port"
+def flags(directory: Path, *more: str) -> list[str]:
+    port_file = directory / "port"
     port_file.unlink(missing_ok=True)
-    return ["--port", "0", "--port-file", str(port_file), "--data-dir", str(folder / "data"), *more]
+    return [
+        "--port",
+        "0",
+        "--port-file",
+        str(port_file),
+        "--data-dir",
+        str(directory / "data"),
+        *more,
+    ]
 
 
-def said_at_start(folder: Path, *more: str, how: int = signal.SIGTERM, **settings: Any) -> str:
+def said_at_start(directory: Path, *more: str, how: int = signal.SIGTERM, **settings: Any) -> str:
     """Start, stop, and return the banner."""
-    with serving(*flags(folder, *more), **settings) as process:
-        output, _ = ready(process, folder / "port").stop(how)
+    with serving(*flags(directory, *more), **settings) as process:
+        output, _ = ready(process, directory / "port").stop(how)
     return output
 
 
 @pytest.mark.slow
-def test_the_banner_tells_how_the_folder_was_left(tmp_path: Path) -> None:
+def test_the_banner_tells_how_the_directory_was_left(tmp_path: Path) -> None:
     topic = ("--topic", "t:2")
     assert "0 topics" in said_at_start(tmp_path)
     assert "clean shutdown" in said_at_start(tmp_path, *topic)
@@ -93,7 +101,7 @@ def test_the_banner_does_not_look_at_the_files_of_many_partitions(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_new_has_not_crashed(tmp_path: Path) -> None:
+def test_a_directory_that_is_new_has_not_crashed(tmp_path: Path) -> None:
     said_at_start(tmp_path, "--topic", "t:2")
     both = f"log.dirs={tmp_path / 'data'},{tmp_path / 'more'}"
     more = ["--port", "0", "--port-file", str(tmp_path / "port"), "-o", both]
@@ -163,7 +171,7 @@ async def test_declared_topics_can_be_used_when_it_is_ready(tmp_path: Path) -> N
 
 
 async def test_the_first_signal_is_graceful(tmp_path: Path) -> None:
-    """What is parked is answered, and the folder is clean."""
+    """What is parked is answered, and the directory is clean."""
     with serving(*flags(tmp_path)) as process:
         server = ready(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:

@@ -30,10 +30,10 @@ GROWTH_BYTES_MAX = 20 << 20
 
 
 @contextmanager
-def served(folder: Path, storage: str) -> Iterator[tuple[int, BlockingWire]]:
+def served(directory: Path, storage: str) -> Iterator[tuple[int, BlockingWire]]:
     """Run a server and connect to it. Yields its process ID and the connection."""
-    port_file = folder / "port"
-    where = ["--memory"] if storage == "memory" else ["--data-dir", str(folder / "data")]
+    port_file = directory / "port"
+    where = ["--memory"] if storage == "memory" else ["--data-dir", str(directory / "data")]
     options = [*where, "--port", "0", "--port-file", str(port_file)]
     command = [sys.executable, "-m", "kbroker", "serve", *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -36,10 +36,10 @@ HOSTS = ("localhost", "127.0.0.1", "::1", "box.example")
 
 
 @contextmanager
-def secured(folder: Path, *flags: str) -> Iterator[dict[str, Any]]:
-    """The ready event of a server, and below `folder` its data and a profile of the administrator."""
-    port = folder / "port.json"
-    where = () if "--memory" in flags else ("--data-dir", str(folder / "data"))
+def secured(directory: Path, *flags: str) -> Iterator[dict[str, Any]]:
+    """The ready event of a server, and below `directory` its data and a profile of the administrator."""
+    port = directory / "port.json"
+    where = () if "--memory" in flags else ("--data-dir", str(directory / "data"))
     with serving("--tls-dev", "--port", "0", "--port-file", str(port), *where, *flags) as process:
         ready = json.loads(wait_for(port))
         yield ready
@@ -47,8 +47,8 @@ def secured(folder: Path, *flags: str) -> Iterator[dict[str, Any]]:
         ready["output"], ready["errors"] = process.communicate(timeout=SECONDS)
 
 
-def kbroker(folder: Path, *words: str, give: str | None = None) -> str:
-    """What a command prints, with the profiles of this folder."""
+def kbroker(directory: Path, *words: str, give: str | None = None) -> str:
+    """What a command prints, with the profiles of this directory."""
     done = subprocess.run(
         [*KBROKER, *words],
         capture_output=True,
@@ -56,15 +56,17 @@ def kbroker(folder: Path, *words: str, give: str | None = None) -> str:
         check=False,
         timeout=SECONDS,
         input=give,
-        env=os.environ | {"KBROKER_PROFILES": str(folder / "profiles.toml")},
+        env=os.environ | {"KBROKER_PROFILES": str(directory / "profiles.toml")},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def use(folder: Path, ready: dict[str, Any]) -> None:
+def use(directory: Path, ready: dict[str, Any]) -> None:
     """Let commands be the administrator."""
-    kbroker(folder, "profile", "create", "own", "--file", f"{ready['tls_dev']}/client.properties")
+    kbroker(
+        directory, "profile", "create", "own", "--file", f"{ready['tls_dev']}/client.properties"
+    )
 
 
 def test_who_started_it_may_do_everything_and_others_nothing(tmp_path: Path) -> None:
@@ -103,25 +105,25 @@ def test_no_password_is_told(tmp_path: Path) -> None:
 def test_what_is_made_is_the_owners_and_stays(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         pass
-    folder = tmp_path / "data" / "tls-dev"
-    assert ready["tls_dev"] == str(folder)
-    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()}
+    directory = tmp_path / "data" / "tls-dev"
+    assert ready["tls_dev"] == str(directory)
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in directory.iterdir()}
     assert set(SECRETS) <= modes.keys()
     assert set(modes.values()) == {0o600}
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     names = ("ca.pem", "ca.key", "server.pem", "admin.password")
-    before = {name: (folder / name).read_text() for name in names}
+    before = {name: (directory / name).read_text() for name in names}
     with secured(tmp_path):
         pass
-    assert {name: (folder / name).read_text() for name in names} == before
+    assert {name: (directory / name).read_text() for name in names} == before
     with secured(tmp_path, "--advertise", "box.example:9092"):
         pass
-    assert (folder / "server.pem").read_text() != before.pop("server.pem")
-    assert {name: (folder / name).read_text() for name in before} == before
-    assert "bootstrap.servers=box.example:9092\n" in (folder / "client.properties").read_text()
+    assert (directory / "server.pem").read_text() != before.pop("server.pem")
+    assert {name: (directory / name).read_text() for name in before} == before
+    assert "bootstrap.servers=box.example:9092\n" in (directory / "client.properties").read_text()
 
 
-def test_in_memory_it_lies_in_a_folder_that_goes(tmp_path: Path) -> None:
+def test_in_memory_it_lies_in_a_directory_that_goes(tmp_path: Path) -> None:
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "orders", "value": "first"}\n')
     with secured(tmp_path, "--memory", "--seed", str(seed)) as ready:
@@ -173,7 +175,7 @@ def test_several_nodes_log_in_at_each_other(flag: str, tmp_path: Path) -> None:
         assert [len(each["isr"]) for each in rows["partitions"]] == [3, 3, 3]
 
 
-def test_a_cluster_of_several_machines_has_no_folder_in_common() -> None:
+def test_a_cluster_of_several_machines_has_no_directory_in_common() -> None:
     done = refused("--tls-dev", "--cluster", "etcd://localhost:1/c")
     assert done.returncode == 2
     assert "--cluster and --tls-dev exclude each other" in done.stderr
@@ -189,18 +191,20 @@ def test_a_cluster_of_several_machines_has_no_folder_in_common() -> None:
         ("admin.password", 'a" user_eve="b'),
     ],
 )
-def test_what_cannot_be_used_names_its_folder(
+def test_what_cannot_be_used_names_its_directory(
     name: str, content: str | None, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "tls-dev"
-    with DevSecurity(BrokerConfig.load(), folder).kept(ADDRESS):
+    directory = tmp_path / "tls-dev"
+    with DevSecurity(BrokerConfig.load(), directory).kept(ADDRESS):
         pass
     if content is None:
-        (folder / name).unlink()
+        (directory / name).unlink()
     else:
-        (folder / name).write_text(content)
-    with pytest.raises(StartFailed, match=f"cannot use what is in {folder} .*remove that folder"):
-        DevSecurity(BrokerConfig.load(), folder)
+        (directory / name).write_text(content)
+    with pytest.raises(
+        StartFailed, match=f"cannot use what is in {directory} .*remove that directory"
+    ):
+        DevSecurity(BrokerConfig.load(), directory)
 
 
 def test_without_the_package_it_names_the_command(tmp_path: Path) -> None:
@@ -302,14 +306,14 @@ def test_when_a_certificate_is_made_anew() -> None:
 
 
 def test_an_authority_that_has_ended(tmp_path: Path) -> None:
-    folder = tmp_path / "tls-dev"
-    with DevSecurity(BrokerConfig.load(), folder).kept(ADDRESS):
+    directory = tmp_path / "tls-dev"
+    with DevSecurity(BrokerConfig.load(), directory).kept(ADDRESS):
         pass
     old = Authority.new("mine", datetime.now(UTC) - timedelta(days=4000))
-    (folder / "ca.pem").write_text(old.pair.certificate)
-    (folder / "ca.key").write_text(old.pair.key)
-    with pytest.raises(StartFailed, match="has ended; remove that folder"):
-        DevSecurity(BrokerConfig.load(), folder)
-    shutil.rmtree(folder)
-    DevSecurity(BrokerConfig.load(), folder)
-    assert not folder.exists(), "before it has the data folder it writes nothing"
+    (directory / "ca.pem").write_text(old.pair.certificate)
+    (directory / "ca.key").write_text(old.pair.key)
+    with pytest.raises(StartFailed, match="has ended; remove that directory"):
+        DevSecurity(BrokerConfig.load(), directory)
+    shutil.rmtree(directory)
+    DevSecurity(BrokerConfig.load(), directory)
+    assert not directory.exists(), "before it has the data directory it writes nothing"

@@ -84,7 +84,7 @@ class Members:
 
 
 def replaced(values: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
-    """Settings with the places of this machine, such as addresses and folders, for those named."""
+    """Settings with the places of this machine, such as addresses and directories, for those named."""
     result = {}
     for name, value in values.items():
         for place, here in places.items():

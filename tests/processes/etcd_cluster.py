@@ -25,7 +25,7 @@ class EtcdCluster(Cluster):
     Every second one is a pause instead: the process stands still, and wakes when others lead.
 
     Parameters:
-        folder: where their files are.
+        directory: where their files are.
         address: that of the cluster on etcd.
         settings: more of them, of all nodes.
         machines: where each node runs.
@@ -35,17 +35,17 @@ class EtcdCluster(Cluster):
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         address: str,
         settings: Sequence[str] = SESSION,
         machines: Sequence[Machine] = (LOCAL,) * len(NODES),
         topics: Sequence[str] = TOPICS,
         names: Collection[str] = tuple(PARTITIONS),
     ) -> None:
-        super().__init__(folder, topics=topics, names=names)
+        super().__init__(directory, topics=topics, names=names)
         self._nodes = {
             node: Server(
-                folder / f"process-{node}",
+                directory / f"process-{node}",
                 (*SETTINGS, *settings),
                 topics=(),
                 options=("--cluster", address, "--node-id", str(node)),
@@ -130,9 +130,9 @@ class EtcdCluster(Cluster):
         else:
             self._nodes[node].start()
 
-    def lose_folder(self, node: int) -> None:
+    def lose_directory(self, node: int) -> None:
         """A disk is replaced when its node is missed; before, docs/explanation/replication.md has what may happen."""
-        super().lose_folder(node)
+        super().lose_directory(node)
         time.sleep(SESSION_SECONDS)
         lost = self._settings[-1]
         for server in self._nodes.values():

@@ -1,6 +1,6 @@
-/* Makes calls on the files of one folder fail at random; LD_PRELOAD of a process names it.
+/* Makes calls on the files of one directory fail at random; LD_PRELOAD of a process names it.
  *
- * FAILING_DISK_FOLDER is the folder, FAILING_DISK_ORDERS a file with a `struct orders` that a test
+ * FAILING_DISK_DIRECTORY is the directory, FAILING_DISK_ORDERS a file with a `struct orders` that a test
  * changes while the process runs. A failed write may have written some of its bytes. The names with 64 are
  * those that Python calls.
  */
@@ -29,14 +29,14 @@ struct orders {
 };
 
 static struct orders *orders;
-static const char *folder;
+static const char *directory;
 static uint64_t draws;
 
 __attribute__((constructor)) static void begin(void)
 {
     const char *path = getenv("FAILING_DISK_ORDERS");
-    folder = getenv("FAILING_DISK_FOLDER");
-    int fd = path && folder ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    directory = getenv("FAILING_DISK_DIRECTORY");
+    int fd = path && directory ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0)
         abort();
     void *found = mmap(NULL, sizeof *orders, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -58,7 +58,7 @@ static int fails(enum operation operation, const char *path)
 {
     if (!orders || draw() % 10000 >= orders->rates[operation])
         return 0;
-    if (strncmp(path, folder, strlen(folder)) != 0)
+    if (strncmp(path, directory, strlen(directory)) != 0)
         return 0;
     __atomic_add_fetch(&orders->failed[operation], 1, __ATOMIC_RELAXED);
     errno = (int)orders->error;

@@ -22,9 +22,9 @@ _ORDERS = struct.Struct(f"=I{len(OPERATIONS)}I{len(OPERATIONS)}I")
 _RATES = struct.Struct(f"=I{len(OPERATIONS)}I")
 
 
-def compiled(folder: Path) -> Path:
+def compiled(directory: Path) -> Path:
     """Compile the library that makes calls fail."""
-    library = folder / "failing_disk.so"
+    library = directory / "failing_disk.so"
     words = ("cc", "-O2", "-shared", "-fPIC", "-Wall", "-Werror")
     subprocess.run([*words, "-o", library, SOURCE, "-ldl"], check=True)
     return library
@@ -37,12 +37,12 @@ class FailingDisk:
         machine: where to run the process.
     """
 
-    def __init__(self, library: Path, folder: Path, orders: Path) -> None:
+    def __init__(self, library: Path, directory: Path, orders: Path) -> None:
         orders.write_bytes(bytes(_ORDERS.size))
         descriptor = os.open(orders, os.O_RDWR)
         self._orders = mmap.mmap(descriptor, _ORDERS.size)
         os.close(descriptor)
-        names = f"FAILING_DISK_FOLDER={folder}/", f"FAILING_DISK_ORDERS={orders}"
+        names = f"FAILING_DISK_DIRECTORY={directory}/", f"FAILING_DISK_ORDERS={orders}"
         self.machine = Machine(LOCAL.address, ("env", f"LD_PRELOAD={library}", *names))
 
     def fail(self, error: int, rates: Mapping[str, int]) -> None:

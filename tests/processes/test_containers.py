@@ -81,16 +81,16 @@ def _environment(name: str, index: int, rows: Sequence[Mapping[str, Any]]) -> di
 
 @contextmanager
 def running(
-    members: Sequence[Container], brokers: Sequence[Container], folder: Path
+    members: Sequence[Container], brokers: Sequence[Container], directory: Path
 ) -> Iterator[list[Deployed]]:
-    """All of it, each on ports and in a folder of its own."""
+    """All of it, each on ports and in a directory of its own."""
     here = addresses([*members, *brokers])
     etcd = Members(
-        placed(each.environment, here) | {"ETCD_DATA_DIR": str(folder / f"etcd-{number}")}
+        placed(each.environment, here) | {"ETCD_DATA_DIR": str(directory / f"etcd-{number}")}
         for number, each in enumerate(members)
     )
     deployed = [
-        _broker(each, here, folder / f"broker-{number}") for number, each in enumerate(brokers)
+        _broker(each, here, directory / f"broker-{number}") for number, each in enumerate(brokers)
     ]
     try:
         for broker in deployed:

@@ -48,15 +48,15 @@ def address(etcd: Etcd, tmp_path: Path) -> str:
     return f"etcd://{etcd.endpoints[0].removeprefix('http://')}/{tmp_path.name}"
 
 
-def node_of(address: str, folder: Path, node_id: int, *, session_seconds: int = 2) -> Server:
+def node_of(address: str, directory: Path, node_id: int, *, session_seconds: int = 2) -> Server:
     options = ("--cluster", address, "--node-id", str(node_id))
     session = f"broker.session.timeout.ms={1000 * session_seconds}"
-    return Server(folder / f"node-{node_id}", (HEARTBEAT, session), topics=(), options=options)
+    return Server(directory / f"node-{node_id}", (HEARTBEAT, session), topics=(), options=options)
 
 
 @contextmanager
-def nodes_of(address: str, folder: Path) -> Iterator[dict[int, Server]]:
-    nodes = {node_id: node_of(address, folder, node_id) for node_id in NODES}
+def nodes_of(address: str, directory: Path) -> Iterator[dict[int, Server]]:
+    nodes = {node_id: node_of(address, directory, node_id) for node_id in NODES}
     with ExitStack() as stack:
         for node in nodes.values():
             stack.callback(node.close)
@@ -64,9 +64,9 @@ def nodes_of(address: str, folder: Path) -> Iterator[dict[int, Server]]:
         yield nodes
 
 
-def refused_at(address: str, folder: Path, *words: str) -> str:
+def refused_at(address: str, directory: Path, *words: str) -> str:
     session = ("-o", "broker.session.timeout.ms=2000")
-    return refused("--cluster", address, "--data-dir", str(folder), *words, *session)
+    return refused("--cluster", address, "--data-dir", str(directory), *words, *session)
 
 
 def test_nodes_in_processes_replicate_and_one_that_is_killed_comes_back(
@@ -129,7 +129,7 @@ def test_nobody_waits_for_the_lease_of_a_process_that_is_said_to_be_gone(
         kbroker(nodes[1].bootstrap, "topic", "create", "orders", "-p", "3", "-r", "3")
         said = say_gone(address, nodes[2].data)
         assert said.returncode == 1
-        assert "another broker uses this data folder" in said.stderr
+        assert "another broker uses this data directory" in said.stderr
         nodes[2].kill()
         said = say_gone(address, nodes[2].data)
         assert said.stdout == "node 2 is marked dead\n"
@@ -141,8 +141,8 @@ def test_nobody_waits_for_the_lease_of_a_process_that_is_said_to_be_gone(
     assert "no node's data" in say_gone(address, tmp_path).stderr
 
 
-def say_gone(address: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return run("cluster", "node", "mark-dead", "--cluster", address, str(folder))
+def say_gone(address: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    return run("cluster", "node", "mark-dead", "--cluster", address, str(directory))
 
 
 def test_a_leader_that_etcd_does_not_hear_acknowledges_what_followers_have(
@@ -215,7 +215,9 @@ def test_two_nodes_cannot_have_one_address(address: str, tmp_path: Path) -> None
         node.close()
 
 
-def test_a_folder_of_another_cluster_is_refused(etcd: Etcd, address: str, tmp_path: Path) -> None:
+def test_a_directory_of_another_cluster_is_refused(
+    etcd: Etcd, address: str, tmp_path: Path
+) -> None:
     for each in (address, f"{address}-2"):
         node = node_of(each, tmp_path / each[-2:], 1)
         try:
@@ -226,7 +228,7 @@ def test_a_folder_of_another_cluster_is_refused(etcd: Etcd, address: str, tmp_pa
     assert "the metadata belongs to cluster" in said
 
 
-def test_a_folder_with_metadata_of_its_own_is_refused(address: str, tmp_path: Path) -> None:
+def test_a_directory_with_metadata_of_its_own_is_refused(address: str, tmp_path: Path) -> None:
     node = Server(tmp_path, topics=("a:1",))
     try:
         node.start()

@@ -70,12 +70,12 @@ def end(server: Server) -> None:
 class FailingRun(Run):
     """A server on a failing disk, under the load of the kill tests and the bank."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(folder, seed)
-        self.disk = FailingDisk(compiled(folder), folder / "data", folder / "orders")
+    def __init__(self, directory: Path, seed: int) -> None:
+        super().__init__(directory, seed)
+        self.disk = FailingDisk(compiled(directory), directory / "data", directory / "orders")
         settings = dict(each.split("=", 1) for each in (*kill_server._SETTINGS, *bank_of.SETTINGS))
         self.server = Server(
-            folder,
+            directory,
             [f"{name}={value}" for name, value in settings.items()],
             (*kill_server._TOPICS, *bank_of.TOPICS),
             machine=self.disk.machine,
@@ -141,10 +141,10 @@ class FailingRun(Run):
 
 
 @contextmanager
-def running(folder: Path, seed: int) -> Iterator[tuple[FailingRun, Bank]]:
+def running(directory: Path, seed: int) -> Iterator[tuple[FailingRun, Bank]]:
     """A run with its clients at work; all processes are gone at the end."""
-    folder.mkdir()
-    run = FailingRun(folder, seed)
+    directory.mkdir()
+    run = FailingRun(directory, seed)
     logging.disable(logging.ERROR)  # the clients report every connection that is refused
     with ExitStack() as stack:
         stack.callback(logging.disable, logging.NOTSET)
@@ -154,7 +154,7 @@ def running(folder: Path, seed: int) -> Iterator[tuple[FailingRun, Bank]]:
         for _ in range(2):
             run.load.add_producer()
             run.load.add_member()
-        yield run, stack.enter_context(opened(run.server, folder / "history", seed))
+        yield run, stack.enter_context(opened(run.server, directory / "history", seed))
 
 
 def test_one_process_keeps_what_it_acknowledged(
@@ -220,9 +220,9 @@ def test_three_processes_keep_what_they_acknowledged_when_one_disk_fails(
 ) -> None:
     rounds = max(1, request.config.getoption("disk_faults") // ROUNDS_PER_CLUSTER)
     seed: int = request.config.getoption("seed")
-    folder, library = tmp_path / "cluster", compiled(tmp_path)
+    directory, library = tmp_path / "cluster", compiled(tmp_path)
     disks = {
-        node: FailingDisk(library, folder / "data" / f"node-{node}", tmp_path / f"orders-{node}")
+        node: FailingDisk(library, directory / "data" / f"node-{node}", tmp_path / f"orders-{node}")
         for node in NODES
     }
     (tmp_path / "etcd").mkdir()
@@ -230,7 +230,7 @@ def test_three_processes_keep_what_they_acknowledged_when_one_disk_fails(
     try:
         address = f"etcd://{etcd.endpoints[0].removeprefix('http://')}/disks"
         machines = [disk.machine for disk in disks.values()]
-        cluster = EtcdCluster(folder, address, machines=machines)
+        cluster = EtcdCluster(directory, address, machines=machines)
         crash_nodes(cluster, rounds, seed, KINDS, partial(DiskRun, disks=disks))
     finally:
         etcd.stop()

@@ -105,9 +105,9 @@ class KafkaPython:
 class Java:
     """Java's producer, in a process of its own."""
 
-    def __init__(self, bootstrap: str, folder: Path) -> None:
+    def __init__(self, bootstrap: str, directory: Path) -> None:
         self.acked: Counter[bytes] = Counter()
-        self._log = (folder / "java.log").open("wb")
+        self._log = (directory / "java.log").open("wb")
         self._process = subprocess.Popen(
             ["java", "-cp", f"{JARS}/*", str(JAVA_PRODUCER), bootstrap, TOPIC],
             stdin=subprocess.PIPE,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.data_dirs.found_folders import SEEN_REVISION
+from kbroker.data_dirs.found_directories import SEEN_REVISION
 
 from ..cluster.etcd import Etcd
 from ..kill.server import Server
@@ -22,9 +22,9 @@ OLDER = "holds an older state of the metadata"
 
 
 @contextmanager
-def etcd_in(folder: Path) -> Iterator[Etcd]:
-    folder.mkdir()
-    etcd = Etcd(folder)
+def etcd_in(directory: Path) -> Iterator[Etcd]:
+    directory.mkdir()
+    etcd = Etcd(directory)
     try:
         yield etcd
     finally:

@@ -36,15 +36,15 @@ READY = "ready.json"
 class Supervised(Server):
     """A server with several processes."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
-        options = ("--processes", str(NODES), "--port-file", str(folder / READY), *words)
-        super().__init__(folder, (), topics=("orders:6:min.insync.replicas=2",), options=options)
+    def __init__(self, directory: Path, *words: str) -> None:
+        options = ("--processes", str(NODES), "--port-file", str(directory / READY), *words)
+        super().__init__(directory, (), topics=("orders:6:min.insync.replicas=2",), options=options)
         self._settings = ("default.replication.factor=3",)
         self.port = free_ports(NODES)
 
     def ready(self) -> dict[str, object]:
         """Start, and wait until all nodes serve; returns the event."""
-        path = self.folder / READY
+        path = self.directory / READY
         path.unlink(missing_ok=True)
         self.launch()
         process = self.process
@@ -74,8 +74,8 @@ class Supervised(Server):
 
 
 @contextmanager
-def supervised(folder: Path, *words: str) -> Iterator[Supervised]:
-    server = Supervised(folder, *words)
+def supervised(directory: Path, *words: str) -> Iterator[Supervised]:
+    server = Supervised(directory, *words)
     try:
         yield server
     finally:
@@ -100,7 +100,7 @@ def test_a_node_that_is_killed_is_started_again_and_nobody_waits_for_its_lease(
         assert "ERROR" not in server.log.partition("it is started again")[2]
 
 
-def test_the_folder_is_that_of_as_many_nodes_in_one_process(tmp_path: Path) -> None:
+def test_the_directory_is_that_of_as_many_nodes_in_one_process(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         produce(server.bootstrap, 0, 100)
@@ -177,16 +177,16 @@ def test_a_port_that_is_taken_refuses_the_whole_start(tmp_path: Path) -> None:
     assert f"port {first + 2}" in said
 
 
-def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_second_server_on_the_directory_is_refused(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         for words in (["--processes", "3"], ["--nodes", "3"]):
             said = refused(*words, "--port", "0", "--data-dir", str(server.data))
-            assert "another broker uses this data folder" in said
+            assert "another broker uses this data directory" in said
         assert not ailments(server.bootstrap)
 
 
-def test_a_folder_of_one_node_has_to_grow_first(tmp_path: Path) -> None:
+def test_a_directory_of_one_node_has_to_grow_first(tmp_path: Path) -> None:
     server = Server(tmp_path, topics=("a:1",))
     try:
         server.start()

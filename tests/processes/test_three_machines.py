@@ -23,7 +23,7 @@ MACHINES = (1, 2, 3)
 
 
 def words(name: str, data: Path) -> list[str]:
-    """A command of the unit, without the program, with its data folder here."""
+    """A command of the unit, without the program, with its data directory here."""
     (line,) = re.findall(rf"^{name}=-?(.*)$", UNIT, re.MULTILINE)
     program, *rest = shlex.split(line)
     assert program.endswith("/kbroker")
@@ -46,12 +46,14 @@ def machine(number: int, data: Path, cluster: str, port: int) -> Deployed:
 
 
 @contextmanager
-def machines(folder: Path) -> Iterator[tuple[dict[int, Deployed], Etcd]]:
-    etcd = Etcd(folder, members=3)
+def machines(directory: Path) -> Iterator[tuple[dict[int, Deployed], Etcd]]:
+    etcd = Etcd(directory, members=3)
     members = ",".join(each.removeprefix("http://") for each in etcd.endpoints)
     first = free_ports(len(MACHINES))
     every = {
-        number: machine(number, data(folder, number), f"etcd://{members}/main", first + number - 1)
+        number: machine(
+            number, data(directory, number), f"etcd://{members}/main", first + number - 1
+        )
         for number in MACHINES
     }
     try:
@@ -64,8 +66,8 @@ def machines(folder: Path) -> Iterator[tuple[dict[int, Deployed], Etcd]]:
         etcd.stop()
 
 
-def data(folder: Path, number: int) -> Path:
-    return folder / f"machine-{number}"
+def data(directory: Path, number: int) -> Path:
+    return directory / f"machine-{number}"
 
 
 def test_a_process_that_dies_is_missed_at_once_and_comes_back(tmp_path: Path) -> None:

@@ -31,15 +31,15 @@ NODES = 3
 
 @pytest.fixture
 def newer(tmp_path: Path) -> str:
-    """A folder with a kbroker that can run level 3 of the feature."""
-    folder = tmp_path / "newer"
-    shutil.copytree(Path(kbroker.__file__).parent, folder / "kbroker")
-    features = folder / "kbroker/cluster/features.py"
+    """A directory with a kbroker that can run level 3 of the feature."""
+    directory = tmp_path / "newer"
+    shutil.copytree(Path(kbroker.__file__).parent, directory / "kbroker")
+    features = directory / "kbroker/cluster/features.py"
     text = features.read_text()
     changed = text.replace("TRANSACTION_VERSION: range(3)", "TRANSACTION_VERSION: range(4)")
     assert changed != text
     features.write_text(changed)
-    return str(folder)
+    return str(directory)
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
 class Cluster:
     """Three nodes, of which each can be started in either version."""
 
-    def __init__(self, folder: Path, etcd: Etcd, newer: str) -> None:
+    def __init__(self, directory: Path, etcd: Etcd, newer: str) -> None:
         member = etcd.endpoints[0].removeprefix("http://")
         first = free_ports(NODES)
         self._newer = newer
         self._places = {
-            node_id: (first + node_id - 1, folder / f"node-{node_id}")
+            node_id: (first + node_id - 1, directory / f"node-{node_id}")
             for node_id in range(1, NODES + 1)
         }
         self._cluster = f"etcd://{member}/main"

@@ -51,10 +51,10 @@ def python_of(minor: int) -> str | None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source distribution."""
-    folder = tmp_path_factory.mktemp("dist")
-    done(sys.executable, "-m", "build", "--outdir", folder, ".")
-    return folder
+    """A directory with the wheel and the source distribution."""
+    directory = tmp_path_factory.mktemp("dist")
+    done(sys.executable, "-m", "build", "--outdir", directory, ".")
+    return directory
 
 
 def test_the_distributions_pass_the_checks_of_an_index(built: Path) -> None:
@@ -80,17 +80,17 @@ def found_python(minor: int) -> str:
     return python
 
 
-def made(folder: Path, python: str) -> tuple[str, tuple[str | Path, ...]]:
+def made(directory: Path, python: str) -> tuple[str, tuple[str | Path, ...]]:
     """The Python of a new environment, and the command that installs there."""
-    own = str(folder / "environment/bin/python")
-    done(*UV, "venv", "--quiet", "--python", python, folder / "environment")
+    own = str(directory / "environment/bin/python")
+    done(*UV, "venv", "--quiet", "--python", python, directory / "environment")
     return own, (*UV, "pip", "install", "--quiet", "--python", own)
 
 
-def smoked(own: str, folder: Path, *more: str) -> str:
+def smoked(own: str, directory: Path, *more: str) -> str:
     """The small test of what is installed; the versions that it tells."""
-    (folder / "smoke").mkdir()
-    return done(own, "-P", SMOKE, folder / "smoke", *more, cwd=folder).strip()
+    (directory / "smoke").mkdir()
+    return done(own, "-P", SMOKE, directory / "smoke", *more, cwd=directory).strip()
 
 
 @pytest.mark.parametrize("resolution", ["lowest-direct", "highest"])

@@ -1,6 +1,6 @@
 """A small test of an installed kbroker, by its own Python: every dependency does its work once.
 
-Usage: python smoke.py FOLDER [base]. The folder is an empty one; with `base` there are no extras.
+Usage: python smoke.py DIRECTORY [base]. The directory is an empty one; with `base` there are no extras.
 Prints the versions of what is there.
 """
 
@@ -48,10 +48,10 @@ def run(*command: str, stdin: str = "", environment: dict[str, str] | None = Non
 
 
 def served(
-    folder: Path, *flags: str, port: str | None = "0"
+    directory: Path, *flags: str, port: str | None = "0"
 ) -> tuple[subprocess.Popen[str], dict[str, object]]:
     """A server that is ready, and its ready event; `port` None where settings have listeners."""
-    port_file = folder / "port.json"
+    port_file = directory / "port.json"
     words = ["serve", *(("--port", port) if port else ()), "--port-file", str(port_file), *flags]
     words.append("--exit-with-parent")  # or who reads what this prints waits for it for ever
     process = subprocess.Popen([*KBROKER, *words], text=True, stdout=subprocess.DEVNULL)
@@ -69,17 +69,17 @@ def stopped(process: subprocess.Popen[str]) -> None:
     assert process.wait(SECONDS) == 0
 
 
-def records_come_back(folder: Path) -> None:
+def records_come_back(directory: Path) -> None:
     """In every codec, also after a restart, for members of a group, and with a pattern of names."""
-    data = str(folder / "data")
-    process, ready = served(folder, "--data-dir", data)
+    data = str(directory / "data")
+    process, ready = served(directory, "--data-dir", data)
     environment = {"KBROKER_BOOTSTRAP": str(ready["bootstrap_servers"])}
     for codec in CODECS:
         words = ("topic", "produce", f"codec-{codec}", "-z", codec, "-q")
         run(*KBROKER, "topic", "create", f"codec-{codec}", environment=environment)
         run(*KBROKER, *words, stdin=f"{codec} {codec}\n" * 50, environment=environment)
     stopped(process)
-    process, ready = served(folder, "--data-dir", data)
+    process, ready = served(directory, "--data-dir", data)
     environment = {"KBROKER_BOOTSTRAP": str(ready["bootstrap_servers"])}
     asked = ("topic", "consume", "-r", "codec-.*", "-o", ":end", "-f", r"%v\n", "-g", "readers")
     read = run(*KBROKER, *asked, environment=environment).splitlines()
@@ -89,9 +89,9 @@ def records_come_back(folder: Path) -> None:
     stopped(process)
 
 
-def a_secured_one_answers(folder: Path) -> None:
+def a_secured_one_answers(directory: Path) -> None:
     """TLS and a login, made at the start."""
-    process, ready = served(folder, "--memory", "--tls-dev")
+    process, ready = served(directory, "--memory", "--tls-dev")
     settings = Path(str(ready["tls_dev"])) / "client.properties"
     server = ("--bootstrap-server", str(ready["bootstrap_servers"]))
     topics = ("compat", "kafka-topics", *server, "--command-config", str(settings))
@@ -100,7 +100,7 @@ def a_secured_one_answers(folder: Path) -> None:
     stopped(process)
 
 
-def a_token_lets_in(folder: Path) -> None:
+def a_token_lets_in(directory: Path) -> None:
     """One that is signed by a key of ours."""
     from joserfc import jwt
     from joserfc.jwk import ECKey
@@ -108,7 +108,7 @@ def a_token_lets_in(folder: Path) -> None:
     key = ECKey.generate_key("P-256", {"kid": "mine"})
     now = int(time.time())
     claims = {"iss": "me", "aud": "kafka", "sub": "alice", "iat": now, "exp": now + 600}
-    keys, token = folder / "keys.json", folder / "token"
+    keys, token = directory / "keys.json", directory / "token"
     keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
     token.write_text(jwt.encode({"alg": "ES256", "kid": "mine"}, claims, key))
     settings = {
@@ -118,7 +118,7 @@ def a_token_lets_in(folder: Path) -> None:
         "sasl.oauthbearer.expected.issuer": "me",
         "sasl.oauthbearer.expected.audience": "kafka",
     }
-    process, ready = served(folder, "--memory", *words_of("-o", settings), port=None)
+    process, ready = served(directory, "--memory", *words_of("-o", settings), port=None)
     of_client = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
@@ -134,9 +134,9 @@ def words_of(flag: str, settings: dict[str, str]) -> list[str]:
     return [word for name, value in settings.items() for word in (flag, f"{name}={value}")]
 
 
-def pages_and_schemas_are_served(folder: Path) -> None:
+def pages_and_schemas_are_served(directory: Path) -> None:
     """Metrics in both formats, probes, the console; each kind of schema."""
-    process, ready = served(folder, "--memory", "--http-port", "0", "--registry-port", "0")
+    process, ready = served(directory, "--memory", "--http-port", "0", "--registry-port", "0")
     http, registry = str(ready["http"]), str(ready["schema_registry"])
     assert json.loads(asked_for(f"{http}/readyz"))["status"] == "ready"
     assert "kbroker_build_info{" in asked_for(f"{http}/metrics")
@@ -165,22 +165,22 @@ def patterns_are_understood() -> None:
     assert re2.fullmatch("a.*c", "abc")
 
 
-def the_plugin_is_found(folder: Path) -> None:
+def the_plugin_is_found(directory: Path) -> None:
     """The pytest plugin, where there is pytest."""
-    (folder / "test_plugin.py").write_text(PLUGIN_TEST)
-    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder))
+    (directory / "test_plugin.py").write_text(PLUGIN_TEST)
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(directory))
 
 
-def main(folder: Path, *, is_base: bool) -> None:
+def main(directory: Path, *, is_base: bool) -> None:
     """Run all of it, or what works without extras."""
     assert run(*KBROKER, "--version").startswith("kbroker ")
-    records_come_back(folder)
+    records_come_back(directory)
     patterns_are_understood()
     if not is_base:
-        a_secured_one_answers(folder)
-        a_token_lets_in(folder)
-        pages_and_schemas_are_served(folder)
-        the_plugin_is_found(folder)
+        a_secured_one_answers(directory)
+        a_token_lets_in(directory)
+        pages_and_schemas_are_served(directory)
+        the_plugin_is_found(directory)
     print(*sorted(f"{each.name}=={each.version}" for each in distributions()))
 
 

@@ -65,16 +65,16 @@ class Cluster(Server):
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         settings: Sequence[str] = SETTINGS,
         topics: Sequence[str] = TOPICS,
         names: Collection[str] = tuple(PARTITIONS),
     ) -> None:
-        super().__init__(folder, settings, topics)
+        super().__init__(directory, settings, topics)
         self._names = names
         self.port = free_ports(len(NODES))
         self.addresses: list[Address] = [(LOCAL.address, self.port + n) for n in range(len(NODES))]
-        port, token = free_ports(1), str(folder / "control.token")
+        port, token = free_ports(1), str(directory / "control.token")
         self._control = Control(f"127.0.0.1:{port}", token)
         self._lost: list[str] = []
         orders = ("--control-port", str(port), "--control-token-file", token)
@@ -101,15 +101,15 @@ class Cluster(Server):
     def _order(self, verb: str, node: int) -> None:
         ask(self._control, do=verb, node=node)
 
-    def lose_folder(self, node: int) -> None:
+    def lose_directory(self, node: int) -> None:
         """While the process is dead: a node's disk is gone, and its owner says so."""
-        folder = self.data / f"node-{node}"
-        properties = (folder / META_PROPERTIES).read_text()
+        directory = self.data / f"node-{node}"
+        properties = (directory / META_PROPERTIES).read_text()
         (directory_id,) = re.findall(r"^directory\.id=(.+)$", properties, re.MULTILINE)
         self._lost.append(directory_id)
         self._settings = (*SETTINGS, f"log.dirs.discarded.ids={','.join(self._lost)}")
-        shutil.rmtree(folder)
-        folder.mkdir()  # the new disk
+        shutil.rmtree(directory)
+        directory.mkdir()  # the new disk
 
     # -- what the cluster says
 
@@ -192,7 +192,7 @@ class Cluster(Server):
         return {node: list(batches(self.replica(node, place), begin)) for node in NODES}
 
     def replica(self, node: int, place: Place) -> Path:
-        """The folder of a replica."""
+        """The directory of a replica."""
         return self.data / f"node-{node}" / f"{place[0]}-{place[1]}"
 
 
@@ -200,15 +200,15 @@ def _last_lines(path: Path) -> str:
     return "\n".join(path.read_text(errors="replace").splitlines()[-LOGGED_LINES:])
 
 
-def batches(folder: Path, begin: int) -> Iterable[Batch]:
-    """The record batches of a partition's folder that end at an offset of `begin` or above."""
-    names = os.listdir(folder) if folder.exists() else []
+def batches(directory: Path, begin: int) -> Iterable[Batch]:
+    """The record batches of a partition's directory that end at an offset of `begin` or above."""
+    names = os.listdir(directory) if directory.exists() else []
     parsed = sorted(name for name in filter(None, map(parse_file_name, names)) if name[1] == LOG)
     bases = [base for base, _ in parsed]
     for base, after in zip(bases, [*bases[1:], None], strict=True):
         if after is not None and after <= begin:
             continue
-        data = (folder / f"{base:020d}{LOG}").read_bytes()
+        data = (directory / f"{base:020d}{LOG}").read_bytes()
         for position, header in iter_headers(data):
             last = header.base_offset + header.last_offset_delta
             if last >= begin:

@@ -55,9 +55,9 @@ ASK_AGAIN = frozenset(
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("clients")
+    directory = tmp_path_factory.mktemp("clients")
     names = (INPUT, OUTPUT, OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
-    cluster = Cluster(folder, SETTINGS, TOPICS, names)
+    cluster = Cluster(directory, SETTINGS, TOPICS, names)
     try:
         cluster.start()
         for kind in (GROUP, TRANSACTION):

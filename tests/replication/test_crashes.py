@@ -2,7 +2,7 @@
 
 Each node crashes as a machine does for its peers: its connections are reset, and nothing of it gets
 to run any more. Now and then all of them go by kill -9 of their process, and two of them come back with
-empty folders. A round in which no request was in flight does not count, nor one without an election; a
+empty directories. A round in which no request was in flight does not count, nor one without an election; a
 follower's needs to have left the in-sync replicas instead.
 """
 
@@ -121,7 +121,7 @@ class Run:
         if kind in (PROCESS, DISKS):
             self.cluster.kill()
             for node in victims if kind == DISKS else ():
-                self.cluster.lose_folder(node)
+                self.cluster.lose_directory(node)
             return []
         concerned = [place for place in PLACES if before[place].leader in victims]
         if kind == FOLLOWER:
@@ -309,13 +309,13 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     assert {finding.kind for finding in run.checker.findings} <= {"lost", "fell"}
 
 
-def _newest_segment(folder: Path) -> Path:
-    return max(folder.glob("*.log"))
+def _newest_segment(directory: Path) -> Path:
+    return max(directory.glob("*.log"))
 
 
-def _flip_a_bit(folder: Path) -> None:
+def _flip_a_bit(directory: Path) -> None:
     """In the last record of a replica."""
-    path = _newest_segment(folder)
+    path = _newest_segment(directory)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)

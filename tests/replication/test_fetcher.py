@@ -284,18 +284,18 @@ async def test_a_follower_that_restarts_goes_on_where_it_was(tmp_path: Path) -> 
         await until(lambda: 2 in replica_on(broker, 1, "t").partition.isr)
 
 
-async def test_a_follower_moves_to_another_folder(tmp_path: Path) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    async with started(folders, nodes=2) as broker:
+async def test_a_follower_moves_to_another_directory(tmp_path: Path) -> None:
+    directories = [tmp_path / "one", tmp_path / "two"]
+    async with started(directories, nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"a")
         node = broker.local_node(2).node
-        here = log_on(broker, 2, "t").folder
+        here = log_on(broker, 2, "t").directory
         (other,) = (
             each.data_dir for each in node.partitions.logs.managers if each.data_dir not in here
         )
         node.maintenance.log_dir_mover.begin("t", 0, other)
-        await until(lambda: log_on(broker, 2, "t").folder.startswith(other))
+        await until(lambda: log_on(broker, 2, "t").directory.startswith(other))
         await send(broker, 1, topic, b"b")
         await until_equal(broker, "t", 1, 2)
 

@@ -127,10 +127,10 @@ async def test_kip_101_logs_that_part_while_both_are_away_come_together_again(
 
 
 @asynccontextmanager
-async def fast_failovers(links: Links, folder: Path) -> AsyncIterator[tuple[Broker, Topic]]:
+async def fast_failovers(links: Links, directory: Path) -> AsyncIterator[tuple[Broker, Topic]]:
     """Node 1 has a0 to a4 and x5 to x9 of the first epoch and goes on with c10 to c12; node 2,
     which is down, has a0 to a4 of it and b5 to b14 of the next one."""
-    async with started(folder, nodes=2) as broker:
+    async with started(directory, nodes=2) as broker:
         topic = await place_topic(broker, "t", 1, 2)
         for number in range(5):
             await send(broker, 1, topic, b"a%d" % number)
@@ -309,10 +309,10 @@ async def test_kip_903_a_node_that_came_back_empty_does_not_join_by_what_it_had(
         assert asked[-1] == {2: broker.local_node(2).node.partitions.epoch}
 
 
-def lose_records(folders: list[str]) -> None:
-    """What a file system that was rebuilt has left: the identity of the folder, no records."""
-    for folder in map(Path, folders):
-        for entry in folder.iterdir():
+def lose_records(directories: list[str]) -> None:
+    """What a file system that was rebuilt has left: the identity of the directory, no records."""
+    for directory in map(Path, directories):
+        for entry in directory.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
             elif "checkpoint" in entry.name:

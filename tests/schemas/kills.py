@@ -87,26 +87,26 @@ class RegistryConnection:
 
 
 class RegistryServer:
-    """A broker with a registry on a data folder, on the same ports at each start."""
+    """A broker with a registry on a data directory, on the same ports at each start."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
         first = free_ports(2)
         self.endpoint = Endpoint("127.0.0.1", first + 1)
-        self._folder = folder
+        self._directory = directory
         ports = ("--port", str(first), "--registry-port", str(first + 1))
-        self._flags = ("--data-dir", str(folder / "data"), *ports, *flags)
+        self._flags = ("--data-dir", str(directory / "data"), *ports, *flags)
         self._starts = 0
 
     @property
     def data_dir(self) -> Path:
         """Where the data is."""
-        return self._folder / "data"
+        return self._directory / "data"
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
         """Start it, and kill it at the end."""
         self._starts += 1
-        port_file = self._folder / f"ready-{self._starts}.json"
+        port_file = self._directory / f"ready-{self._starts}.json"
         with serving(*self._flags, "--port-file", str(port_file)) as process:
             wait_for(port_file)
             yield process

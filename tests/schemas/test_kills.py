@@ -111,10 +111,10 @@ def everything(client: RegistryConnection) -> dict[str, Any]:
     return {path: client.ask("GET", path) for path in (*paths, "/config", "/mode")}
 
 
-def compacted(folder: Path, before: Mapping[str, Any], ids: Iterable[int]) -> tuple[int, int]:
+def compacted(directory: Path, before: Mapping[str, Any], ids: Iterable[int]) -> tuple[int, int]:
     """How many records there were, and how many are left with which it serves the same."""
     config = {"log.roll.ms": 1, "log.cleaner.min.cleanable.ratio": 0}
-    with LocalBroker(data_dir=str(folder), config=config, schema_registry=True) as broker:
+    with LocalBroker(data_dir=str(directory), config=config, schema_registry=True) as broker:
         with connected(broker) as client:
             assert everything(client) == before
             roll(client)

@@ -30,10 +30,10 @@ def ask(url: str, body: Any = None, headers: Mapping[str, str] | None = None) ->
 
 
 @contextmanager
-def registry_at(folder: Path, run: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server with a registry on a data folder."""
-    port_file = folder / f"ready-{run}.json"
-    flags = ("--data-dir", str(folder / "data"), "--port", "0", "--registry-port", "0")
+def registry_at(directory: Path, run: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server with a registry on a data directory."""
+    port_file = directory / f"ready-{run}.json"
+    flags = ("--data-dir", str(directory / "data"), "--port", "0", "--registry-port", "0")
     with serving(*flags, "--port-file", str(port_file)) as process:
         yield process, json.loads(wait_for(port_file))["schema_registry"]
 

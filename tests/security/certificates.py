@@ -21,17 +21,17 @@ PASSWORD = "hush"
 
 
 class Authority:
-    """Issues certificates, and keeps them as files in `folder`."""
+    """Issues certificates, and keeps them as files in `directory`."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(self, directory: Path, name: str = "authority") -> None:
         self._ca = trustme.CA(organization_name=name)
-        self.folder = folder
-        self.trusted = folder / f"{name}.pem"
+        self.directory = directory
+        self.trusted = directory / f"{name}.pem"
         self._ca.cert_pem.write_to_path(self.trusted)
 
     def pem(self, name: str) -> Path:
         """A file with a new certificate, its key before it."""
-        path = self.folder / f"{name}.pem"
+        path = self.directory / f"{name}.pem"
         self._ca.issue_cert(*NAMES, common_name=name).private_key_and_cert_chain_pem.write_to_path(
             path
         )
@@ -43,7 +43,7 @@ class Authority:
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None).private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode())
         )
-        path = self.folder / f"{name}-locked.pem"
+        path = self.directory / f"{name}-locked.pem"
         path.write_bytes(key + b"".join(each.bytes() for each in leaf.cert_chain_pems))
         return path
 
@@ -61,7 +61,7 @@ class Authority:
         own, *others = (
             x509.load_pem_x509_certificate(each.bytes()) for each in leaf.cert_chain_pems
         )
-        path = self.folder / f"{name}.p12"
+        path = self.directory / f"{name}.p12"
         path.write_bytes(
             serialize_key_and_certificates(
                 name.encode(), key, own, others, BestAvailableEncryption(PASSWORD.encode())

@@ -188,9 +188,9 @@ async def guarded(*settings: str, data_dir: Path | None = None) -> AsyncIterator
         *settings,
     ]
     config = BrokerConfig.load(options=options, strict=True)
-    folder = None if data_dir is None else str(data_dir)
+    directory = None if data_dir is None else str(data_dir)
     listeners = configured_listeners(config)
-    async with open_broker(config, data_dir=folder, listeners=listeners) as broker:
+    async with open_broker(config, data_dir=directory, listeners=listeners) as broker:
         yield broker
         assert broker.node.context.error_log.unhandled_errors == 0
 

@@ -158,8 +158,8 @@ def test_nodes_that_nobody_knows_are_refused_where_acls_rule() -> None:
 
 
 @pytest.mark.slow
-def test_nodes_of_a_folder_are_counted_too(tmp_path: Path) -> None:
-    """Without --nodes there are as many as the data folder has."""
+def test_nodes_of_a_directory_are_counted_too(tmp_path: Path) -> None:
+    """Without --nodes there are as many as the data directory has."""
     port = tmp_path / "port"
     data = ("--data-dir", str(tmp_path / "data"))
     with serving("--nodes", "2", "--port", "0", "--port-file", str(port), *data) as process:

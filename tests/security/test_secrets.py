@@ -1,7 +1,7 @@
 """Secrets that a broker is given are in nothing that it writes or answers.
 
 A real server is given a secret of each kind, and everything that comes out of it, of the commands that
-talk to it and of the folder where it keeps its data is searched for them.
+talk to it and of the directory where it keeps its data is searched for them.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ main()
 
 
 @contextmanager
-def server(folder: Path, words: list[str]) -> Iterator[None]:
-    """A process whose whole output goes to files in `folder`; it is stopped gracefully."""
-    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
+def server(directory: Path, words: list[str]) -> Iterator[None]:
+    """A process whose whole output goes to files in `directory`; it is stopped gracefully."""
+    with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
         process = subprocess.Popen(
             [sys.executable, "-c", CRASHING, "serve", *words], stdout=out, stderr=err
         )
         try:
-            wait_for(folder / "ready.json")
+            wait_for(directory / "ready.json")
             yield
             process.terminate()
             assert process.wait(SECONDS) == 0
@@ -81,7 +81,7 @@ def server(folder: Path, words: list[str]) -> Iterator[None]:
             process.wait()
 
 
-def command(folder: Path, name: str, *words: str, given: str = "", status: int = 0) -> str:
+def command(directory: Path, name: str, *words: str, given: str = "", status: int = 0) -> str:
     """Run a command, and keep what it prints."""
     done = subprocess.run(
         [sys.executable, "-m", "kbroker", *words],
@@ -90,10 +90,10 @@ def command(folder: Path, name: str, *words: str, given: str = "", status: int =
         text=True,
         check=False,
         timeout=SECONDS,
-        env={**os.environ, "KBROKER_PROFILES": str(folder / "none")},
+        env={**os.environ, "KBROKER_PROFILES": str(directory / "none")},
     )
     assert done.returncode == status, (words, done.stdout, done.stderr)
-    (folder / f"{name}.out").write_text(done.stdout + done.stderr)
+    (directory / f"{name}.out").write_text(done.stdout + done.stderr)
     return done.stdout
 
 
@@ -111,10 +111,10 @@ def found_in(data: bytes, secrets: Mapping[str, bytes]) -> list[str]:
     return [name for name, secret in secrets.items() if any(each in data for each in forms(secret))]
 
 
-def settings_of(authority: Authority, folder: Path) -> dict[str, str]:
+def settings_of(authority: Authority, directory: Path) -> dict[str, str]:
     chain, key = authority.texts()
-    (folder / "key.pem").write_text(key)
-    (folder / "keys.json").write_bytes(key_set(key_for("ES256")))
+    (directory / "key.pem").write_text(key)
+    (directory / "keys.json").write_bytes(key_set(key_for("ES256")))
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
     oauth = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -139,7 +139,7 @@ def settings_of(authority: Authority, folder: Path) -> dict[str, str]:
         f"{own}.oauthbearer.sasl.jaas.config": (
             f'{oauth} required clientId="node" clientSecret="{SECRETS["client secret"]}";'
         ),
-        "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys.json").as_uri(),
+        "sasl.oauthbearer.jwks.endpoint.url": (directory / "keys.json").as_uri(),
         "sasl.oauthbearer.expected.issuer": ISSUER,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         "authorizer.class.name": AUTHORIZER,

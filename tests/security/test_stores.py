@@ -176,7 +176,7 @@ def test_files_that_change_are_read_again(authority: Authority) -> None:
     path = authority.pem("server")
     certificates = Certificates(setting(ssl_keystore_location=path), lambda: seconds)
     first = certificates.context()
-    other = Authority(authority.folder, "other")
+    other = Authority(authority.directory, "other")
     path.write_bytes(other.pem("replaced").read_bytes())
     assert certificates.context() is first  # looked at a moment ago
     seconds = 2.0

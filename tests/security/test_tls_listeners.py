@@ -178,7 +178,7 @@ async def test_only_clients_with_a_certificate(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    stranger = Authority(authority.folder, "stranger").pem("mallory")
+    stranger = Authority(authority.directory, "stranger").pem("mallory")
     async with secured(authority, None, *mutual(authority)) as broker:
         context = authority.context(authority.pem("alice"))
         async with encrypted(broker.endpoint, context) as wire:
@@ -269,12 +269,12 @@ async def test_a_certificate_that_is_replaced_is_shown_to_the_next_client(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbroker.security.tls.CHECK_SECONDS", 0)
-    other = Authority(authority.folder, "other")
+    other = Authority(authority.directory, "other")
     async with (
         secured(authority) as broker,
         encrypted(broker.endpoint, authority.context()) as wire,
     ):
-        (authority.folder / "server.pem").write_bytes(other.pem("new").read_bytes())
+        (authority.directory / "server.pem").write_bytes(other.pem("new").read_bytes())
         async with encrypted(broker.endpoint, other.context()) as second:
             assert await second.works()
         assert await wire.works()

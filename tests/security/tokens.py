@@ -101,10 +101,10 @@ async def guarded(
         *settings,
     ]
     config = BrokerConfig.load(options=options, strict=True)
-    folder = None if data_dir is None else str(data_dir)
+    directory = None if data_dir is None else str(data_dir)
     async with open_broker(
         config,
-        data_dir=folder,
+        data_dir=directory,
         listeners=configured_listeners(config),
         nodes=nodes,
         clock=clock,

@@ -22,8 +22,8 @@ from kbroker.node.node import Node
 from kbroker.partitions.flusher import Flusher
 from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.crash_files import NO_LIMIT, CrashFiles, Mode, Operation
+from kbroker.storage.directories import LogDirectories
 from kbroker.storage.errors import StorageError, WriteRefusedError
-from kbroker.storage.folders import LogFolders
 from kbroker.storage.manager import LogManager
 
 from .network import MemoryTransport, Network, Socket
@@ -31,7 +31,7 @@ from .seeded import Events, SimulatedClock, Source
 
 Result = TypeVar("Result")
 
-FOLDER = "/data"
+DIRECTORY = "/data"
 PORT = 9092
 LISTENER = "PLAINTEXT"
 CLUSTER_ID = "simulated-cluster-idAA"
@@ -190,7 +190,7 @@ class Machine:
 
     async def _open_node(self, store: MetadataStore) -> Node:
         config = self._config
-        logs = self._open_folders()
+        logs = self._open_directories()
         cluster = await Cluster.open(store, cluster_id=CLUSTER_ID)
         flusher = Flusher(
             config.flush_policy,
@@ -216,14 +216,14 @@ class Machine:
         )
         return node
 
-    def _open_folders(self) -> LogFolders:
+    def _open_directories(self) -> LogDirectories:
         fresh = MetaProperties(
             node_id=self.id,
             cluster_id=CLUSTER_ID,
             directory_id=f"disk-{self.disk.number:04}-of-node-{self.id:04}",
         )
         files = self.disk.files
-        return LogFolders(files, [LogManager(files, FOLDER, fresh, guard=threading.Lock())])
+        return LogDirectories(files, [LogManager(files, DIRECTORY, fresh, guard=threading.Lock())])
 
     async def crash(self, mode: Mode | None, seed: int) -> None:
         """End at once; `mode` is what the disk loses, None for nothing (the process was killed)."""

@@ -1,6 +1,6 @@
 """One Spark session for all tests here, and a broker in memory for each that wants one.
 
-The tests of this folder run in an environment with PySpark: `make spark-test`. In another one they
+The tests of this directory run in an environment with PySpark: `make spark-test`. In another one they
 are not collected.
 """
 

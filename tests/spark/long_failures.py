@@ -63,15 +63,15 @@ def serious(text: str) -> list[str]:
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The four jars, gathered anew, by artifact."""
-    folder = tmp_path_factory.mktemp("right")
-    jars.gather(installed(), folder)
-    return {jar.artifact: path for path in folder.iterdir() if (jar := jars.parse(path.name))}
+    directory = tmp_path_factory.mktemp("right")
+    jars.gather(installed(), directory)
+    return {jar.artifact: path for path in directory.iterdir() if (jar := jars.parse(path.name))}
 
 
-def other(artifact: str, version: str, folder: Path) -> list[Path]:
+def other(artifact: str, version: str, directory: Path) -> list[Path]:
     """What belongs to another Spark."""
-    jars.fetcher(installed())(artifact, version, folder)
-    return sorted(folder.glob("*.jar"))
+    jars.fetcher(installed())(artifact, version, directory)
+    return sorted(directory.glob("*.jar"))
 
 
 def test_the_right_jars_work(right: dict[str, Path]) -> None:

@@ -121,7 +121,7 @@ def test_what_cannot_be_decoded_says_why(value: bytes, reason: str) -> None:
         Decoder({**SCHEMAS, 4: "long"}).decode(value)
 
 
-def test_schemas_from_a_folder(tmp_path: Path) -> None:
+def test_schemas_from_a_directory(tmp_path: Path) -> None:
     (tmp_path / "1.avsc").write_text(json.dumps(OLD))
     (tmp_path / "2.avsc").write_text("{nonsense")
     for source in (tmp_path, str(tmp_path)):
@@ -130,7 +130,7 @@ def test_schemas_from_a_folder(tmp_path: Path) -> None:
         Decoder(tmp_path).decode(header_of(3))
     with pytest.raises(SchemaError, match="not JSON"):
         Decoder(tmp_path).decode(NEW_VALUE)
-    with pytest.raises(SchemaError, match="no folder"):
+    with pytest.raises(SchemaError, match="no directory"):
         Decoder(tmp_path / "nowhere").decode(OLD_VALUE)
 
 

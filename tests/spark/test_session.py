@@ -66,13 +66,13 @@ print("done")
 
 def test_a_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     """With another Spark and another Python named in the environment, too."""
-    temporary, folder = tmp_path / "temporary", tmp_path / "folder"
+    temporary, directory = tmp_path / "temporary", tmp_path / "directory"
     temporary.mkdir()
-    folder.mkdir()
+    directory.mkdir()
     variables = {"TMPDIR": str(temporary), "SPARK_HOME": "/nowhere", "PYSPARK_PYTHON": "/nowhere"}
     done = subprocess.run(
         [sys.executable, "-c", TWICE],
-        cwd=folder,
+        cwd=directory,
         env=os.environ | variables,
         capture_output=True,
         text=True,
@@ -81,5 +81,5 @@ def test_a_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("done\n", "")
     assert list(temporary.iterdir()) == []
-    # Spark 4.0 makes a folder for artifacts wherever it runs.
-    assert {each.name for each in folder.iterdir()} <= {"artifacts"}
+    # Spark 4.0 makes a directory for artifacts wherever it runs.
+    assert {each.name for each in directory.iterdir()} <= {"artifacts"}

@@ -1,4 +1,4 @@
-"""What the storage tests share: batches, a data folder with fixed ids, reading everything back."""
+"""What the storage tests share: batches, a data directory with fixed ids, reading everything back."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def open_manager(files: Files, data_dir: str = "data") -> LogManager:
 
 
 def stopped(manager: LogManager) -> LogManager:
-    """The next owner of the folder, after a clean stop."""
+    """The next owner of the directory, after a clean stop."""
     manager.close(now_ms=NOW)
     manager = open_manager(manager.files, manager.data_dir)
     assert manager.clean

@@ -128,7 +128,7 @@ def put_in_place(files: Files, log: Log, task: CompactionTask, result: Compacted
     for cleaned, segment in zip(result.segments, segments, strict=True):
         if not install(log, cleaned, segment):
             return False
-        log.segments.sync_folder()
+        log.segments.sync_directory()
     finish(log, result)
     return True
 
@@ -152,7 +152,7 @@ def latest(found: Iterable[Record]) -> dict[bytes | None, bytes | None]:
 
 
 def names(files: Files, log: Log, ending: str) -> list[str]:
-    return [name for name in files.listdir(log.folder) if name.endswith(ending)]
+    return [name for name in files.listdir(log.directory) if name.endswith(ending)]
 
 
 @pytest.fixture
@@ -534,7 +534,7 @@ class TestTransactions:
         assert [h.is_control for h, _ in batches(log)] == [False]
         assert self.committed(log) == after
         # Nor is there a file that would hide records of the producer after a restart.
-        assert not [name for name in files.listdir(log.folder) if name.endswith(TXN_INDEX)]
+        assert not [name for name in files.listdir(log.directory) if name.endswith(TXN_INDEX)]
 
     def test_an_aborted_value_replaces_nothing(
         self, files: Files, manager: LogManager, log: Log
@@ -743,7 +743,7 @@ class TestResultsThatCameTooLate:
     def test_a_file_that_went(self, files: Files, manager: LogManager, log: Log) -> None:
         run = self.run(files, manager, log)
         for name in names(files, log, ".log.cleaned"):
-            files.remove(f"{log.folder}/{name}")
+            files.remove(f"{log.directory}/{name}")
         with pytest.raises(StorageError, match="gone"):
             prepare(files, self.task, run.result)
 
@@ -816,12 +816,14 @@ class TestAcrossRestarts:
         [new] = run.result.segments
         expected = latest(records(log))
         manager.close(now_ms=NOW)
-        folder = log.folder
+        directory = log.directory
         # Kafka's names; the old segments are on their way out, the first one is gone.
-        for name in files.listdir(folder):
+        for name in files.listdir(directory):
             if name.endswith(".cleaned"):
-                files.rename(f"{folder}/{name}", f"{folder}/{name.replace('.cleaned', '.swap')}")
-        files.rename(f"{folder}/{0:020d}.log", f"{folder}/{0:020d}.log.deleted")
+                files.rename(
+                    f"{directory}/{name}", f"{directory}/{name.replace('.cleaned', '.swap')}"
+                )
+        files.rename(f"{directory}/{0:020d}.log", f"{directory}/{0:020d}.log.deleted")
         log = open_log(open_manager(files, data_dir), config=KEYED)
         assert latest(records(log)) == expected
         assert [it.base_offset for it in log.segments] == [0, 100]
@@ -914,16 +916,16 @@ def test_a_replaced_file_gives_back_its_room_with_the_checkpoint(tmp_path: Path)
     commit(log)
     manager.checkpoint(NOW).run()
     assert replace_sealed(files, manager, log) is not None
-    assert [path.name for path in unnamed_open_files(log.folder)] == [f"{0:020d}.log (deleted)"]
+    assert [path.name for path in unnamed_open_files(log.directory)] == [f"{0:020d}.log (deleted)"]
     manager.checkpoint(NOW).run()
-    assert unnamed_open_files(log.folder) == []
+    assert unnamed_open_files(log.directory) == []
     manager.close()
 
 
-def unnamed_open_files(folder: str) -> list[Path]:
-    """The files of a folder that this process has open although their names are gone."""
+def unnamed_open_files(directory: str) -> list[Path]:
+    """The files of a directory that this process has open although their names are gone."""
     found = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
-    return [it for it in found if str(it.parent) == folder and it.name.endswith("(deleted)")]
+    return [it for it in found if str(it.parent) == directory and it.name.endswith("(deleted)")]
 
 
 HOSTILE_RECORDS = 50_000

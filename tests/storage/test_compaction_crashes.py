@@ -131,7 +131,7 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
         if time is None or time.timestamp < record.timestamp or time.offset > record.offset:
             faults.append(f"time of {record.offset} gives {time}")
     faults += lost_values(truth.acked, found)
-    if any(name.endswith((".cleaned", ".replaces")) for name in files.listdir(log.folder)):
+    if any(name.endswith((".cleaned", ".replaces")) for name in files.listdir(log.directory)):
         faults.append("something is left of a compaction")
     return faults + _producer_faults(log)
 
@@ -220,7 +220,7 @@ def test_the_enumeration_sees_removals_before_the_swap(
     def remove_first(log: Log, old: Sequence[Segment], new: Segment) -> None:
         for segment in old:
             segment.remove()
-        log.segments.sync_folder()
+        log.segments.sync_directory()
         original(log, old, new)
 
     monkeypatch.setattr(Log, "replace", remove_first)

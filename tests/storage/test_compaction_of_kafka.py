@@ -44,13 +44,13 @@ def summary(data: bytes) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> tuple[LogManager, Log]:
-    """The golden log in a data folder, as after a crash of the broker that wrote it."""
+    """The golden log in a data directory, as after a crash of the broker that wrote it."""
     data_dir = (tmp_path / "data").as_posix()
-    folder = Path(data_dir) / "golden-0"
-    folder.mkdir(parents=True)
+    directory = Path(data_dir) / "golden-0"
+    directory.mkdir(parents=True)
     for suffix in ("log", "txnindex"):
         name = f"{0:020d}.{suffix}"
-        (folder / name).write_bytes((GOLDEN / f"before.{suffix}").read_bytes())
+        (directory / name).write_bytes((GOLDEN / f"before.{suffix}").read_bytes())
     manager = open_manager(OsFiles(), data_dir)
     log = open_log(manager, "golden", CONFIG)
     assert log.log_end_offset == 176

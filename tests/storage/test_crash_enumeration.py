@@ -26,7 +26,7 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.manager import LogManager, sync_logs
 from kbroker.storage.marks import seal
 from kbroker.storage.producer_state import Producer, ProducerStates
-from kbroker.storage.sync import FolderSync
+from kbroker.storage.sync import DirectorySync
 
 from .helpers import (
     META,
@@ -438,10 +438,10 @@ def test_the_enumeration_sees_acks_without_a_sync() -> None:
     assert any("acknowledged record" in fault for fault in enumeration.faults)
 
 
-def test_the_enumeration_sees_a_folder_that_is_not_synced(
+def test_the_enumeration_sees_a_directory_that_is_not_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(FolderSync, "sync", lambda self: None)
+    monkeypatch.setattr(DirectorySync, "sync", lambda self: None)
     enumeration = Enumeration(find_faults, deep=False, modes=("lost-name",))
     enumeration.run(Script)
     assert any("acknowledged record" in fault for fault in enumeration.faults)

@@ -8,7 +8,7 @@ from kbroker.storage.errors import StorageError
 
 @pytest.fixture
 def files() -> CrashFiles:
-    """A folder "d" with a file "d/a", both durable."""
+    """A directory "d" with a file "d/a", both durable."""
     files = CrashFiles()
     files.mkdir("d")
     files.sync_dir("")
@@ -64,7 +64,7 @@ def test_lost_names(files: CrashFiles) -> None:
     assert left(files, "lost-name")[0] == {"d/": b"", "d/b": b"x"}
 
 
-def test_a_folder_can_be_lost_with_all_that_is_in_it(files: CrashFiles) -> None:
+def test_a_directory_can_be_lost_with_all_that_is_in_it(files: CrashFiles) -> None:
     files.mkdir("d/sub")
     file = files.open("d/sub/b", create=True)
     file.sync()

@@ -91,7 +91,7 @@ def test_at_any_byte() -> None:
     assert run(1 << 20) == 0
 
 
-FOLDER = "data/orders-0"
+DIRECTORY = "data/orders-0"
 
 
 def full_disk() -> tuple[CrashFiles, LogManager, Log]:
@@ -109,7 +109,7 @@ def full_disk() -> tuple[CrashFiles, LogManager, Log]:
 
 
 def suffixes(files: CrashFiles, suffix: str) -> list[str]:
-    return [name for name in files.listdir(FOLDER) if name.endswith(suffix)]
+    return [name for name in files.listdir(DIRECTORY) if name.endswith(suffix)]
 
 
 def checked(files: CrashFiles, start: int) -> tuple[LogManager, Log]:
@@ -177,6 +177,6 @@ def test_segment_that_is_lost_after_retention_on_a_full_disk_is_missed() -> None
     with pytest.raises(StorageError):
         manager.checkpoint(NOW).run()
     disk = files.killed()
-    disk.remove(f"{FOLDER}/{suffixes(disk, '.log')[0]}")
+    disk.remove(f"{DIRECTORY}/{suffixes(disk, '.log')[0]}")
     with pytest.raises(CorruptLogError, match="missing"):
         open_log(open_manager(disk))

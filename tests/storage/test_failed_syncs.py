@@ -1,4 +1,4 @@
-"""A failed sync takes the data folder offline, whichever file it was, and is never tried again."""
+"""A failed sync takes the data directory offline, whichever file it was, and is never tried again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("ending", KINDS)
-def test_failed_sync_in_a_checkpoint_takes_the_folder_offline(ending: str) -> None:
+def test_failed_sync_in_a_checkpoint_takes_the_directory_offline(ending: str) -> None:
     files = CrashFiles()
     manager = open_manager(files)
     log, other = open_log(manager), open_log(manager, "other")
@@ -58,7 +58,7 @@ def test_failed_sync_in_a_checkpoint_takes_the_folder_offline(ending: str) -> No
             each.read(each.log_start_offset, 100, limit=each.log_end_offset)
 
 
-def test_failed_sync_of_the_folder_of_a_new_segment_takes_the_log_offline() -> None:
+def test_failed_sync_of_the_directory_of_a_new_segment_takes_the_log_offline() -> None:
     files = CrashFiles()
     log = open_log(open_manager(files))
 

@@ -25,35 +25,35 @@ Place = tuple[Files, str]
 
 @pytest.fixture(params=["disk", "memory", "crash"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Every kind of files, and a folder that exists."""
+    """Every kind of files, and a directory that exists."""
     files: Files
     if request.param == "disk":
-        files, folder = OsFiles(), (tmp_path / "data").as_posix()
+        files, directory = OsFiles(), (tmp_path / "data").as_posix()
     else:
-        files, folder = (MemFiles() if request.param == "memory" else CrashFiles()), "data"
-    files.mkdir(folder)
-    return files, folder
+        files, directory = (MemFiles() if request.param == "memory" else CrashFiles()), "data"
+    files.mkdir(directory)
+    return files, directory
 
 
 class TestFile:
     def test_append_read_and_size(self, place: Place) -> None:
-        files, folder = place
-        file = files.open(f"{folder}/a", create=True)
+        files, directory = place
+        file = files.open(f"{directory}/a", create=True)
         assert file.append([b"abc", memoryview(b"def")]) == 0
         assert file.append([b"", bytearray(b"gh")]) == 6
-        assert file.size == files.size(f"{folder}/a") == 8
+        assert file.size == files.size(f"{directory}/a") == 8
         assert file.read(2, 3) == b"cde"
         assert file.read(6, 100) == b"gh"
         assert file.read(8, 1) == b""
         file.sync()
         file.close()
-        again = files.open(f"{folder}/a")
+        again = files.open(f"{directory}/a")
         assert again.append([b"i"]) == 8
-        assert files.read_bytes(f"{folder}/a") == b"abcdefghi"
+        assert files.read_bytes(f"{directory}/a") == b"abcdefghi"
 
     def test_large_appends(self, place: Place) -> None:
-        files, folder = place
-        file = files.open(f"{folder}/a", create=True)
+        files, directory = place
+        file = files.open(f"{directory}/a", create=True)
         whole = b""
         for size in (1, 5000, 3_000_000, 17, 4096, 1_048_576):
             piece = os.urandom(size)
@@ -67,8 +67,8 @@ class TestFile:
             assert len(part) == 1_500_000
 
     def test_truncate(self, place: Place) -> None:
-        files, folder = place
-        file = files.open(f"{folder}/a", create=True)
+        files, directory = place
+        file = files.open(f"{directory}/a", create=True)
         file.append([b"0123456789"])
         file.truncate(4)
         assert (file.size, file.read(0, 10)) == (4, b"0123")
@@ -78,11 +78,11 @@ class TestFile:
         assert file.append([b"y"]) == 0
 
     def test_a_range_outlives_name_and_file(self, place: Place) -> None:
-        files, folder = place
-        file = files.open(f"{folder}/a", create=True)
+        files, directory = place
+        file = files.open(f"{directory}/a", create=True)
         file.append([b"0123456789"])
         part = file.range(2, 3)
-        files.remove(f"{folder}/a")
+        files.remove(f"{directory}/a")
         file.close()
         del file
         gc.collect()
@@ -91,50 +91,50 @@ class TestFile:
 
 class TestFiles:
     def test_missing_names(self, place: Place) -> None:
-        files, folder = place
+        files, directory = place
         for use in (files.open, files.read_bytes, files.size):
             with pytest.raises(FileNotFoundError):
-                use(f"{folder}/none")
+                use(f"{directory}/none")
         with pytest.raises(FileNotFoundError):
-            files.open(f"{folder}/no/file", create=True)
+            files.open(f"{directory}/no/file", create=True)
         with pytest.raises(FileNotFoundError):
-            files.rename(f"{folder}/none", f"{folder}/other")
-        files.remove(f"{folder}/none")
-        files.rmtree(f"{folder}/none")
-        assert files.listdir(f"{folder}/none") == []
-        assert not files.exists(f"{folder}/none")
-        assert not files.exists(f"{folder}/no/file")
+            files.rename(f"{directory}/none", f"{directory}/other")
+        files.remove(f"{directory}/none")
+        files.rmtree(f"{directory}/none")
+        assert files.listdir(f"{directory}/none") == []
+        assert not files.exists(f"{directory}/none")
+        assert not files.exists(f"{directory}/no/file")
 
     def test_names(self, place: Place) -> None:
-        files, folder = place
-        files.mkdir(f"{folder}/sub")
-        files.mkdir(f"{folder}/sub")
-        files.open(f"{folder}/sub/b", create=True).append([b"1"])
-        files.write_atomic(f"{folder}/a", b"2")
-        assert files.listdir(folder) == ["a", "sub"]
-        files.rename(f"{folder}/sub", f"{folder}/moved")
-        files.rename(f"{folder}/a", f"{folder}/c")
-        assert files.listdir(folder) == ["c", "moved"]
-        assert files.read_bytes(f"{folder}/moved/b") == b"1"
-        files.open(f"{folder}/d", create=True).append([b"3"])
-        files.rename(f"{folder}/c", f"{folder}/d")
-        assert files.read_bytes(f"{folder}/d") == b"2"
-        assert files.exists(f"{folder}/moved")
-        files.rmtree(f"{folder}/moved")
-        assert files.listdir(folder) == ["d"]
-        files.sync_dir(folder)
+        files, directory = place
+        files.mkdir(f"{directory}/sub")
+        files.mkdir(f"{directory}/sub")
+        files.open(f"{directory}/sub/b", create=True).append([b"1"])
+        files.write_atomic(f"{directory}/a", b"2")
+        assert files.listdir(directory) == ["a", "sub"]
+        files.rename(f"{directory}/sub", f"{directory}/moved")
+        files.rename(f"{directory}/a", f"{directory}/c")
+        assert files.listdir(directory) == ["c", "moved"]
+        assert files.read_bytes(f"{directory}/moved/b") == b"1"
+        files.open(f"{directory}/d", create=True).append([b"3"])
+        files.rename(f"{directory}/c", f"{directory}/d")
+        assert files.read_bytes(f"{directory}/d") == b"2"
+        assert files.exists(f"{directory}/moved")
+        files.rmtree(f"{directory}/moved")
+        assert files.listdir(directory) == ["d"]
+        files.sync_dir(directory)
         synced: list[str] = []
         files.at_once([partial(synced.append, "a"), partial(synced.append, "b")])
         assert sorted(synced) == ["a", "b"]
 
     def test_write_atomic_replaces(self, place: Place) -> None:
-        files, folder = place
-        files.write_atomic(f"{folder}/a", b"long content")
-        old = files.open(f"{folder}/a").range(0, 12)
-        files.write_atomic(f"{folder}/a", b"short")
-        assert files.read_bytes(f"{folder}/a") == b"short"
+        files, directory = place
+        files.write_atomic(f"{directory}/a", b"long content")
+        old = files.open(f"{directory}/a").range(0, 12)
+        files.write_atomic(f"{directory}/a", b"short")
+        assert files.read_bytes(f"{directory}/a") == b"short"
         assert old.read() == b"long content"
-        assert files.listdir(folder) == ["a"]
+        assert files.listdir(directory) == ["a"]
 
 
 class TestLock:
@@ -332,16 +332,16 @@ class TestDisk:
         monkeypatch.undo()
 
     def test_what_is_made_is_for_its_owner_alone(self, tmp_path: Path) -> None:
-        files, folder = OsFiles(), f"{tmp_path.as_posix()}/folder"
-        files.mkdir(folder)
-        files.open(f"{folder}/log", create=True)
-        files.write_atomic(f"{folder}/checkpoint", b"x")
-        files.allocate(f"{folder}/reserve", 1000)
-        lock = files.lock(f"{folder}/lock")
-        modes = {each.name: each.stat().st_mode & 0o777 for each in Path(folder).iterdir()}
+        files, directory = OsFiles(), f"{tmp_path.as_posix()}/directory"
+        files.mkdir(directory)
+        files.open(f"{directory}/log", create=True)
+        files.write_atomic(f"{directory}/checkpoint", b"x")
+        files.allocate(f"{directory}/reserve", 1000)
+        lock = files.lock(f"{directory}/lock")
+        modes = {each.name: each.stat().st_mode & 0o777 for each in Path(directory).iterdir()}
         lock.release()
         assert modes == dict.fromkeys(["log", "checkpoint", "reserve", "lock"], 0o600)
-        assert Path(folder).stat().st_mode & 0o777 == 0o700
+        assert Path(directory).stat().st_mode & 0o777 == 0o700
 
     @pytest.mark.parametrize("is_known", [True, False])
     def test_room_is_taken_up(
@@ -424,12 +424,12 @@ def _file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_removed_lock_file_does_not_free_the_folder(tmp_path: Path) -> None:
+def test_removed_lock_file_does_not_free_the_directory(tmp_path: Path) -> None:
     path = (tmp_path / ".lock").as_posix()
     held = OsFiles().lock(path)
     (tmp_path / ".lock").unlink()
     for _ in range(2):
-        with pytest.raises(StorageError, match="another broker uses this data folder"):
+        with pytest.raises(StorageError, match="another broker uses this data directory"):
             OsFiles().lock(path)
     held.release()
     OsFiles().lock(path).release()
@@ -452,7 +452,7 @@ OsFiles().lock(sys.argv[1]).release()
 """
 
 
-def test_released_folder_is_free_while_a_forked_child_lives(tmp_path: Path) -> None:
+def test_released_directory_is_free_while_a_forked_child_lives(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BESIDE_CHILD, (tmp_path / ".lock").as_posix()]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -18,7 +18,7 @@ from kbroker.storage.producer_state import ProducerStates
 
 from .helpers import NOW, TOPIC_ID, append, batch, commit, content, open_log, open_manager, stopped
 from .test_compaction import KEYED, compact
-from .test_folders import TWO, move, open_folders
+from .test_directories import TWO, move, open_directories
 
 PRODUCER = 77
 Sent = dict[int, tuple[memoryview, BatchHeader]]
@@ -125,21 +125,21 @@ def test_when_compaction_took_their_records(manager: LogManager) -> None:
 @pytest.mark.parametrize("then", ["goes on", "stops", "crashes"])
 @pytest.mark.parametrize("records", ["are there", "are deleted", "are compacted"])
 def test_after_a_move(records: str, then: str) -> None:
-    """To another data folder: it takes along what the records there do not tell."""
+    """To another data directory: it takes along what the records there do not tell."""
     files = CrashFiles()
-    folders = open_folders(files)
-    log = folders.open_log("a", TOPIC_ID, 0, KEYED, now_ms=NOW)
+    directories = open_directories(files)
+    log = directories.open_log("a", TOPIC_ID, 0, KEYED, now_ms=NOW)
     sent = send(log)
     if records == "are deleted":
         log.delete_records_before(log.log_end_offset)
     elif records == "are compacted":
-        assert compact(files, folders.managers[0], log)
-    log = move(folders, log, TWO)
+        assert compact(files, directories.managers[0], log)
+    log = move(directories, log, TWO)
     if then == "stops":
-        folders.close(now_ms=NOW)
+        directories.close(now_ms=NOW)
     if then != "goes on":
-        folders = open_folders(files.crashed("drop", 0))
-        log = folders.open_log("a", TOPIC_ID, 0, KEYED, now_ms=NOW)
+        directories = open_directories(files.crashed("drop", 0))
+        log = directories.open_log("a", TOPIC_ID, 0, KEYED, now_ms=NOW)
     check(log, sent)
 
 
@@ -168,15 +168,15 @@ def parts_of(log: Log) -> Iterator[bytes]:
 # -- snapshots that name one batch of each producer
 
 
-def name_one_batch(files: Files, folder: str) -> None:
-    """Let the snapshots of a folder be as Kafka, or kbroker in its youth, would have written them."""
-    snapshots = [name for name in files.listdir(folder) if name.endswith(".snapshot")]
+def name_one_batch(files: Files, directory: str) -> None:
+    """Let the snapshots of a directory be as Kafka, or kbroker in its youth, would have written them."""
+    snapshots = [name for name in files.listdir(directory) if name.endswith(".snapshot")]
     assert snapshots
     for name in snapshots:
-        data = files.read_bytes(f"{folder}/{name}")
+        data = files.read_bytes(f"{directory}/{name}")
         body = data[6 : 10 + 46 * int.from_bytes(data[6:10], "big")]
         crc = crc32c(body).to_bytes(4, "big")
-        files.write_atomic(f"{folder}/{name}", data[:2] + crc + body)
+        files.write_atomic(f"{directory}/{name}", data[:2] + crc + body)
 
 
 @pytest.mark.parametrize("segment_bytes", [300, 100_000])
@@ -197,7 +197,7 @@ def test_the_log_tells_what_a_snapshot_does_not(
         manager = open_manager(files, manager.data_dir)
     else:
         manager = stopped(manager)
-    name_one_batch(files, log.folder)
+    name_one_batch(files, log.directory)
     check(open_log(manager, config=config), sent)
 
 
@@ -207,7 +207,7 @@ def test_what_the_log_told_is_kept(manager: LogManager, monkeypatch: pytest.Monk
     sent = send(log)
     log.save()
     manager = stopped(manager)
-    name_one_batch(manager.files, log.folder)
+    name_one_batch(manager.files, log.directory)
     open_log(manager)
     manager = stopped(manager)
     monkeypatch.setattr(ProducerStates, "recall", None)
@@ -222,7 +222,7 @@ def test_a_long_log_is_asked_for_its_end_only(
     send(log)
     log.save()
     manager = stopped(manager)
-    name_one_batch(manager.files, log.folder)
+    name_one_batch(manager.files, log.directory)
     producer = open_log(manager).producers.get(PRODUCER)
     assert producer is not None
     assert 1 < len(producer.batches) < 5
@@ -236,7 +236,7 @@ def test_batches_of_an_earlier_epoch_are_not_asked_for(manager: LogManager) -> N
     log.append(*new, leader_epoch=0, now_ms=NOW)
     log.save()
     manager = stopped(manager)
-    name_one_batch(manager.files, log.folder)
+    name_one_batch(manager.files, log.directory)
     log = open_log(manager)
     assert log.append(*new, leader_epoch=0, now_ms=NOW).duplicate
     with pytest.raises(KafkaError) as error:

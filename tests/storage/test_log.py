@@ -124,9 +124,9 @@ class TestRoll:
     def test_by_size(self, log: Log, place: Place) -> None:
         files, _ = place
         fill(log, 60)
-        names = [name for name in files.listdir(log.folder) if name.endswith(".log")]
+        names = [name for name in files.listdir(log.directory) if name.endswith(".log")]
         assert len(names) > 2
-        assert all(files.size(f"{log.folder}/{name}") <= 2000 for name in names)
+        assert all(files.size(f"{log.directory}/{name}") <= 2000 for name in names)
         assert values(log) == [b"value %d" % number for number in range(60)]
 
     def test_by_time(self, manager: LogManager, place: Place) -> None:
@@ -192,7 +192,7 @@ class TestRoll:
 
 
 def _bases(log: Log, place: Place) -> list[int]:
-    return [int(name[:20]) for name in place[0].listdir(log.folder) if name.endswith(".log")]
+    return [int(name[:20]) for name in place[0].listdir(log.directory) if name.endswith(".log")]
 
 
 class TestProducers:
@@ -329,7 +329,7 @@ class TestTransactions:
         self.write(log, 1, 2)
         commit(log)
         manager.close()
-        index = Path(log.folder) / "00000000000000000000.txnindex"
+        index = Path(log.directory) / "00000000000000000000.txnindex"
         sound = index.read_bytes()
         damages = {
             "cut": sound[:-1],
@@ -359,7 +359,7 @@ class TestTransactions:
         commit(log)
         log.save()
         manager.close()
-        index = Path(log.folder) / "00000000000000000000.txnindex"
+        index = Path(log.directory) / "00000000000000000000.txnindex"
         index.write_bytes(index.read_bytes()[:-1])
         log = open_log(open_manager(*place))
         self.write(log, 1, 1)
@@ -729,7 +729,7 @@ class TestTruncate:
         sealed = _bases(log, place)[:-1]
         assert len(sealed) >= 3
         for base in sealed:
-            assert place[0].size(f"{log.folder}/{base:020d}.index") > 0
+            assert place[0].size(f"{log.directory}/{base:020d}.index") > 0
 
     def test_inside_a_batch_the_whole_batch_goes(self, log: Log) -> None:
         append(log, b"a", b"b")

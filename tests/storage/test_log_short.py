@@ -30,13 +30,13 @@ BARE = {"00000000000000000000.log", "partition.metadata"}
 
 
 def killed(manager: LogManager) -> LogManager:
-    """The next owner of the folder, after a kill -9."""
+    """The next owner of the directory, after a kill -9."""
     assert isinstance(manager.files, CrashFiles)
     return open_manager(manager.files.killed())
 
 
 def names(log: Log) -> set[str]:
-    return set(log._files.listdir(log.folder))
+    return set(log._files.listdir(log.directory))
 
 
 def begin_transaction(log: Log) -> None:
@@ -173,7 +173,7 @@ def test_what_was_recovered_counts_as_durable_from_then_on(manager: LogManager, 
     manager.checkpoint(NOW).run()
     assert manager._checkpoints.get(("orders", 0)).recovery_point == 1
     manager = stopped(manager)
-    path = f"{log.folder}/00000000000000000000.log"
+    path = f"{log.directory}/00000000000000000000.log"
     if lost == "the file":
         manager.files.remove(path)
     else:

@@ -1,4 +1,4 @@
-"""Files and folders that are gone: what is lost is named, and never served as if nothing were."""
+"""Files and directories that are gone: what is lost is named, and never served as if nothing were."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_repair_of_a_log_without_its_first_segment_says_what_is_lost(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_missing_folder_is_offline_until_it_is_given_up(place: Place, clean: bool) -> None:
+def test_missing_directory_is_offline_until_it_is_given_up(place: Place, clean: bool) -> None:
     files, data_dir = place
     written(place, clean=clean)
     files.rmtree(f"{data_dir}/orders-0")
@@ -98,7 +98,7 @@ def test_missing_folder_is_offline_until_it_is_given_up(place: Place, clean: boo
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_missing_folder_and_recovery_points_are_named(
+def test_missing_directory_and_recovery_points_are_named(
     place: Place, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     files, data_dir = place
@@ -157,25 +157,25 @@ def test_log_that_lost_records_consumers_could_read_is_named(
     assert f"{COUNT - log.log_end_offset} records are gone" in caplog.text
 
 
-def file_instead(folder: Path) -> None:
-    folder.rename(folder.with_name("away"))
-    folder.write_text("no folder")
+def file_instead(directory: Path) -> None:
+    directory.rename(directory.with_name("away"))
+    directory.write_text("no directory")
 
 
-def link_to_itself(folder: Path) -> None:
-    folder.rename(folder.with_name("away"))
-    folder.symlink_to(folder)
+def link_to_itself(directory: Path) -> None:
+    directory.rename(directory.with_name("away"))
+    directory.symlink_to(directory)
 
 
 def cannot_be_listed(error: int) -> Callable[[Path, pytest.MonkeyPatch], None]:
-    def plant(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plant(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("listdir", "scandir", "open"):
             real = getattr(os, name)
 
             def refuse(
                 path: object = ".", *args: object, real: Callable[..., object] = real, **kw: object
             ) -> object:
-                if str(path).startswith(str(folder)):
+                if str(path).startswith(str(directory)):
                     raise OSError(error, os.strerror(error), str(path))
                 return real(path, *args, **kw)
 
@@ -185,7 +185,7 @@ def cannot_be_listed(error: int) -> Callable[[Path, pytest.MonkeyPatch], None]:
 
 
 def without_patch(plant: Callable[[Path], None]) -> Callable[[Path, pytest.MonkeyPatch], None]:
-    return lambda folder, _: plant(folder)
+    return lambda directory, _: plant(directory)
 
 
 UNREADABLE: Sequence[Callable[[Path, pytest.MonkeyPatch], None]] = (
@@ -199,7 +199,7 @@ UNREADABLE: Sequence[Callable[[Path, pytest.MonkeyPatch], None]] = (
 
 @pytest.mark.parametrize("plant", UNREADABLE)
 @pytest.mark.parametrize("clean", [True, False])
-def test_folder_that_cannot_be_read_takes_its_partition_offline_alone(
+def test_directory_that_cannot_be_read_takes_its_partition_offline_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     plant: Callable[[Path, pytest.MonkeyPatch], None],
@@ -229,13 +229,13 @@ def test_other_segment_behind_the_recovery_point_is_kept_with_a_warning(
     """Batches with lower offsets are no torn end: the file of another segment was put there."""
     files, data_dir = place
     names = written(place, clean=False)
-    key, folder = ("orders", 0), f"{data_dir}/orders-0"
+    key, directory = ("orders", 0), f"{data_dir}/orders-0"
     checkpoints = OffsetCheckpoints(files, data_dir)
     checkpoints.update([(key, checkpoints.get(key)._replace(recovery_point=0, high_watermark=0))])
-    other = files.read_bytes(f"{folder}/{names[0]}")
-    files.write_atomic(f"{folder}/{names[-1]}", other)
+    other = files.read_bytes(f"{directory}/{names[0]}")
+    files.write_atomic(f"{directory}/{names[-1]}", other)
     log = log_of(place)
     assert log.log_end_offset == int(names[-1].removesuffix(".log"))
-    (kept,) = [name for name in files.listdir(folder) if name.endswith(".corrupt")]
-    assert files.read_bytes(f"{folder}/{kept}") == other
-    assert f"are kept in {folder}/{kept}" in caplog.text
+    (kept,) = [name for name in files.listdir(directory) if name.endswith(".corrupt")]
+    assert files.read_bytes(f"{directory}/{kept}") == other
+    assert f"are kept in {directory}/{kept}" in caplog.text

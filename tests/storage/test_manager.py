@@ -36,7 +36,7 @@ def saved(files: Files, data_dir: str, name: str) -> dict[tuple[str, int], int] 
     return offsets_from_bytes(files.read_bytes(f"{data_dir}/{file}"), file)
 
 
-class TestFolder:
+class TestDirectory:
     def test_a_new_one_gets_the_given_identity(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
@@ -59,7 +59,7 @@ class TestFolder:
         manager.close()
         open_manager(*place).close()
 
-    def test_the_marker_is_gone_for_good_once_the_folder_is_open(self) -> None:
+    def test_the_marker_is_gone_for_good_once_the_directory_is_open(self) -> None:
         files = CrashFiles()
         open_manager(files).close()
         assert open_manager(files.crashed("lost-name", 0)).clean
@@ -84,12 +84,14 @@ class TestOpen:
         manager = open_manager(*place)
         assert list(manager) == []
         assert manager.partitions() == [("orders", 0, TOPIC_ID), ("other", 0, TOPIC_ID)]
-        assert manager.folders() == [("orders", 0), ("other", 0)]
+        assert manager.directories() == [("orders", 0), ("other", 0)]
         assert open_log(manager, "other").log_end_offset == 7
         fill(open_log(manager, "first"), 1)
-        assert manager.folders() == [("orders", 0), ("other", 0), ("first", 0)], "none is sorted"
+        assert manager.directories() == [("orders", 0), ("other", 0), ("first", 0)], (
+            "none is sorted"
+        )
 
-    def test_folder_of_another_topic_id_is_not_opened_and_stays(self, place: Place) -> None:
+    def test_directory_of_another_topic_id_is_not_opened_and_stays(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
@@ -102,7 +104,7 @@ class TestOpen:
         assert (refused.value.topic_id, refused.value.partition) == (TOPIC_ID, 0)
         assert values(open_log(manager)) == [b"value %d" % number for number in range(5)]
 
-    def test_folder_set_aside_keeps_its_records_beside_a_new_log(self, place: Place) -> None:
+    def test_directory_set_aside_keeps_its_records_beside_a_new_log(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
@@ -119,7 +121,7 @@ class TestOpen:
         log = open_log(open_manager(files, data_dir))
         assert values(log) == [b"value %d" % number for number in range(5)]
 
-    def test_folder_of_another_partition_is_not_opened(self, place: Place) -> None:
+    def test_directory_of_another_partition_is_not_opened(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         for partition in range(2):
@@ -132,7 +134,7 @@ class TestOpen:
             with pytest.raises(ForeignLogError, match=f"partition {1 - partition}, not topic"):
                 manager.open_log("orders", TOPIC_ID, partition, SMALL, now_ms=NOW)
 
-    def test_folder_written_by_kafka_gets_its_partition_number(self, place: Place) -> None:
+    def test_directory_written_by_kafka_gets_its_partition_number(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
@@ -142,7 +144,7 @@ class TestOpen:
         assert open_log(open_manager(files, data_dir)).log_end_offset == 5
         assert PartitionMetadata.from_bytes(files.read_bytes(path)) == (TOPIC_ID, 0)
 
-    def test_folder_without_its_partition_number_is_served_from_a_full_disk(
+    def test_directory_without_its_partition_number_is_served_from_a_full_disk(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         files, data_dir = place
@@ -185,7 +187,7 @@ class TestOpen:
 
 
 class TestDelete:
-    def test_delete_sets_folder_of_another_topic_id_aside(self, place: Place) -> None:
+    def test_delete_sets_directory_of_another_topic_id_aside(self, place: Place) -> None:
         files, data_dir = place
         manager = open_manager(files, data_dir)
         fill(open_log(manager), 5)
@@ -195,9 +197,9 @@ class TestDelete:
         assert kept == [f"{data_dir}/orders-0.{TOPIC_ID.hex}-stray"]
         manager.empty_trash()
         assert files.exists(f"{kept[0]}/00000000000000000000.log")
-        assert manager.folders() == []
+        assert manager.directories() == []
 
-    def test_start_removes_folders_with_the_full_name_of_a_deletion_only(
+    def test_start_removes_directories_with_the_full_name_of_a_deletion_only(
         self, place: Place
     ) -> None:
         files, data_dir = place
@@ -279,7 +281,7 @@ class TestCheckpoint:
         assert saved(files, data_dir, "recovery-point") == {("orders", 0): 40}
         assert saved(files, data_dir, "replication") == {("orders", 0): 40}
         assert saved(files, data_dir, "log-start") == {("orders", 0): 30}
-        assert files.read_bytes(f"{log.folder}/{LEADER_EPOCHS}") == b"0\n2\n0 30\n1 40\n"
+        assert files.read_bytes(f"{log.directory}/{LEADER_EPOCHS}") == b"0\n2\n0 30\n1 40\n"
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_a_small_log_of_one_epoch_has_no_file_of_epochs(
@@ -289,7 +291,7 @@ class TestCheckpoint:
         manager = open_manager(files, data_dir)
         log = open_log(manager, config=LogConfig())
         fill(log, 3, leader_epoch=7)
-        path = f"{log.folder}/{LEADER_EPOCHS}"
+        path = f"{log.directory}/{LEADER_EPOCHS}"
         manager.checkpoint(NOW).run()
         assert not files.exists(path)
         manager.close(clean=clean, now_ms=NOW)
@@ -310,7 +312,7 @@ class TestCheckpoint:
         manager.checkpoint(NOW).run()
         log.truncate_to(2, now_ms=NOW)
         manager.checkpoint(NOW).run()
-        assert files.read_bytes(f"{log.folder}/{LEADER_EPOCHS}") == b"0\n1\n7 0\n"
+        assert files.read_bytes(f"{log.directory}/{LEADER_EPOCHS}") == b"0\n1\n7 0\n"
 
     def test_when_it_is_due(self) -> None:
         manager = open_manager(CrashFiles())
@@ -342,7 +344,7 @@ class TestCheckpoint:
         commit(log)
         manager.checkpoint(NOW).run()
         assert not manager.checkpoint_due(NOW)
-        names = place[0].listdir(log.folder)
+        names = place[0].listdir(log.directory)
         assert "00000000000000000000.index" in names, "indexes are saved within a segment"
         assert f"{log.log_end_offset:020d}.snapshot" in names
 
@@ -353,7 +355,7 @@ class TestCheckpoint:
             append(log, b"x", producer_id=1, epoch=0, sequence=log.log_end_offset)
             log.save()
             manager.checkpoint(NOW).run()
-        snapshots = [name for name in place[0].listdir(log.folder) if name.endswith(".snapshot")]
+        snapshots = [name for name in place[0].listdir(log.directory) if name.endswith(".snapshot")]
         assert snapshots == ["00000000000000000003.snapshot"]
 
     def test_a_log_that_did_not_change_is_not_written_again(self) -> None:
@@ -424,7 +426,7 @@ class TestCheckpoint:
         log.delete_records_before(80)
         with pytest.raises(StorageError, match="no space"):
             manager.checkpoint(NOW).run()
-        assert min(int(name[:20]) for name in files.listdir(log.folder) if ".log" in name) > 40
+        assert min(int(name[:20]) for name in files.listdir(log.directory) if ".log" in name) > 40
         append(log, b"fits again")
         commit(log)
         manager.checkpoint(NOW).run()
@@ -518,8 +520,8 @@ class TestMany:
         ]
 
     def test_files_stay_within_their_bound(self, tmp_path: Path) -> None:
-        folder = (tmp_path / "data").as_posix()
-        manager = LogManager(OsFiles(), folder, META, open_files_max=5)
+        directory = (tmp_path / "data").as_posix()
+        manager = LogManager(OsFiles(), directory, META, open_files_max=5)
         logs = self.open_all(manager)
         before = open_descriptors()
         for turn in range(3):
@@ -528,7 +530,7 @@ class TestMany:
                 assert open_descriptors() - before <= 5 + 1
             sync_logs(OsFiles(), logs)
         manager.close()
-        manager = LogManager(OsFiles(), folder, META, open_files_max=5)
+        manager = LogManager(OsFiles(), directory, META, open_files_max=5)
         opened = self.open_all(manager)
         assert open_descriptors() == before, "a log that was only opened holds no file"
         for log in opened:
@@ -548,7 +550,7 @@ class TestMany:
         again = open_manager(files.crashed("lost-name", 0))
         for log in self.open_all(again):
             assert log.epochs.entries == [(0, 0)]
-            assert files.exists(f"{log.folder}/{1:020}.snapshot")
+            assert files.exists(f"{log.directory}/{1:020}.snapshot")
 
     def test_after_a_crash_all_is_made_durable_before_a_log_is_opened(self) -> None:
         files = CrashFiles()

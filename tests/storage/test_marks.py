@@ -1,4 +1,4 @@
-"""Copies of a folder that is in use: opened, they hold what the folder held."""
+"""Copies of a directory that is in use: opened, they hold what the directory held."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ def test_other_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("orders", 0), ("a-1", 12), ("x.y_z", 3)])
-def test_folders(topic: str, partition: int) -> None:
-    name = naming.folder_name(topic, partition)
-    assert naming.parse_folder_name(name) == (topic, partition)
+def test_directories(topic: str, partition: int) -> None:
+    name = naming.directory_name(topic, partition)
+    assert naming.parse_directory_name(name) == (topic, partition)
 
 
-def test_deleted_folders() -> None:
-    name = naming.deleted_folder_name("orders", 3, UUID(int=255))
+def test_deleted_directories() -> None:
+    name = naming.deleted_directory_name("orders", 3, UUID(int=255))
     assert name == "orders-3.000000000000000000000000000000ff-delete"
-    assert naming.parse_folder_name(name) is None
-    assert len(naming.deleted_folder_name("t" * 249, 12345, UUID(int=1))) == 255
+    assert naming.parse_directory_name(name) is None
+    assert len(naming.deleted_directory_name("t" * 249, 12345, UUID(int=1))) == 255

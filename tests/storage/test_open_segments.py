@@ -128,7 +128,7 @@ def test_without_a_descriptor_for_the_sync_the_file_stays_open(
     open_file = files.open
 
     def short_of_descriptors(path: str, *, create: bool = False) -> CrashFile:
-        if path == f"{logs[0].folder}/{0:020}.log":
+        if path == f"{logs[0].directory}/{0:020}.log":
             raise StorageError("too many open files")
         return open_file(path, create=create)
 

@@ -22,7 +22,7 @@ from .time_lookups import offset_for_timestamp
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 ONE_SEGMENT = LogConfig(index_interval_bytes=200)
-FOLDER = "data/orders-0"
+DIRECTORY = "data/orders-0"
 
 
 def fill(log: Log, count: int, start: int = 0, *, leader_epoch: int = 0) -> None:
@@ -73,18 +73,18 @@ def crashed(
 
 def position_of(files: CrashFiles, offset: int, name: str = "00000000000000000000.log") -> int:
     """Where the batch with an offset begins in a segment's file."""
-    data, position = files.read_bytes(f"{FOLDER}/{name}"), 0
+    data, position = files.read_bytes(f"{DIRECTORY}/{name}"), 0
     while read_header(data, position).last_offset < offset:
         position += read_header(data, position).size
     return position
 
 
 def damage(
-    files: CrashFiles, name: str, change: Callable[[bytearray], object], folder: str = FOLDER
+    files: CrashFiles, name: str, change: Callable[[bytearray], object], directory: str = DIRECTORY
 ) -> None:
-    data = bytearray(files.read_bytes(f"{folder}/{name}"))
+    data = bytearray(files.read_bytes(f"{directory}/{name}"))
     change(data)
-    files.damage(f"{folder}/{name}", bytes(data))
+    files.damage(f"{directory}/{name}", bytes(data))
 
 
 @contextmanager
@@ -130,7 +130,7 @@ class TestTail:
         damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(-5, None)))
         log = open_log(open_manager(files), config=ONE_SEGMENT)
         assert numbers(log) == list(range(29))
-        assert not [name for name in files.listdir(FOLDER) if "corrupt" in name]
+        assert not [name for name in files.listdir(DIRECTORY) if "corrupt" in name]
         assert not [record for record in caplog.records if record.levelno > logging.INFO]
         fill(log, 1, 29)
         assert log.log_end_offset == 30
@@ -138,12 +138,12 @@ class TestTail:
     def test_what_follows_a_bad_batch_is_kept(self, caplog: pytest.LogCaptureFixture) -> None:
         files = crashed(10, 20, 30)
         at = position_of(files, 25)
-        whole = files.read_bytes(f"{FOLDER}/00000000000000000000.log")
+        whole = files.read_bytes(f"{DIRECTORY}/00000000000000000000.log")
         damage(files, "00000000000000000000.log", lambda data: data.__setitem__(at + 70, 1))
         log = open_log(open_manager(files), config=ONE_SEGMENT)
         assert numbers(log) == list(range(25))
         name = f"00000000000000000000.log.{at}.corrupt"
-        kept = files.read_bytes(f"{FOLDER}/{name}")
+        kept = files.read_bytes(f"{DIRECTORY}/{name}")
         assert kept[71:] == whole[at + 71 :]
         warning = caplog.records[-1].getMessage()
         assert "ends at offset 25" in warning
@@ -152,14 +152,14 @@ class TestTail:
 
     def test_later_segments_are_kept_or_removed(self, caplog: pytest.LogCaptureFixture) -> None:
         files = crashed(5, 6, 60, config=CONFIG)
-        bases = [int(name[:20]) for name in files.listdir(FOLDER) if name.endswith(".log")]
+        bases = [int(name[:20]) for name in files.listdir(DIRECTORY) if name.endswith(".log")]
         assert len(bases) >= 3
         last = f"{bases[-1]:020d}.log"
         damage(files, last, lambda data: data.__setitem__(slice(None), bytes(len(data))))
         damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(-9, None)))
         log = open_log(open_manager(files), config=CONFIG)
         assert numbers(log) == list(range(bases[1] - 1))
-        names = files.listdir(FOLDER)
+        names = files.listdir(DIRECTORY)
         assert f"{bases[1]:020d}.log.corrupt" in names
         assert f"{bases[1]:020d}.log" not in names
         assert not any(name.startswith(f"{bases[-1]:020d}.") for name in names)
@@ -167,8 +167,8 @@ class TestTail:
 
     def test_a_segment_that_is_missing_in_between_ends_the_log(self) -> None:
         files = crashed(5, 6, 60, config=CONFIG)
-        bases = [int(name[:20]) for name in files.listdir(FOLDER) if name.endswith(".log")]
-        files.remove(f"{FOLDER}/{bases[1]:020d}.log")
+        bases = [int(name[:20]) for name in files.listdir(DIRECTORY) if name.endswith(".log")]
+        files.remove(f"{DIRECTORY}/{bases[1]:020d}.log")
         log = open_log(open_manager(files), config=CONFIG)
         assert log.log_end_offset == bases[1]
 
@@ -177,10 +177,10 @@ class TestTail:
         manager = open_manager(files)
         open_log(manager, config=CONFIG)
         manager.close(now_ms=NOW)
-        sealed = [name for name in files.listdir(FOLDER) if name.endswith(".log")][:-1]
+        sealed = [name for name in files.listdir(DIRECTORY) if name.endswith(".log")][:-1]
         for name in sealed:
-            assert files.size(f"{FOLDER}/{name[:20]}.index") > 0
-            assert files.size(f"{FOLDER}/{name[:20]}.timeindex") > 0
+            assert files.size(f"{DIRECTORY}/{name[:20]}.index") > 0
+            assert files.size(f"{DIRECTORY}/{name[:20]}.timeindex") > 0
 
     def test_epochs_of_unsaved_batches_are_found(self) -> None:
         files = CrashFiles()
@@ -200,7 +200,7 @@ class TestTail:
             commit(log)
             manager.checkpoint(NOW).run()
             for name in ("00000000000000000000.index", "00000000000000000000.timeindex"):
-                files.remove(f"{FOLDER}/{name}")
+                files.remove(f"{DIRECTORY}/{name}")
             with bytes_read() as sizes:
                 found = open_log(open_manager(files), config=ONE_SEGMENT)
             assert found.epochs.entries == log.epochs.entries
@@ -229,7 +229,7 @@ class TestTail:
         """A cut, or a crash, came between the records and the file."""
         files = crashed(20, 22, 30)
         epochs = b"0\n3\n0 0\n5 24\n7 28\n"
-        files.write_atomic(f"{FOLDER}/leader-epoch-checkpoint", epochs)
+        files.write_atomic(f"{DIRECTORY}/leader-epoch-checkpoint", epochs)
         at = position_of(files, 23)
         damage(files, "00000000000000000000.log", lambda data: data.__setitem__(at + 70, 1))
         log = open_log(open_manager(files), config=ONE_SEGMENT)
@@ -268,7 +268,7 @@ class TestTail:
         fill_epochs(log, 5, 7)
         commit(log)
         manager.close(now_ms=NOW)
-        files.damage(f"{FOLDER}/leader-epoch-checkpoint", b"\0" * 12)
+        files.damage(f"{DIRECTORY}/leader-epoch-checkpoint", b"\0" * 12)
         log = open_log(open_manager(files))
         assert log.epochs.entries == [(epoch, epoch * 7) for epoch in range(5)]
 
@@ -279,7 +279,7 @@ class TestTail:
         fill_epochs(log, 2, 7)
         commit(log)
         manager.close(now_ms=NOW)
-        files.write_atomic(f"{FOLDER}/leader-epoch-checkpoint", b"0\n2\n0 0\n1 3\n")
+        files.write_atomic(f"{DIRECTORY}/leader-epoch-checkpoint", b"0\n2\n0 0\n1 3\n")
         log = open_log(open_manager(files), config=ONE_SEGMENT)
         assert log.epochs.entries == [(0, 0), (1, 7)]
 
@@ -288,13 +288,13 @@ class TestRot:
     """Below the recovery point nothing is ever cut."""
 
     def check_refused(self, files: CrashFiles, name: str, config: LogConfig = ONE_SEGMENT) -> None:
-        before = {path: data for path, data in files.image().items() if FOLDER in path}
+        before = {path: data for path, data in files.image().items() if DIRECTORY in path}
         with pytest.raises(CorruptLogError) as error:
             read_everything(open_log(open_manager(files), config=config))
-        assert error.value.path == f"{FOLDER}/{name}"
-        assert f"{FOLDER}/{name} is damaged at byte {error.value.position}" in str(error.value)
+        assert error.value.path == f"{DIRECTORY}/{name}"
+        assert f"{DIRECTORY}/{name} is damaged at byte {error.value.position}" in str(error.value)
         assert "kbroker log repair data/orders-0" in str(error.value)
-        after = {path: data for path, data in files.image().items() if FOLDER in path}
+        after = {path: data for path, data in files.image().items() if DIRECTORY in path}
         assert {path: after[path] for path in before if ".log" in path} == {
             path: before[path] for path in before if ".log" in path
         }
@@ -311,7 +311,7 @@ class TestRot:
             files = crashed(20, 25, 30)
             at = position_of(files, offset)
             for end in (at + 61, at + 1, at):
-                files.damage(f"{FOLDER}/{name}", files.read_bytes(f"{FOLDER}/{name}")[:end])
+                files.damage(f"{DIRECTORY}/{name}", files.read_bytes(f"{DIRECTORY}/{name}")[:end])
                 self.check_refused(files, name)
 
     @pytest.mark.parametrize("clean", [True, False])
@@ -319,7 +319,7 @@ class TestRot:
         files = stopped()
         if not clean:
             files.remove("data/.kafka_cleanshutdown")
-        bases = [int(name[:20]) for name in files.listdir(FOLDER) if name.endswith(".log")]
+        bases = [int(name[:20]) for name in files.listdir(DIRECTORY) if name.endswith(".log")]
         name = f"{bases[1]:020d}.log"
         end = position_of(files, bases[2] - 1, name)
         damage(files, name, lambda data: data.__delitem__(slice(end, None)))
@@ -327,18 +327,18 @@ class TestRot:
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_missing_files(self, clean: bool) -> None:
-        bases = [int(name[:20]) for name in stopped().listdir(FOLDER) if name.endswith(".log")]
+        bases = [int(name[:20]) for name in stopped().listdir(DIRECTORY) if name.endswith(".log")]
         for base in bases[1:]:
             files = stopped()
             if not clean:
                 files.remove("data/.kafka_cleanshutdown")
-            files.remove(f"{FOLDER}/{base:020d}.log")
+            files.remove(f"{DIRECTORY}/{base:020d}.log")
             with pytest.raises(CorruptLogError):
                 open_log(open_manager(files), config=CONFIG)
         files = stopped()
         if not clean:
             files.remove("data/.kafka_cleanshutdown")
-        files.rmtree(FOLDER)
+        files.rmtree(DIRECTORY)
         with pytest.raises(CorruptLogError, match="it is missing"):
             open_log(open_manager(files), config=CONFIG)
 
@@ -400,8 +400,8 @@ class TestDamageAnywhere:
         pristine = stopped()
         if not clean:
             pristine.remove("data/.kafka_cleanshutdown")
-        last = max(it for it in pristine.listdir(FOLDER) if it.endswith(".log"))[:20]
-        path = f"{FOLDER}/{name.format(last=last, end='0' * 18 + '60')}"
+        last = max(it for it in pristine.listdir(DIRECTORY) if it.endswith(".log"))[:20]
+        path = f"{DIRECTORY}/{name.format(last=last, end='0' * 18 + '60')}"
         path = re.sub(r"/[^/]+/\.\.", "", path)
         if not pristine.exists(path):
             assert not clean
@@ -454,10 +454,10 @@ def test_meta_properties_is_not_guessed() -> None:
 def test_leftovers_of_a_crash_go() -> None:
     files = stopped()
     for name in ("00000000000000000099.index", "leader-epoch-checkpoint.tmp", "x.deleted"):
-        files.open(f"{FOLDER}/{name}", create=True).append([b"x"])
-    before = set(files.listdir(FOLDER))
+        files.open(f"{DIRECTORY}/{name}", create=True).append([b"x"])
+    before = set(files.listdir(DIRECTORY))
     log = open_log(open_manager(files), config=CONFIG)
-    assert before - set(files.listdir(FOLDER)) == {
+    assert before - set(files.listdir(DIRECTORY)) == {
         "00000000000000000099.index",
         "leader-epoch-checkpoint.tmp",
         "x.deleted",
@@ -467,14 +467,14 @@ def test_leftovers_of_a_crash_go() -> None:
 
 def test_a_snapshot_of_records_that_are_gone_goes_for_good() -> None:
     files = crashed(10, 20, 30)
-    files.write_atomic(f"{FOLDER}/00000000000000000025.snapshot", b"what was true before 25")
+    files.write_atomic(f"{DIRECTORY}/00000000000000000025.snapshot", b"what was true before 25")
     at = position_of(files, 22)
     damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(at, None)))
     manager = open_manager(files)
     log = open_log(manager, config=ONE_SEGMENT)
     assert log.log_end_offset == 22
     files = files.crashed("lost-name", 0)
-    assert f"{25:020d}.snapshot" not in files.listdir(FOLDER)
+    assert f"{25:020d}.snapshot" not in files.listdir(DIRECTORY)
 
 
 def test_unopened_logs_keep_the_marker_away() -> None:

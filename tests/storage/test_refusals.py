@@ -60,7 +60,7 @@ def test_a_cut_before_which_no_checkpoint_changes_can_be_tried_again() -> None:
     assert (log.offline, log.log_end_offset) == (None, 1)
 
 
-def test_nothing_is_cut_in_a_folder_that_is_known_to_refuse() -> None:
+def test_nothing_is_cut_in_a_directory_that_is_known_to_refuse() -> None:
     """What is begun there breaks off, and then the log is offline until a restart."""
     files = RefusingFiles()
     manager = open_manager(files, DATA)
@@ -68,7 +68,7 @@ def test_nothing_is_cut_in_a_folder_that_is_known_to_refuse() -> None:
     for value in (b"a", b"b", b"c"):
         append(log, value)
     commit(log)
-    files.refuse(log.folder)
+    files.refuse(log.directory)
     manager.refuse("read-only")
     for cut in (log.truncate_to, log.restart_at):
         with pytest.raises(WriteRefusedError):
@@ -88,7 +88,7 @@ def test_a_cut_that_breaks_off_takes_the_log_offline() -> None:
     for value in (b"a", b"b", b"c"):
         append(log, value)
     commit(log)
-    files.refuse(log.folder)
+    files.refuse(log.directory)
     with pytest.raises(WriteRefusedError):
         log.truncate_to(1, now_ms=NOW)
     assert "restart the server" in (log.offline or "")
@@ -98,7 +98,7 @@ def test_a_cut_that_breaks_off_takes_the_log_offline() -> None:
     assert values(log, 0)[0] == b"a"
 
 
-def test_a_folder_refuses_until_a_probe_gets_through() -> None:
+def test_a_directory_refuses_until_a_probe_gets_through() -> None:
     files = RefusingFiles()
     manager = open_manager(files, DATA)
     log = open_log(manager)

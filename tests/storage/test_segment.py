@@ -20,10 +20,10 @@ from .helpers import NOW, batch
 RULES = SegmentRules(index_interval_bytes=200, index_bytes=10_000, gaps_allowed=False)
 
 
-def make(files: Files, count: int, *, folder: str = "d", rules: SegmentRules = RULES) -> Segment:
+def make(files: Files, count: int, *, directory: str = "d", rules: SegmentRules = RULES) -> Segment:
     """A segment from offset 100 with `count` batches of two records, 80 bytes each or so."""
-    files.mkdir(folder)
-    segment = Segment.create(files, folder, 100, rules)
+    files.mkdir(directory)
+    segment = Segment.create(files, directory, 100, rules)
     for number in range(count):
         add(segment, number)
     return segment
@@ -76,9 +76,9 @@ class TestAppend:
         assert segment.roll_at_ms == FULL
 
     def test_a_sealed_segment_keeps_no_file_open(self, tmp_path: Path) -> None:
-        files, folder = OsFiles(), (tmp_path / "d").as_posix()
+        files, directory = OsFiles(), (tmp_path / "d").as_posix()
         before = len(os.listdir("/proc/self/fd"))
-        segment = make(files, 3, folder=folder)
+        segment = make(files, 3, directory=directory)
         segment.file.dirty = True
         segment.seal()
         assert len(os.listdir("/proc/self/fd")) == before + 1, "the sync still needs it"

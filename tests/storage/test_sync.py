@@ -5,9 +5,9 @@ from collections import Counter
 from kbroker.storage.crash_files import CrashFiles, Operation
 from kbroker.storage.sync import (
     AtomicWrite,
+    DirectorySync,
     FileSync,
     FileWrite,
-    FolderSync,
     Removal,
     sync_in_order,
     sync_together,
@@ -27,14 +27,14 @@ def test_file_write_ends_the_file() -> None:
     files, _ = disk()
     for position, data in ((0, b"abcdef"), (4, b"XY"), (6, b""), (6, b"Z"), (2, b"")):
         sync_in_order([FileWrite(files, "d/a", position, data)])
-    sync_in_order([FolderSync(files, "d")])
+    sync_in_order([DirectorySync(files, "d")])
     assert files.crashed("lost-name", 0).read_bytes("d/a") == b"ab"
 
 
 def test_file_sync() -> None:
     files, _ = disk()
     files.open("d/a", create=True).append([b"x"])
-    sync_in_order([FileSync(files, "d/a"), FileSync(files, "d/gone"), FolderSync(files, "d")])
+    sync_in_order([FileSync(files, "d/a"), FileSync(files, "d/gone"), DirectorySync(files, "d")])
     assert files.crashed("lost-name", 0).read_bytes("d/a") == b"x"
 
 
@@ -46,9 +46,9 @@ def test_atomic_write_and_removal_in_order() -> None:
     assert operations[-1] == ("remove", "d/a")
 
 
-def test_a_folder_that_is_gone_needs_no_sync() -> None:
+def test_a_directory_that_is_gone_needs_no_sync() -> None:
     files, _ = disk()
-    sync_in_order([FolderSync(files, "d/gone")])
+    sync_in_order([DirectorySync(files, "d/gone")])
 
 
 def test_each_file_is_synced_however_many_there_are() -> None:

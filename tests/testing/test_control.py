@@ -305,8 +305,8 @@ def test_snapshots_by_json(command: Commands, tmp_path: Path) -> None:
     fork.close()
     assert command("restore", snapshot=before)["ok"]
     assert values(command) == ["first"]
-    assert command("save", snapshot=before, folder=str(tmp_path / "saved"))["ok"]
-    loaded = command("load", folder=str(tmp_path / "saved"))["snapshot"]
+    assert command("save", snapshot=before, directory=str(tmp_path / "saved"))["ok"]
+    loaded = command("load", directory=str(tmp_path / "saved"))["snapshot"]
     command("produce", topic="orders", value="third")
     assert command("restore", snapshot=loaded)["ok"]
     assert values(command) == ["first"]

@@ -34,8 +34,8 @@ class Traces:
     @staticmethod
     def _descriptors() -> int:
         """How many are open; 0 where the system does not tell."""
-        folder = Path("/proc/self/fd")
-        return len(list(folder.iterdir())) if folder.exists() else 0
+        directory = Path("/proc/self/fd")
+        return len(list(directory.iterdir())) if directory.exists() else 0
 
     def new(self, before: Traces) -> dict[str, object]:
         """What there was not before."""
@@ -53,8 +53,8 @@ NOTHING = {"threads": set(), "descriptors": 0, "files": set(), "handlers": 0}
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The temporary files of other processes, which run other tests, are no traces."""
-    with tempfile.TemporaryDirectory() as folder:  # with a short path, for sockets in it
-        monkeypatch.setattr(tempfile, "tempdir", folder)
+    with tempfile.TemporaryDirectory() as directory:  # with a short path, for sockets in it
+        monkeypatch.setattr(tempfile, "tempdir", directory)
         yield
 
 
@@ -77,9 +77,9 @@ def test_brokers_of_one_thread(tmp_path: Path) -> None:
     before = Traces()
     thread = BrokerThread()
     for number in range(BROKERS):
-        folder = str(tmp_path / str(number)) if number % 10 == 0 else None
+        directory = str(tmp_path / str(number)) if number % 10 == 0 else None
         with LocalBroker(
-            topics={"orders": 1}, thread=thread, data_dir=folder, disk=number % 10 == 1
+            topics={"orders": 1}, thread=thread, data_dir=directory, disk=number % 10 == 1
         ) as broker:
             broker.produce("orders", "x")
             if number % 10 == 2:

@@ -151,8 +151,8 @@ def test_log_level_and_data_of_a_failure(run: Run, tmp_path: Path) -> None:
     result.assert_outcomes(failed=1)
     assert logging.getLogger("kbroker").level == level, "the run leaves the level changed"
     result.stdout.fnmatch_lines(["log: * INFO topic orders created: *", "kept: kbroker serve *"])
-    (folder,) = keep.glob("*test_it/1")
-    with LocalBroker(load=Snapshot.load(folder)) as again:
+    (directory,) = keep.glob("*test_it/1")
+    with LocalBroker(load=Snapshot.load(directory)) as again:
         assert [record.text for record in again.records("orders")] == ["kept"]
 
 

@@ -214,14 +214,14 @@ def test_files_of_tokens_go_with_their_broker(thread: BrokerThread) -> None:
     with LocalBroker(thread=thread, tokens=["bot"]) as broker:
         login = broker.client("bot").login
         assert isinstance(login, TokenLogin)
-        folder = login.file.parent
-        assert folder.stat().st_mode & 0o777 == 0o700
+        directory = login.file.parent
+        assert directory.stat().st_mode & 0o777 == 0o700
         asks(broker.client("bot").java)
         broker.restart()
         asks(broker.client("bot").java)
     del broker, login
     gc.collect()
-    assert not folder.exists()
+    assert not directory.exists()
 
 
 @pytest.mark.parametrize("known", [{"certificates": ["alice"]}, {"tokens": ["alice"]}])

@@ -28,9 +28,9 @@ with shared_broker(Path(sys.argv[1])) as bootstrap:
 class User:
     """Another process that uses the broker until it is told to stop."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", USER, str(folder)],
+            [sys.executable, "-c", USER, str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

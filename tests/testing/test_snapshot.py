@@ -34,13 +34,13 @@ SERVE = [
 ]
 
 
-def settings_of(kind: str, folder: Path) -> dict[str, Any]:
+def settings_of(kind: str, directory: Path) -> dict[str, Any]:
     """What makes a broker that keeps its data there."""
     places: dict[str, dict[str, Any]] = {
         "memory": {},
         "disk to break": {"disk": True},
-        "folder": {"data_dir": str(folder / "data")},
-        "folders": {"data_dir": [str(folder / "one"), str(folder / "two")]},
+        "directory": {"data_dir": str(directory / "data")},
+        "directories": {"data_dir": [str(directory / "one"), str(directory / "two")]},
     }
     return places[kind]
 
@@ -49,8 +49,8 @@ def settings_of(kind: str, folder: Path) -> dict[str, Any]:
     params=[
         "memory",
         pytest.param("disk to break", marks=pytest.mark.slow),
-        pytest.param("folder", marks=pytest.mark.slow),
-        pytest.param("folders", marks=pytest.mark.slow),
+        pytest.param("directory", marks=pytest.mark.slow),
+        pytest.param("directories", marks=pytest.mark.slow),
     ]
 )
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBroker]:
@@ -60,7 +60,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBrok
 
 
 @pytest.fixture
-def in_folder(tmp_path: Path) -> Iterator[LocalBroker]:
+def in_directory(tmp_path: Path) -> Iterator[LocalBroker]:
     with LocalBroker(topics={"orders": 1}, data_dir=str(tmp_path / "data")) as broker:
         yield broker
 
@@ -341,16 +341,16 @@ def test_leader_epochs_rise_with_each_restore(broker: LocalBroker) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_reader_without_a_group_whose_place_is_gone(in_folder: LocalBroker) -> None:
+def test_a_reader_without_a_group_whose_place_is_gone(in_directory: LocalBroker) -> None:
     """It has read up to 100, there are 50 now: the leader's new epoch shows it where its story ends
     (KIP-320), and it goes on from there."""
     for number in range(50):
-        in_folder.produce("orders", f"{number}")
-    snapshot = in_folder.snapshot()
+        in_directory.produce("orders", f"{number}")
+    snapshot = in_directory.snapshot()
     for number in range(50, 100):
-        in_folder.produce("orders", f"{number}")
+        in_directory.produce("orders", f"{number}")
     client = KafkaConsumer(
-        bootstrap_servers=in_folder.bootstrap_servers,
+        bootstrap_servers=in_directory.bootstrap_servers,
         auto_offset_reset="earliest",
         consumer_timeout_ms=10_000,
         reconnect_backoff_ms=10,
@@ -358,30 +358,30 @@ def test_a_reader_without_a_group_whose_place_is_gone(in_folder: LocalBroker) ->
     )
     client.assign([TopicPartition("orders", 0)])
     assert [next(client).offset for _ in range(100)] == list(range(100))
-    in_folder.restore(snapshot)
-    assert in_folder.produce("orders", "another 50").offset == 50
+    in_directory.restore(snapshot)
+    assert in_directory.produce("orders", "another 50").offset == 50
     found = next(client)
     client.close()
     assert (found.offset, found.value) == (50, b"another 50")
 
 
-def test_a_producer_that_is_ahead_of_the_snapshot_is_told(in_folder: LocalBroker) -> None:
+def test_a_producer_that_is_ahead_of_the_snapshot_is_told(in_directory: LocalBroker) -> None:
     """As by a Kafka that lost records: one is refused, then it goes on in an epoch of its own."""
     client = KafkaProducer(
-        bootstrap_servers=in_folder.bootstrap_servers,
+        bootstrap_servers=in_directory.bootstrap_servers,
         enable_idempotence=True,
         reconnect_backoff_ms=10,
         retry_backoff_ms=10,
     )
     client.send("orders", b"0").get(10)
-    snapshot = in_folder.snapshot()
+    snapshot = in_directory.snapshot()
     client.send("orders", b"gone").get(10)
-    in_folder.restore(snapshot)
+    in_directory.restore(snapshot)
     with pytest.raises(OutOfOrderSequenceNumberError):
         client.send("orders", b"refused").get(10)
     assert client.send("orders", b"1").get(10).offset == 1
     client.close()
-    assert values(in_folder) == ["0", "1"]
+    assert values(in_directory) == ["0", "1"]
 
 
 def test_a_group_reads_on_from_what_it_had_committed(broker: LocalBroker) -> None:
@@ -493,15 +493,15 @@ def test_a_snapshot_of_one_kind_fills_a_broker_of_another(tmp_path: Path) -> Non
     with LocalBroker() as broker:
         broker.produce("orders", "kept")
         snapshot = broker.snapshot()
-    for kind in ("disk to break", "folder", "memory"):
+    for kind in ("disk to break", "directory", "memory"):
         with LocalBroker(load=snapshot, **settings_of(kind, tmp_path)) as other:
             assert values(other) == ["kept"]
             other.restart()
             assert values(other) == ["kept"]
     with pytest.raises(ValueError, match="as many with data_dir"):
-        LocalBroker(load=snapshot, **settings_of("folders", tmp_path))
+        LocalBroker(load=snapshot, **settings_of("directories", tmp_path))
     with pytest.raises(ValueError, match="has data already"):
-        LocalBroker(load=snapshot, **settings_of("folder", tmp_path))
+        LocalBroker(load=snapshot, **settings_of("directory", tmp_path))
     with pytest.raises(FileNotFoundError, match="no saved snapshot"):
         Snapshot.load(tmp_path)
 
@@ -516,26 +516,28 @@ def test_what_it_begins_with_survives_a_power_cut() -> None:
         assert values(broker) == ["1"]
 
 
-# -- in real folders
+# -- in real directories
 
 
-def test_closed_segments_are_shared_and_not_copied(in_folder: LocalBroker, tmp_path: Path) -> None:
-    in_folder.produce("orders", "x")
-    snapshot = in_folder.snapshot()
+def test_closed_segments_are_shared_and_not_copied(
+    in_directory: LocalBroker, tmp_path: Path
+) -> None:
+    in_directory.produce("orders", "x")
+    snapshot = in_directory.snapshot()
     (copy,) = tmp_path.glob("data.copy-*")
     name = "orders-0/00000000000000000000.log"
     assert (copy / name).samefile(tmp_path / "data" / name)
-    in_folder.produce("orders", "y")  # into a segment that the copy does not share
-    assert values(in_folder) == ["x", "y"]
-    in_folder.restore(snapshot)
-    assert values(in_folder) == ["x"]
+    in_directory.produce("orders", "y")  # into a segment that the copy does not share
+    assert values(in_directory) == ["x", "y"]
+    in_directory.restore(snapshot)
+    assert values(in_directory) == ["x"]
 
 
 def test_nothing_stays_of_a_snapshot_that_nobody_needs(
-    in_folder: LocalBroker, tmp_path: Path
+    in_directory: LocalBroker, tmp_path: Path
 ) -> None:
-    snapshot = in_folder.snapshot()
-    with in_folder.fork(snapshot):
+    snapshot = in_directory.snapshot()
+    with in_directory.fork(snapshot):
         assert len(list(tmp_path.iterdir())) == 3
     del snapshot
     gc.collect()

@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("relative", ["x", "inside/x", "inside/../x", "in/x", "./inside", "a/b/c"])
-def test_path_below_a_folder_is_taken(root: Path, relative: str) -> None:
+def test_path_below_a_directory_is_taken(root: Path, relative: str) -> None:
     assert below(root, relative) == root / relative
 
 

@@ -81,19 +81,22 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT
 class Child:
     """The process of a client in one of its lives. `events` are what `look` has seen of it."""
 
-    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
+    def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
         self.name = name
         self.life = life
-        self.path = folder / f"{self.process}.jsonl"
+        self.path = directory / f"{self.process}.jsonl"
         self.path.touch()
         self.events: list[Event] = []
         self._done: Counter[Operation] = Counter()
         self._seen = self.path.open()
         self._part = ""
         command = [sys.executable, "-m", f"{__package__}.client", name, str(life), bootstrap]
-        with (folder / f"{self.process}.log").open("wb") as log:
+        with (directory / f"{self.process}.log").open("wb") as log:
             self.running = subprocess.Popen(
-                [*command, str(folder), str(seed)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log
+                [*command, str(directory), str(seed)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
             )
 
     @property
@@ -154,16 +157,16 @@ class Bank:
 
     Parameters:
         server: the broker, started.
-        folder: where the histories go.
+        directory: where the histories go.
         seed: of what happens when; the clients draw from it too.
     """
 
-    def __init__(self, server: Server, folder: Path, seed: int) -> None:
+    def __init__(self, server: Server, directory: Path, seed: int) -> None:
         self.server = server
-        self.folder = folder
+        self.directory = directory
         self.random = random.Random(seed)
         self.seed = seed
-        self._recorder = Recorder(folder / "nemesis.jsonl", "nemesis")
+        self._recorder = Recorder(directory / "nemesis.jsonl", "nemesis")
         self._lives: Counter[str] = Counter()
         self._children: dict[str, Child] = {}
         self._all: list[Child] = []
@@ -175,7 +178,7 @@ class Bank:
 
     def _start(self, name: str) -> Child:
         self._lives[name] += 1
-        child = Child(name, self._lives[name], self.server.bootstrap, self.folder, self.seed)
+        child = Child(name, self._lives[name], self.server.bootstrap, self.directory, self.seed)
         self._children[name] = child
         self._all.append(child)
         return child
@@ -337,7 +340,7 @@ class Bank:
         """
         self._await_ready("producer")
         self._stop("producer")
-        reader = Reader("reader-last", 1, self.server.bootstrap, self.folder, self.seed)
+        reader = Reader("reader-last", 1, self.server.bootstrap, self.directory, self.seed)
         try:
             self._wait(reader.is_drained, "every input is transformed")
             self._await_ready("transformer")
@@ -348,7 +351,7 @@ class Bank:
 
     def read_all(self) -> None:
         """Read everything as it is now."""
-        reader = Reader("reader-now", 1, self.server.bootstrap, self.folder, self.seed)
+        reader = Reader("reader-now", 1, self.server.bootstrap, self.directory, self.seed)
         try:
             reader.read_all()
         finally:
@@ -356,7 +359,7 @@ class Bank:
 
     def history(self) -> list[Event]:
         """All events so far."""
-        return load(sorted(self.folder.glob("*.jsonl")))
+        return load(sorted(self.directory.glob("*.jsonl")))
 
     def _stop(self, *kinds: str) -> None:
         """Let all of some kinds come to their end."""
@@ -406,10 +409,10 @@ async def finalize_protocol(bootstrap: str, level: int) -> None:
 
 
 @contextmanager
-def opened(server: Server, folder: Path, seed: int) -> Iterator[Bank]:
+def opened(server: Server, directory: Path, seed: int) -> Iterator[Bank]:
     """A bank at work; all its clients are gone at the end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    bank = Bank(server, folder, seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    bank = Bank(server, directory, seed)
     try:
         yield bank
     finally:

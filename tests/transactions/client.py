@@ -1,7 +1,7 @@
 """Clients that are processes of their own, so that they can be killed: producers, transformers of
 the bank, and a reader. Each writes down what it does.
 
-Usage: python -m tests.transactions.client NAME LIFE PORT FOLDER SEED; the name begins with the kind.
+Usage: python -m tests.transactions.client NAME LIFE PORT DIRECTORY SEED; the name begins with the kind.
 SIGTERM ends a client after its transaction. It exits with `FATAL` when the broker does not want it
 any more, which is what becomes of one that was replaced, or when it hangs.
 """
@@ -65,10 +65,10 @@ class MustAbort(Exception):
 class Client:
     """What all kinds of clients have."""
 
-    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
+    def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
         self.name = name
         self.process = f"{name}.{life}"
-        self.recorder = Recorder(folder / f"{self.process}.jsonl", self.process)
+        self.recorder = Recorder(directory / f"{self.process}.jsonl", self.process)
         self.random = random.Random(f"{seed} {self.process}")
         self.stopping = False
         self.settings: dict[str, Any] = {"bootstrap.servers": bootstrap, **_COMMON}
@@ -84,8 +84,8 @@ class Client:
 class Transactional(Client):
     """A client with transactions; the first thing that it does is to take over its id."""
 
-    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
-        super().__init__(name, life, bootstrap, folder, seed)
+    def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
+        super().__init__(name, life, bootstrap, directory, seed)
         first = (_number(name) * LIVES_PER_NAME + life) * VALUES_PER_LIFE
         self._values = itertools.count(first)
         self._names = itertools.count(1)
@@ -248,8 +248,8 @@ class TransactionalProducer(Transactional):
 class Transformer(Transactional):
     """A member of the group: one output for each input, with the offsets in the transaction."""
 
-    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
-        super().__init__(name, life, bootstrap, folder, seed)
+    def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
+        super().__init__(name, life, bootstrap, directory, seed)
         self._positions: dict[Place, int] = {}
         self._batch: list[Any] = []
         self._member: Any = None
@@ -349,8 +349,8 @@ class SecondTransformer(SecondProtocol, Transformer):
 class Reader(Client):
     """Two consumers, one of them of committed records only, and looks at all kinds of offsets."""
 
-    def __init__(self, name: str, life: int, bootstrap: str, folder: Path, seed: int) -> None:
-        super().__init__(name, life, bootstrap, folder, seed)
+    def __init__(self, name: str, life: int, bootstrap: str, directory: Path, seed: int) -> None:
+        super().__init__(name, life, bootstrap, directory, seed)
         self._consumers = {
             isolation: self._open(isolation) for isolation in (READ_COMMITTED, READ_UNCOMMITTED)
         }
@@ -493,9 +493,9 @@ KINDS: dict[str, Callable[..., Any]] = {
 KINDS_WITH_VALUES = ("producer", "producer2", "transformer", "transformer2")
 
 
-def main(name: str, life: str, bootstrap: str, folder: str, seed: str) -> None:
+def main(name: str, life: str, bootstrap: str, directory: str, seed: str) -> None:
     kind = KINDS[name.partition("-")[0]]
-    client = kind(name, int(life), bootstrap, Path(folder), int(seed))
+    client = kind(name, int(life), bootstrap, Path(directory), int(seed))
     signal.signal(signal.SIGTERM, client.stop)
     client.run()
 

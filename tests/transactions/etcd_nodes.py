@@ -18,12 +18,12 @@ from .nodes import COMMITS_WITHOUT, SETTINGS_OF_NODES, BankOfNodes
 MEMBERS = (0, 1, 2)
 
 
-def three_processes(folder: Path, etcd: Etcd) -> EtcdCluster:
+def three_processes(directory: Path, etcd: Etcd) -> EtcdCluster:
     """Three brokers, each a process, with their metadata on etcd."""
     members = ",".join(each.removeprefix("http://") for each in etcd.endpoints)
     settings = (*SETTINGS_OF_NODES, *SESSION)
     address = f"etcd://{members}/bank"
-    return EtcdCluster(folder, address, settings, topics=TOPICS, names=tuple(PARTITIONS))
+    return EtcdCluster(directory, address, settings, topics=TOPICS, names=tuple(PARTITIONS))
 
 
 class BankOverEtcd(BankOfNodes):
@@ -32,9 +32,9 @@ class BankOverEtcd(BankOfNodes):
     server: EtcdCluster
     needs_election = ("kill node", "pause node", "stop node")
 
-    def __init__(self, server: EtcdCluster, etcd: Etcd, folder: Path, seed: int) -> None:
+    def __init__(self, server: EtcdCluster, etcd: Etcd, directory: Path, seed: int) -> None:
         self.etcd = etcd
-        super().__init__(server, folder, seed)
+        super().__init__(server, directory, seed)
 
     def happen(self, moment: str) -> bool:
         return MOMENTS[moment](self)

@@ -21,9 +21,9 @@ SETTINGS_OF_NODES = (
 )
 
 
-def three_nodes(folder: Path) -> Cluster:
+def three_nodes(directory: Path) -> Cluster:
     """The broker of the bank with three nodes; every record is on two of them at least."""
-    return Cluster(folder, SETTINGS_OF_NODES, TOPICS, tuple(PARTITIONS))
+    return Cluster(directory, SETTINGS_OF_NODES, TOPICS, tuple(PARTITIONS))
 
 
 class BankOfNodes(Bank):
@@ -33,9 +33,9 @@ class BankOfNodes(Bank):
     needs_election: Collection[str] = MOMENTS
     """Moments that do not count without an election."""
 
-    def __init__(self, server: Cluster, folder: Path, seed: int) -> None:
+    def __init__(self, server: Cluster, directory: Path, seed: int) -> None:
         self.elections = 0
-        super().__init__(server, folder, seed)
+        super().__init__(server, directory, seed)
 
     def round(self, moment: str) -> bool:
         before = self.server.look()

@@ -92,12 +92,12 @@ def test_who_is_killed_last_has_a_successor_that_ends_its_transaction(tmp_path: 
 
 
 @contextmanager
-def running(folder: Path, seed: int, module: Sequence[str] = ("kbroker",)) -> Iterator[Bank]:
+def running(directory: Path, seed: int, module: Sequence[str] = ("kbroker",)) -> Iterator[Bank]:
     """A broker and the bank at work; all processes are gone at the end."""
-    server = Server(folder / "broker", SETTINGS, TOPICS, module)
+    server = Server(directory / "broker", SETTINGS, TOPICS, module)
     try:
         server.start()
-        with opened(server, folder / "history", seed) as bank:
+        with opened(server, directory / "history", seed) as bank:
             yield bank
     finally:
         server.close()

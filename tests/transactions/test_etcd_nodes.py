@@ -36,15 +36,15 @@ def test_every_input_has_one_output_when_nodes_and_etcd_fail(
     seed: int = request.config.getoption("seed")
     planned = plan(rounds, random.Random(seed))
     missed, began = 0, time.monotonic()
-    folders = [tmp_path / name for name in ("etcd", "history")]
-    for folder in folders:
-        folder.mkdir()
-    etcd = Etcd(folders[0], members=3)
+    directories = [tmp_path / name for name in ("etcd", "history")]
+    for directory in directories:
+        directory.mkdir()
+    etcd = Etcd(directories[0], members=3)
     server = three_processes(tmp_path / "brokers", etcd)
     try:
         server.start()
         server.await_in_sync(PLACES)
-        bank = BankOverEtcd(server, etcd, folders[1], seed)
+        bank = BankOverEtcd(server, etcd, directories[1], seed)
         try:
             for moment in planned:
                 print(f"{time.monotonic() - began:.0f} s: {moment}", flush=True)

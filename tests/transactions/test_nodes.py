@@ -61,13 +61,13 @@ def test_one_output_for_every_input(tmp_path: Path, request: pytest.FixtureReque
 
 
 @contextmanager
-def running(folder: Path, seed: int) -> Iterator[BankOfNodes]:
+def running(directory: Path, seed: int) -> Iterator[BankOfNodes]:
     """Three nodes and the bank at work; all processes are gone at the end."""
-    server = three_nodes(folder / "broker")
+    server = three_nodes(directory / "broker")
     try:
         server.start()
         server.await_in_sync(PLACES)
-        bank = BankOfNodes(server, _made(folder / "history"), seed)
+        bank = BankOfNodes(server, _made(directory / "history"), seed)
         try:
             yield bank
         finally:
@@ -76,9 +76,9 @@ def running(folder: Path, seed: int) -> Iterator[BankOfNodes]:
         server.close()
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    return folder
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    return directory
 
 
 def test_moments_have_names_of_their_own() -> None:

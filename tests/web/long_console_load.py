@@ -57,8 +57,8 @@ FRAMES = """seconds => new Promise((done) => {
 
 
 @contextmanager
-def served(folder: Path, *flags: str) -> Iterator[dict[str, Any]]:
-    port_file = folder / "ready.json"
+def served(directory: Path, *flags: str) -> Iterator[dict[str, Any]]:
+    port_file = directory / "ready.json"
     ports = ("--port", "0", "--http-port", "0", "--port-file", str(port_file))
     with serving(*flags, *ports):
         yield json.loads(wait_for(port_file))
@@ -115,9 +115,9 @@ async def make_topics(endpoint: Endpoint) -> None:
 
 
 @contextmanager
-def feeding(folder: Path) -> Iterator[dict[str, Any]]:
+def feeding(directory: Path) -> Iterator[dict[str, Any]]:
     """A server with a topic that gets records all the time."""
-    with served(folder, "--memory") as ready:
+    with served(directory, "--memory") as ready:
         trio.run(make_topics, address(ready))
         with beside("feed", address(ready).port):
             yield ready
@@ -254,8 +254,8 @@ def large(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
     """A server with a large topic."""
-    folder = tmp_path_factory.mktemp("large")
-    with served(folder, "--data-dir", str(folder / "data")) as ready:
+    directory = tmp_path_factory.mktemp("large")
+    with served(directory, "--data-dir", str(directory / "data")) as ready:
         trio.run(fill, address(ready), request.param)
         os.sync()  # the system writes it out half a minute later otherwise, and holds up any write then
         yield {**ready, "codec": request.param.name.lower()}

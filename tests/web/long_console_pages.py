@@ -223,7 +223,7 @@ def test_it_is_painted_at_once_and_small(shown: Shown) -> None:
 
 @pytest.mark.parametrize("severity", [WARNING, ERROR])
 def test_a_warning_is_named_and_no_error(shown: Shown, severity: str) -> None:
-    row = {"what": "folder", "where": "1:/data", "problem": "nearly full", "action": "make room"}
+    row = {"what": "directory", "where": "1:/data", "problem": "nearly full", "action": "make room"}
 
     def with_problem(route: Route) -> None:
         overview = route.fetch().json()

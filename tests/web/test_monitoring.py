@@ -28,9 +28,9 @@ RARE = {"kbroker_client_metric"}
 """There when a client sends such."""
 
 
-async def served_names(folder: Path) -> set[str]:
+async def served_names(directory: Path) -> set[str]:
     """All names that a broker tells which was used."""
-    async with served(folder) as (broker, http), connected(broker.endpoint) as wire:
+    async with served(directory) as (broker, http), connected(broker.endpoint) as wire:
         topic = await create(broker, "orders")
         await produce(wire, topic, batch([b"a"]))
         await commit(wire, "billing", "orders", 0, 1)

@@ -50,7 +50,7 @@ async def test_each_node_speaks_for_itself() -> None:
         assert [(await get(each, "/readyz")).status for each in places] == [200] * 3
 
 
-async def test_a_folder_that_takes_no_records_is_the_reason(tmp_path: Path) -> None:
+async def test_a_directory_that_takes_no_records_is_the_reason(tmp_path: Path) -> None:
     async with served(tmp_path) as (broker, http):
         (manager,) = broker.node.partitions.logs.managers
         manager.refuse("there is no room")

@@ -112,8 +112,8 @@ func (c *console) askOfTheCluster() {
 	call("DescribeLogDirs", func(limited context.Context) (int, error) {
 		told, err := c.admin.DescribeAllLogDirs(limited, nil)
 		count := 0
-		told.Each(func(folder kadm.DescribedLogDir) {
-			folder.Topics.Each(func(each kadm.DescribedLogDirPartition) {
+		told.Each(func(directory kadm.DescribedLogDir) {
+			directory.Topics.Each(func(each kadm.DescribedLogDirPartition) {
 				if each.Topic == c.topic && each.Size > 0 {
 					count++
 				}

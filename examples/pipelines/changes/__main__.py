@@ -16,8 +16,8 @@ from . import TABLES, capture, database, rebuild
 
 
 def main(asked: argparse.Namespace) -> int:
-    path = asked.folder / "flights.db"
-    asked.folder.mkdir(exist_ok=True)
+    path = asked.directory / "flights.db"
+    asked.directory.mkdir(exist_ok=True)
     capture.create_topics(asked.bootstrap)
     database.make(path)
     spark = session("changes", quick=True)
@@ -29,14 +29,14 @@ def main(asked: argparse.Namespace) -> int:
         program.drain(
             [
                 rebuild.start(
-                    spark, asked.bootstrap, asked.folder, source=asked.format, batch_rows=5_000
+                    spark, asked.bootstrap, asked.directory, source=asked.format, batch_rows=5_000
                 )
             ]
         )
     truth = database.tables(path)
     found = {}
     for table in TABLES:
-        kept = rebuild.kept_table(spark, asked.folder, table)
+        kept = rebuild.kept_table(spark, asked.directory, table)
         now = rebuild.table_now(spark, asked.bootstrap, table, source=asked.format)
         found[f"{table.name}, kept up to date"] = rebuild.rows_by_key(kept, table)
         found[f"{table.name}, from the whole topic"] = rebuild.rows_by_key(now, table)

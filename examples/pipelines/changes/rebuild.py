@@ -42,9 +42,9 @@ def table_now(
 
 
 def start(
-    spark: SparkSession, bootstrap: str, folder: Path, *, source: str = "kafka", batch_rows: int
+    spark: SparkSession, bootstrap: str, directory: Path, *, source: str = "kafka", batch_rows: int
 ) -> StreamingQuery:
-    """Start to keep the tables of `folder` up to date; it goes on where it stopped last time.
+    """Start to keep the tables of `directory` up to date; it goes on where it stopped last time.
 
     Parameters: `source` is Spark's format, `batch_rows` the most records of a micro-batch. Without the
     trigger it would run for ever.
@@ -55,15 +55,15 @@ def start(
         spark.readStream.format(source)
         .options(**options)
         .load()
-        .writeStream.foreachBatch(partial(apply, folder))
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .writeStream.foreachBatch(partial(apply, directory))
+        .option("checkpointLocation", str(directory / "checkpoint"))
         .queryName("rebuild")
         .trigger(availableNow=True)
         .start()
     )
 
 
-def apply(folder: Path, batch: DataFrame, batch_id: int) -> None:
+def apply(directory: Path, batch: DataFrame, batch_id: int) -> None:
     """Make the next version of each table: the one before it with the changes of a batch.
 
     A version has the number of its batch. A batch that is repeated after a crash starts from the version
@@ -73,30 +73,30 @@ def apply(folder: Path, batch: DataFrame, batch_id: int) -> None:
     for table in TABLES:
         changes = last_changes(batch.where(F.col("topic") == table.topic), table)
         rows = changes.where("row is not null").select("row.*")
-        before = [number for number in versions(folder, table) if number < batch_id]
+        before = [number for number in versions(directory, table) if number < batch_id]
         if before:
-            old = batch.sparkSession.read.parquet(str(_version(folder, table, before[-1])))
+            old = batch.sparkSession.read.parquet(str(_version(directory, table, before[-1])))
             is_changed = old[table.key] == changes["changed"]
             rows = old.join(changes, is_changed, "left_anti").unionByName(rows)
-        rows.coalesce(1).write.mode("overwrite").parquet(str(_version(folder, table, batch_id)))
+        rows.coalesce(1).write.mode("overwrite").parquet(str(_version(directory, table, batch_id)))
         for number in before[:-1]:
-            shutil.rmtree(_version(folder, table, number))
+            shutil.rmtree(_version(directory, table, number))
     batch.unpersist()
 
 
-def versions(folder: Path, table: Table) -> list[int]:
+def versions(directory: Path, table: Table) -> list[int]:
     """The numbers of the complete versions of a table, in order."""
-    complete = (folder / table.name).glob("version=*/_SUCCESS")
+    complete = (directory / table.name).glob("version=*/_SUCCESS")
     return sorted(int(path.parent.name.partition("=")[2]) for path in complete)
 
 
-def _version(folder: Path, table: Table, number: int) -> Path:
-    return folder / table.name / f"version={number}"
+def _version(directory: Path, table: Table, number: int) -> Path:
+    return directory / table.name / f"version={number}"
 
 
-def kept_table(spark: SparkSession, folder: Path, table: Table) -> DataFrame:
+def kept_table(spark: SparkSession, directory: Path, table: Table) -> DataFrame:
     """The table as the streaming job keeps it: its newest complete version."""
-    return spark.read.parquet(str(_version(folder, table, versions(folder, table)[-1])))
+    return spark.read.parquet(str(_version(directory, table, versions(directory, table)[-1])))
 
 
 def rows_by_key(frame: DataFrame, table: Table) -> dict[str, tuple[Any, ...]]:

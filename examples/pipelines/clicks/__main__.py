@@ -27,7 +27,7 @@ def main(asked: argparse.Namespace) -> int:
         pipeline.start,
         session("clicks", quick=True),
         asked.bootstrap,
-        asked.folder,
+        asked.directory,
         source=asked.format,
         batch_rows=asked.rows // 3,
     )

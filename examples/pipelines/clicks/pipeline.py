@@ -25,11 +25,11 @@ WATERMARK = "2 hours"
 
 
 def start(
-    spark: SparkSession, bootstrap: str, folder: Path, *, source: str = "kafka", batch_rows: int
+    spark: SparkSession, bootstrap: str, directory: Path, *, source: str = "kafka", batch_rows: int
 ) -> list[StreamingQuery]:
     """Start both queries on what is in the topic now; each goes on where it stopped last time.
 
-    Parameters: `folder` keeps the checkpoints, `source` is Spark's format, `batch_rows` the most
+    Parameters: `directory` keeps the checkpoints, `source` is Spark's format, `batch_rows` the most
     records of a micro-batch. Without the trigger they would run for ever.
     """
     options = topics.source(bootstrap, CLICKS) | {"maxOffsetsPerTrigger": str(batch_rows)}
@@ -37,7 +37,7 @@ def start(
     return [
         rows.writeStream.format("kafka")
         .options(**{"kafka.bootstrap.servers": bootstrap, "topic": topic})
-        .option("checkpointLocation", str(folder / topic))
+        .option("checkpointLocation", str(directory / topic))
         .queryName(topic)
         .trigger(availableNow=True)
         .start()

@@ -34,20 +34,20 @@ def main(asked: argparse.Namespace) -> int:
         pipeline.start,
         spark,
         asked.bootstrap,
-        asked.folder,
+        asked.directory,
         source=asked.format,
         batch_rows=asked.rows // 3,
     )
     with program.timed("logs -> error rates", len(made)):
         program.drain(start())
-    folder = asked.folder / "lake"
+    directory = asked.directory / "lake"
     with program.timed("logs -> lake", len(made)):
-        program.drain([lake.archive(spark, asked.bootstrap, folder, source=asked.format)])
+        program.drain([lake.archive(spark, asked.bootstrap, directory, source=asked.format)])
     return program.verdict(
         {
             ERRORS: topics.latest(asked.bootstrap, ERRORS),
             BAD: bad_entries(asked.bootstrap),
-            "lake": Counter(lake.search(folder)),
+            "lake": Counter(lake.search(directory)),
         },
         {
             ERRORS: truth.errors(made),

@@ -34,7 +34,7 @@ class Kind(StrEnum):
     DIFFERENT = "different"
     """A record that both sides have, with other content."""
     MISPLACED = "misplaced"
-    """A file of a lake whose name or folder does not say what is in it."""
+    """A file of a lake whose name or directory does not say what is in it."""
 
 
 @dataclass(slots=True)

@@ -181,7 +181,7 @@ class _Footer:
 
 
 def _checked(file: LakeFile, topic: str, footer: _Footer, findings: Findings) -> LakeFile:
-    """The file with the offsets that it holds; a name or folder that says otherwise is a finding."""
+    """The file with the offsets that it holds; a name or directory that says otherwise is a finding."""
     offsets = footer.range_of("offset")
     said = {
         "topic": (topic, topic),
@@ -195,7 +195,9 @@ def _checked(file: LakeFile, topic: str, footer: _Footer, findings: Findings) ->
             findings.add(Finding(Kind.MISPLACED, topic, what, file.partition, file.first))
     times = footer.range_of("timestamp")
     if times is not None and not _is_in_hour(file.path, *times):
-        what = f"{file.path} holds times from {times[0]} to {times[1]}, its folder says otherwise"
+        what = (
+            f"{file.path} holds times from {times[0]} to {times[1]}, its directory says otherwise"
+        )
         findings.add(Finding(Kind.MISPLACED, topic, what, file.partition, file.first))
     if offsets is None:
         return file
@@ -203,11 +205,11 @@ def _checked(file: LakeFile, topic: str, footer: _Footer, findings: Findings) ->
 
 
 def _is_in_hour(path: Path, *times: datetime.datetime) -> bool:
-    """Whether times are of the hour that the folders of a file name; poison has no such folders."""
-    folders = dict(part.split("=", 1) for part in path.parts if "=" in part)
-    if DATE not in folders or HOUR not in folders:
+    """Whether times are of the hour that the directories of a file name; poison has no such directories."""
+    directories = dict(part.split("=", 1) for part in path.parts if "=" in part)
+    if DATE not in directories or HOUR not in directories:
         return True
-    named = folders[DATE], folders[HOUR]
+    named = directories[DATE], directories[HOUR]
     # strftime does not fill up years before 1000.
     return all((time.date().isoformat(), f"{time.hour:02}") == named for time in times)
 

@@ -39,14 +39,14 @@ class Spill:
     """The hashes and places of records, in `BUCKETS` groups by hash; a group fits into memory.
 
     Memory: 16 bytes for each of `in_memory` records, and 100 to 200 for each record of one group
-    while groups are looked at, which is one of 1024. Disk: 16 bytes a record, in a temporary folder
+    while groups are looked at, which is one of 1024. Disk: 16 bytes a record, in a temporary directory
     that goes with the context. At most 32,768 partitions.
     """
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._buckets = [array("q") for _ in range(BUCKETS)]
         self._room = self._in_memory = in_memory
-        self._folder: TemporaryDirectory[str] | None = None
+        self._directory: TemporaryDirectory[str] | None = None
         self.count = 0
 
     def __enter__(self) -> Self:
@@ -58,8 +58,8 @@ class Spill:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
+        if self._directory is not None:
+            self._directory.cleanup()
 
     def add(self, partition: int, offsets: list[int], hashes: list[int]) -> None:
         """Take note of records of one partition. Raises ValueError beyond the limits."""
@@ -80,19 +80,19 @@ class Spill:
 
     def _to_disk(self) -> None:
         self._room = self._in_memory
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="kbroker-audit-")
+        if self._directory is None:
+            self._directory = TemporaryDirectory(prefix="kbroker-audit-")
         for number, bucket in enumerate(self._buckets):
-            with (Path(self._folder.name) / str(number)).open("ab") as file:
+            with (Path(self._directory.name) / str(number)).open("ab") as file:
                 bucket.tofile(file)
         self._buckets = [array("q") for _ in range(BUCKETS)]
 
     def _groups(self) -> Iterator[array[int]]:
         for number, bucket in enumerate(self._buckets):
-            if self._folder is None:
+            if self._directory is None:
                 yield bucket
             else:
-                whole = array("q", (Path(self._folder.name) / str(number)).read_bytes())
+                whole = array("q", (Path(self._directory.name) / str(number)).read_bytes())
                 whole.extend(bucket)
                 yield whole
 

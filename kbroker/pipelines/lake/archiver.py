@@ -47,7 +47,7 @@ class Conf:
     schema: str | None = None
     """json: the fields as DDL or as the path of a file with DDL or Spark's JSON form; without it
     they are found in the values, which may have a schema's number (5 bytes) before them. avro: the
-    path of the one schema that has written all values, a folder of ``<number>.avsc``, or a registry's
+    path of the one schema that has written all values, a directory of ``<number>.avsc``, or a registry's
     address. protobuf: a registry's address."""
     once: bool = False
     """End when everything that is there now is in the lake."""
@@ -85,8 +85,8 @@ class Archiver:
         """Take the lock and finish what was left half done. See `build`."""
         if _ADDRESS.match(str(conf.lake)) or conf.topic in (PRIVATE, POISON):
             raise LakeError(
-                f"{conf.lake}/{conf.topic} is no folder for a topic: a lake lies on a file system "
-                f"of this machine, and its folders {PRIVATE} and {POISON} are not for topics"
+                f"{conf.lake}/{conf.topic} is no directory for a topic: a lake lies on a file system "
+                f"of this machine, and its directories {PRIVATE} and {POISON} are not for topics"
             )
         self.conf = conf
         self.error: Exception | None = None
@@ -96,7 +96,7 @@ class Archiver:
         self.batches: dict[int, Counts] = {}
         """The same, by batch."""
         self._idle = threading.Lock()
-        self._folder = conf.lake / PRIVATE / conf.topic
+        self._directory = conf.lake / PRIVATE / conf.topic
         self._brokers = Brokers(conf.bootstrap, conf.options)
         self._lock = take_lock(conf.lake, conf.topic)
         try:
@@ -111,7 +111,7 @@ class Archiver:
     @property
     def checkpoint(self) -> Path:
         """Where Spark keeps how far it is."""
-        return self._folder / "checkpoint"
+        return self._directory / "checkpoint"
 
     @property
     def totals(self) -> Counts:
@@ -186,12 +186,12 @@ class Archiver:
         if kept.format != conf.format:
             raise LakeError(
                 f"{conf.lake} has {conf.topic} as {kept.format}: go on with --format "
-                f"{kept.format}, or archive to a new folder"
+                f"{kept.format}, or archive to a new directory"
             )
         if self._commits.journal.batch >= 0 and not (self.checkpoint / "offsets").is_dir():
             raise LakeError(
                 f"{self.checkpoint} is gone, so nobody knows how far the files of {conf.topic} go: "
-                "put it back, or archive to a new folder"
+                "put it back, or archive to a new directory"
             )
         self._topic_id = kept.topic_id
         self._check_topic()
@@ -205,7 +205,7 @@ class Archiver:
 
     def _find_values(self) -> Values:
         """The format's way to read values, with the fields known so far."""
-        path = self._folder / "schema.json"
+        path = self._directory / "schema.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else fields.struct()
         if self.conf.format == "raw":
             return RawValues()
@@ -261,7 +261,7 @@ class Archiver:
         """Find new fields in rows and keep them; False when there is nothing that could be kept."""
         sample = [bytes(row[0]) for row in rows.select(VALUE).limit(SAMPLE_ROWS).collect()]
         grown = self._values.grow(sample)
-        write_durably(self._folder / "schema.json", json.dumps(self._values.schema, indent=1))
+        write_durably(self._directory / "schema.json", json.dumps(self._values.schema, indent=1))
         return grown
 
     def _write_data(self, shaped: DataFrame) -> tuple[int, int]:
@@ -270,7 +270,7 @@ class Archiver:
         from pyspark.sql import functions as F
 
         seen = Observation()
-        bad = F.col(BAD) | ~_has_folder()
+        bad = F.col(BAD) | ~_has_directory()
         rows = (
             shaped.withColumn(BAD, bad)
             .observe(seen, F.count_if(BAD).alias(BAD), F.count_if(NEW).alias(NEW))
@@ -280,7 +280,7 @@ class Archiver:
             .withColumn(DATE, F.to_date(f"{RECORD}.timestamp"))
             .withColumn(HOUR, F.hour(f"{RECORD}.timestamp"))
         )
-        _write(rows, self._commits.data_folder, [PARTITION, DATE, HOUR])
+        _write(rows, self._commits.data_directory, [PARTITION, DATE, HOUR])
         return seen.get[BAD], seen.get[NEW]
 
     def _write_poison(self, shaped: DataFrame, may_grow: bool) -> None:
@@ -292,16 +292,16 @@ class Archiver:
         def told(value: bytes | None) -> str:
             return why_not(bytes(value)) if value is not None else ""
 
-        reason = F.when(_has_folder(), F.udf(told, "string", useArrow=False)(VALUE)).otherwise(
+        reason = F.when(_has_directory(), F.udf(told, "string", useArrow=False)(VALUE)).otherwise(
             F.lit(f"its timestamp is not between {_TIMES[0]} and {_TIMES[1]}")
         )
-        rows = shaped.filter(F.col(BAD) | ~_has_folder()).select(
+        rows = shaped.filter(F.col(BAD) | ~_has_directory()).select(
             RECORD,
             F.col(VALUE).alias("value"),
             reason.alias("reason"),
             F.col(f"{RECORD}.partition").alias(PARTITION),
         )
-        _write(rows, self._commits.poison_folder, [PARTITION])
+        _write(rows, self._commits.poison_directory, [PARTITION])
 
 
 def _settled(rows: DataFrame) -> DataFrame:
@@ -326,7 +326,7 @@ def _records(rows: DataFrame) -> DataFrame:
     return rows.select(F.struct(*names, tombstone).alias(RECORD), F.col("value").alias(VALUE))
 
 
-def _has_folder() -> Column:
+def _has_directory() -> Column:
     """Whether the timestamp has a date that every reader knows."""
     from pyspark.sql import functions as F
 
@@ -334,7 +334,7 @@ def _has_folder() -> Column:
     return F.to_date(f"{RECORD}.timestamp").between(first, last)
 
 
-def _write(rows: DataFrame, folder: Path, columns: list[str]) -> None:
-    """Write rows to folders by columns, in the order of their offsets."""
+def _write(rows: DataFrame, directory: Path, columns: list[str]) -> None:
+    """Write rows to directories by columns, in the order of their offsets."""
     ordered = rows.sortWithinPartitions(*columns, f"{RECORD}.offset")
-    ordered.write.mode("overwrite").partitionBy(*columns).parquet(folder.absolute().as_uri())
+    ordered.write.mode("overwrite").partitionBy(*columns).parquet(directory.absolute().as_uri())

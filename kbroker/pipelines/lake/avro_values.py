@@ -21,14 +21,14 @@ class AvroWriters:
     """See `Writers`."""
 
     def __init__(self, source: str | None) -> None:
-        """`source` is a schema file, a folder of ``<number>.avsc`` or a registry's address.
+        """`source` is a schema file, a directory of ``<number>.avsc`` or a registry's address.
 
         Raises:
             LakeError: it is none of these.
         """
         if source is None:
             raise LakeError(
-                "--format avro needs --schema: a schema file, a folder of <number>.avsc, or the "
+                "--format avro needs --schema: a schema file, a directory of <number>.avsc, or the "
                 "address of a schema registry"
             )
         path = Path(source)

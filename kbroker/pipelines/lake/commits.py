@@ -4,7 +4,7 @@
     2  they are forced to disk
     3  journal.json says which staged file becomes which     from here on the batch is in the lake
     4  each is moved to its place (one rename each)
-    5  the folders are forced to disk
+    5  the directories are forced to disk
     6  journal.json says that nothing is left to move
 
 Killed before 3, the batch is written anew. Killed after it, the next start finishes the moves, and
@@ -96,8 +96,8 @@ class Commits:
     def __init__(self, lake: Path, topic: str) -> None:
         """Finishes what an earlier process left half done."""
         self._lake, self._topic = lake, topic
-        self.folder = lake / PRIVATE / topic
-        self.journal = Journal.read(self.folder / JOURNAL)
+        self.directory = lake / PRIVATE / topic
+        self.journal = Journal.read(self.directory / JOURNAL)
         self._finish()
 
     def begin(self, batch: int, checkpoint: str) -> bool:
@@ -110,27 +110,27 @@ class Commits:
         if known.batch >= 0 and (known.checkpoint != checkpoint or known.batch > batch):
             raise LakeError(
                 f"{self._lake} has batch {known.batch} of {self._topic} from another checkpoint "
-                f"than {self.folder / 'checkpoint'}, which is at batch {batch}: put the old "
-                "checkpoint back, or archive to a new folder"
+                f"than {self.directory / 'checkpoint'}, which is at batch {batch}: put the old "
+                "checkpoint back, or archive to a new directory"
             )
         if known.batch == batch:
             return False
         shutil.rmtree(self.staging, ignore_errors=True)
-        self.data_folder.mkdir(parents=True)
+        self.data_directory.mkdir(parents=True)
         return True
 
     @property
     def staging(self) -> Path:
         """Where a batch is written first."""
-        return self.folder / "staging"
+        return self.directory / "staging"
 
     @property
-    def data_folder(self) -> Path:
+    def data_directory(self) -> Path:
         """The records of a batch, by partition, date and hour."""
         return self.staging / "data"
 
     @property
-    def poison_folder(self) -> Path:
+    def poison_directory(self) -> Path:
         """What of a batch could not be read, by partition."""
         return self.staging / "poison"
 
@@ -144,7 +144,7 @@ class Commits:
         totals = dict(self.journal.totals)
         for one in staged:
             totals[one.partition] = totals.get(one.partition, Counts()) + one.counts
-        _sync_all({path for one in staged for path in (one.path, *self._folders_of(one.path))})
+        _sync_all({path for one in staged for path in (one.path, *self._directories_of(one.path))})
         moves = [(self._below(one.path), self._below(one.target)) for one in staged]
         self._save(Journal(batch, checkpoint, moves, totals))
         self._finish()
@@ -152,13 +152,13 @@ class Commits:
 
     def _finish(self) -> None:
         """Do the moves of the journal, each of which may have been done before."""
-        folders = set()
+        directories = set()
         moves = [
-            tuple(path_in_lake(self._lake, each, self.folder / JOURNAL) for each in move)
+            tuple(path_in_lake(self._lake, each, self.directory / JOURNAL) for each in move)
             for move in self.journal.moves
         ]
         for staged, place in moves:
-            make_durable_folder(place.parent)
+            make_durable_directory(place.parent)
             try:
                 os.replace(staged, place)
             except FileNotFoundError:
@@ -166,33 +166,33 @@ class Commits:
                     raise LakeError(
                         f"{place} is gone before it was complete in the lake; {staged} is gone too"
                     ) from None
-            folders.add(place.parent)
-        _sync_all(folders)
+            directories.add(place.parent)
+        _sync_all(directories)
         if self.journal.moves:
             self._save(replace(self.journal, moves=[]))
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def _save(self, journal: Journal) -> None:
-        journal.write(self.folder / JOURNAL)
+        journal.write(self.directory / JOURNAL)
         self.journal = journal
 
-    def _folders_of(self, path: Path) -> Iterator[Path]:
-        """The folders between the topic's own and a staged file."""
-        return takewhile(lambda folder: folder != self.folder.parent, path.parents)
+    def _directories_of(self, path: Path) -> Iterator[Path]:
+        """The directories between the topic's own and a staged file."""
+        return takewhile(lambda directory: directory != self.directory.parent, path.parents)
 
     def _below(self, path: Path) -> str:
         return str(path.relative_to(self._lake))
 
     def _staged_data(self) -> Iterator[Staged]:
-        for path in self.data_folder.glob(f"{PARTITION}=*/{DATE}=*/{HOUR}=*/*.parquet"):
+        for path in self.data_directory.glob(f"{PARTITION}=*/{DATE}=*/{HOUR}=*/*.parquet"):
             partition, day, hour = (part.partition("=")[2] for part in path.parts[-4:-1])
-            folder = self._lake / self._topic / f"{DATE}={day}" / f"{HOUR}={int(hour):02}"
+            directory = self._lake / self._topic / f"{DATE}={day}" / f"{HOUR}={int(hour):02}"
             first, last, rows = offsets_of(path)
-            target = folder / file_name(int(partition), first, last)
+            target = directory / file_name(int(partition), first, last)
             yield Staged(path, target, int(partition), Counts(records=rows))
 
     def _staged_poison(self) -> Iterator[Staged]:
-        for path in self.poison_folder.glob(f"{PARTITION}=*/*.parquet"):
+        for path in self.poison_directory.glob(f"{PARTITION}=*/*.parquet"):
             partition = int(path.parts[-2].partition("=")[2])
             first, last, rows = offsets_of(path)
             target = self._lake / POISON / self._topic / file_name(partition, first, last)
@@ -244,16 +244,16 @@ def write_durably(path: Path, text: str) -> None:
     sync(path.parent)
 
 
-def make_durable_folder(folder: Path) -> None:
-    """Make a folder and those above it, and force their names to disk."""
-    if not folder.exists():
-        make_durable_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync(folder.parent)
+def make_durable_directory(directory: Path) -> None:
+    """Make a directory and those above it, and force their names to disk."""
+    if not directory.exists():
+        make_durable_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync(directory.parent)
 
 
 def sync(path: Path) -> None:
-    """Force a file or folder to disk."""
+    """Force a file or directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

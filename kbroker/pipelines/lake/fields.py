@@ -4,7 +4,7 @@ Types are written as Spark's JSON form of a schema has them, so that no Spark is
 a word (``bigint`` is ``long`` there), or an object with ``type`` struct, array or map. A field that
 was only ever null has the type ``void``: it is no column until a value comes.
 
-A type that a lake has once never changes, because readers of Parquet folders do not agree on what to
+A type that a lake has once never changes, because readers of Parquet directories do not agree on what to
 do then. A struct gets fields, ``void`` gets a type, and what does not fit is poison.
 """
 

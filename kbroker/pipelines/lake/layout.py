@@ -5,7 +5,7 @@
     <lake>/_kbroker/<topic>/    what the archiver keeps for itself
 
 Date and hour are those of the record's timestamp in UTC. Offsets have 20 digits, partitions five or
-more. Readers of Parquet folders pass by what begins with an underscore.
+more. Readers of Parquet directories pass by what begins with an underscore.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAYLOAD_OF_RAW = "value"
 RECORD = "record"
 """The column that tells where a row comes from: topic, partition, offset, timestamp, key, headers."""
 DATE, HOUR = "record_date", "record_hour"
-"""The folders' columns."""
+"""The directories' columns."""
 PRIVATE, POISON = "_kbroker", "_poison"
 
 _FILE = re.compile(r"(\d{5,10})-(\d{20})-(\d{20})\.parquet")
@@ -64,12 +64,12 @@ def poison_files(lake: Path, topic: str) -> list[LakeFile]:
 
 def topics(lake: Path) -> list[str]:
     """The topics that have files or an archiver's state in a lake."""
-    folders = [*lake.glob("*"), *(lake / PRIVATE).glob("*"), *(lake / POISON).glob("*")]
-    named = {folder.name for folder in folders if folder.is_dir()}
+    directories = [*lake.glob("*"), *(lake / PRIVATE).glob("*"), *(lake / POISON).glob("*")]
+    named = {directory.name for directory in directories if directory.is_dir()}
     return sorted(named - {PRIVATE, POISON})
 
 
-def _files_of(folder: Path, pattern: str) -> Iterator[LakeFile]:
-    for path in folder.glob(pattern):
+def _files_of(directory: Path, pattern: str) -> Iterator[LakeFile]:
+    for path in directory.glob(pattern):
         if found := parsed(path):
             yield found

@@ -22,9 +22,9 @@ def take_lock(lake: Path, topic: str) -> FileLock:
     Raises:
         LakeError: another process has it.
     """
-    folder = lake / PRIVATE / topic
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "lock", thread_local=False)
+    directory = lake / PRIVATE / topic
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / "lock", thread_local=False)
     try:
         lock.acquire(timeout=_SECONDS)
     except Timeout:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from . import reading
 from .commits import (
     LakeError,
-    make_durable_folder,
+    make_durable_directory,
     offsets_of,
     path_in_lake,
     sync,
@@ -43,7 +43,7 @@ class Merges:
     def __init__(self, lake: Path, topic: str) -> None:
         """Finishes a merge that an earlier process left half done."""
         self._lake, self._topic = lake, topic
-        self._folder = lake / PRIVATE / topic
+        self._directory = lake / PRIVATE / topic
         self._finish()
         shutil.rmtree(self._merging, ignore_errors=True)
 
@@ -63,7 +63,7 @@ class Merges:
 
     @property
     def _merging(self) -> Path:
-        return self._folder / "merging"
+        return self._directory / "merging"
 
     def _merge(self, group: list[LakeFile]) -> None:
         name = file_name(group[0].partition, group[0].first, group[-1].last)
@@ -76,7 +76,7 @@ class Merges:
         replaced = [str(file.path.relative_to(self._lake)) for file in group]
         said = {"from": str(new.relative_to(self._lake)), "replaces": replaced}
         said |= {"to": str(place.relative_to(self._lake))}
-        write_durably(self._folder / MERGE, json.dumps(said))
+        write_durably(self._directory / MERGE, json.dumps(said))
         self._finish()
 
     def _write(self, group: list[LakeFile], new: Path) -> int:
@@ -90,7 +90,7 @@ class Merges:
 
     def _finish(self) -> None:
         """Do what merge.json says, each step of which may have been done before."""
-        journal = self._folder / MERGE
+        journal = self._directory / MERGE
         if not journal.exists():
             return
         said = json.loads(journal.read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ class Merges:
             path_in_lake(self._lake, each, journal)
             for each in (said["from"], said["to"], *said["replaces"])
         )
-        make_durable_folder(place.parent)
+        make_durable_directory(place.parent)
         if not new.exists() and not place.exists():
             raise LakeError(f"{place} is gone before it was complete in the lake")
         for each in replaced:

@@ -39,7 +39,7 @@ class Settings:
         if data_files(lake, topic) or poison_files(lake, topic):
             raise LakeError(
                 f"{lake / topic} has files but {path} is gone, which says what they are: put "
-                f"{path.parent} back, or archive to a new folder"
+                f"{path.parent} back, or archive to a new directory"
             )
         return None
 
@@ -61,7 +61,7 @@ class MadeAgainError(LakeError):
 
 
 def set_aside(lake: Path, topic: str) -> Path:
-    """Rename what a lake has of a topic to ``<topic>@<id>``; returns the new folder.
+    """Rename what a lake has of a topic to ``<topic>@<id>``; returns the new directory.
 
     A kill in the middle is no harm: what the archiver knows is renamed last, so do it again.
 
@@ -76,11 +76,11 @@ def set_aside(lake: Path, topic: str) -> Path:
         settings = Settings.read(lake, topic)
         assert settings is not None
         name = f"{topic}@{settings.topic_id or 'old'}"
-        for folder in (lake, lake / POISON, lake / PRIVATE):
-            if (folder / name).exists() and (folder / topic).exists():
-                raise LakeError(f"{folder / name} is there already: rename it first")
-            if (folder / topic).exists():
-                (folder / topic).rename(folder / name)
+        for directory in (lake, lake / POISON, lake / PRIVATE):
+            if (directory / name).exists() and (directory / topic).exists():
+                raise LakeError(f"{directory / name} is there already: rename it first")
+            if (directory / topic).exists():
+                (directory / topic).rename(directory / name)
     return lake / name
 
 

@@ -31,7 +31,7 @@ class Order:
     """What is to be replayed, and how.
 
     The source is a `topic`, the `lines` of a stream that is called `lines_name`, or `topic` in the
-    folder `lake`. Values are written by the newest schema of `subject`, if there is one, else as they
+    directory `lake`. Values are written by the newest schema of `subject`, if there is one, else as they
     are. `shift_ms` is None for timestamps of which the first is now. `asked` is what the
     command said about what is written, by option: a run that goes on must be asked the same.
     """

@@ -1,4 +1,4 @@
-"""Copying a template into a folder of its own."""
+"""Copying a template into a directory of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYERS = {
     "lake": ("common", "lake"),
     "custom": ("common", "topics", "custom"),
 }
-"""The folders whose files make up a project."""
+"""The directories whose files make up a project."""
 
 FILES = Path(__file__).parent / "files"
 PLACEHOLDER = "my_pipeline"
@@ -37,22 +37,22 @@ class TemplateError(Exception):
 
 
 def copy_project(kind: str, name: str, parent: Path) -> Path:
-    """Make the project folder `name` in `parent` from the template `kind`; returns the folder.
+    """Make the project directory `name` in `parent` from the template `kind`; returns the directory.
 
     Raises:
-        TemplateError: there is no such template, the name cannot be a package's, or the folder exists.
+        TemplateError: there is no such template, the name cannot be a package's, or the directory exists.
     """
     if kind not in KINDS:
         raise TemplateError(f"there is no template {kind!r}; there are: {', '.join(KINDS)}")
-    folder = parent / name
-    if folder.exists():
-        raise TemplateError(f"{folder} exists already: choose another name, or remove it")
+    directory = parent / name
+    if directory.exists():
+        raise TemplateError(f"{directory} exists already: choose another name, or remove it")
     _check(name)
     for source, relative in _files(kind):
-        target = folder / _named(str(relative), name)
+        target = directory / _named(str(relative), name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(_named(source.read_text(encoding="utf-8"), name), encoding="utf-8")
-    return folder
+    return directory
 
 
 def _check(name: str) -> None:
@@ -72,10 +72,10 @@ def _check(name: str) -> None:
 
 def _files(kind: str) -> Iterator[tuple[Path, Path]]:
     """The files of a template, and where each goes."""
-    for folder in (FILES / layer for layer in LAYERS[kind]):
-        for path in sorted(folder.rglob("*")):
+    for directory in (FILES / layer for layer in LAYERS[kind]):
+        for path in sorted(directory.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                yield path, path.relative_to(folder)
+                yield path, path.relative_to(directory)
 
 
 def _named(text: str, name: str) -> str:

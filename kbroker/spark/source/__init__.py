@@ -13,7 +13,7 @@ from segment files, without a broker, when the option `path` is given.
     sink.py         writing                        commit.py     progress in a Kafka group
     loss.py         failOnDataLoss
     files.py        segment files in the place of a cluster
-    stored.py       what lies in a data folder     stored_range.py  records between two offsets
+    stored.py       what lies in a data directory     stored_range.py  records between two offsets
     record_columns.py  record batches, decoded into columns
 
 PySpark and pyarrow are imported by these modules; nothing outside this package imports them before

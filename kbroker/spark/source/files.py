@@ -26,7 +26,7 @@ from .offsets import TopicPartition as Partition
 from .options import OptionError, SourceOptions
 from .partitions import Partitions
 from .record_columns import RecordColumns, RecordHeaders
-from .stored import DataFolders, StoredLog, damaged
+from .stored import DataDirectories, StoredLog, damaged
 from .stored_range import StoredRange
 from .tasks import RangePartition
 
@@ -34,18 +34,18 @@ TASK_BYTES = 64 * 1024 * 1024
 """About how much of a partition one task reads, as it is stored."""
 
 
-def data_folders(options: SourceOptions) -> DataFolders:
-    """The folders of `path`, which are separated by commas as in log.dirs.
+def data_directories(options: SourceOptions) -> DataDirectories:
+    """The directories of `path`, which are separated by commas as in log.dirs.
 
     Raises:
         OptionError: it names none, or an option needs a broker.
     """
     paths = [each.strip().removeprefix("file://") for each in (options.path or "").split(",")]
     if "" in paths:
-        raise OptionError(f"path must name data folders, and not '{options.path}'")
+        raise OptionError(f"path must name data directories, and not '{options.path}'")
     if options.commit_to_group and "bootstrap.servers" not in options.kafka:
         raise OptionError("commitToGroup with 'path' needs 'kafka.bootstrap.servers' too")
-    return DataFolders([os.path.abspath(each) for each in paths])
+    return DataDirectories([os.path.abspath(each) for each in paths])
 
 
 class FilePartitions(Partitions):
@@ -55,19 +55,19 @@ class FilePartitions(Partitions):
         """Raises OptionError."""
         super().__init__(options)
         self.place = str(options.path)
-        self._folders = data_folders(options)
+        self._directories = data_directories(options)
         self._committed = reads_committed(options.kafka)
 
     def _topics(self) -> dict[str, Collection[int]]:
         """Raises FilesError."""
         found: dict[str, list[int]] = defaultdict(list)
-        for topic, number in self._folders.logs():
+        for topic, number in self._directories.logs():
             found[topic].append(number)
         return dict(found)
 
     def _listed(self, asked: Mapping[Partition, int]) -> Offsets:
         """Raises FilesError."""
-        logs = self._folders.logs()
+        logs = self._directories.logs()
         return {
             each: self._offset(logs[each], at) if each in logs else -1 for each, at in asked.items()
         }
@@ -92,7 +92,7 @@ def safe_end(log: StoredLog, committed: bool) -> int:
 
 @dataclass
 class FileTask(RangePartition):
-    """What one task reads, from which folder, and what it leaves out."""
+    """What one task reads, from which directory, and what it leaves out."""
 
     log: StoredLog
     aborted: list[AbortedTransaction]
@@ -105,7 +105,7 @@ def file_tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[RangeP
     Raises:
         DataLoss: a partition has no files any more, and that shall fail.
     """
-    logs = data_folders(options).logs()
+    logs = data_directories(options).logs()
     gone = [each for each in ranges if each.size > 0 and (each.topic, each.partition) not in logs]
     losses = (f"{each.topic}-{each.partition} has no files in {options.path}" for each in gone)
     report(losses, options.fail_on_data_loss)

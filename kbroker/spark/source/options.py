@@ -17,7 +17,7 @@ from .offsets import EARLIEST, LATEST, Offsets, TopicPartition, named, parse
 KAFKA = "kafka."
 STRATEGIES = ("assign", "subscribe", "subscribePattern")
 FILE_OPTION = "path"
-"""Names a data folder: segment files are read, and no broker is asked."""
+"""Names a data directory: segment files are read, and no broker is asked."""
 
 SOURCE_NAMES = (
     *STRATEGIES,
@@ -304,7 +304,7 @@ def _refuse_unknown(given: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 
 def _topics(given: Mapping[str, str]) -> dict[str, Any]:
-    """What to read; files are read without a choice too, then all topics of the folder."""
+    """What to read; files are read without a choice too, then all topics of the directory."""
     chosen = [name for name in STRATEGIES if name.lower() in given]
     if len(chosen) > 1:
         raise OptionError(

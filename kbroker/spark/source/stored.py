@@ -1,4 +1,4 @@
-"""What lies in the data folders of a broker, looked at from outside while the broker may run.
+"""What lies in the data directories of a broker, looked at from outside while the broker may run.
 
 kbroker and Apache Kafka keep the same files. What a reader may rely on:
 
@@ -36,8 +36,8 @@ from kbroker.storage.naming import (
     TIME_INDEX,
     TXN_INDEX,
     file_name,
+    parse_directory_name,
     parse_file_name,
-    parse_folder_name,
 )
 from kbroker.storage.producer_state import ProducerStates
 from kbroker.storage.snapshots import Snapshots
@@ -51,17 +51,17 @@ class FilesError(Exception):
 
 def damaged(path: str, position: int, reason: str) -> FilesError:
     """Bytes below the high watermark are not what was written."""
-    folder = path.rpartition("/")[0]
+    directory = path.rpartition("/")[0]
     return FilesError(
         f"{path} is damaged at byte {position} ({reason}). See how much of the partition is with: "
-        f"kbroker log verify {folder} - and keep what is readable, while no broker runs on it, with: "
-        f"kbroker log repair {folder}"
+        f"kbroker log verify {directory} - and keep what is readable, while no broker runs on it, with: "
+        f"kbroker log repair {directory}"
     )
 
 
 @dataclass(frozen=True)
-class DataFolders:
-    """The data folders of one broker (its log.dirs)."""
+class DataDirectories:
+    """The data directories of one broker (its log.dirs)."""
 
     paths: Sequence[str]
 
@@ -69,19 +69,19 @@ class DataFolders:
         """All partitions, as they are now.
 
         Raises:
-            FilesError: a path is no data folder, or its checkpoints are damaged.
+            FilesError: a path is no data directory, or its checkpoints are damaged.
         """
         found: dict[Partition, StoredLog] = {}
         for path in self.paths:
-            # In this order: what the high watermark covers is there when the folder is listed.
+            # In this order: what the high watermark covers is there when the directory is listed.
             ends = self._offsets(path, HIGH_WATERMARKS)
             starts = self._offsets(path, LOG_STARTS)
             for name in FILES.listdir(path):
-                partition = parse_folder_name(name)
-                if partition is not None and FILES.is_folder(f"{path}/{name}"):
-                    folder = f"{path}/{name}"
+                partition = parse_directory_name(name)
+                if partition is not None and FILES.is_directory(f"{path}/{name}"):
+                    directory = f"{path}/{name}"
                     end = ends.get(partition, 0)
-                    found[partition] = StoredLog(folder, starts.get(partition, 0), end)
+                    found[partition] = StoredLog(directory, starts.get(partition, 0), end)
         return found
 
     def _offsets(self, path: str, name: str) -> dict[Partition, int]:
@@ -91,13 +91,13 @@ class DataFolders:
             if name == LOG_STARTS:
                 return {}
             raise FilesError(
-                f"{path} is no data folder of a broker, or of one that has just begun: it has no "
+                f"{path} is no data directory of a broker, or of one that has just begun: it has no "
                 f"{name}. Name what the broker has in --data-dir or log.dirs."
             ) from None
         if offsets is None:
             raise FilesError(
                 f"{path}/{name} is damaged, so nobody knows up to where records are safe: start "
-                "the broker on this folder, which checks them and writes the file anew."
+                "the broker on this directory, which checks them and writes the file anew."
             )
         return offsets
 
@@ -112,9 +112,9 @@ class Stable:
 
 @dataclass(frozen=True)
 class StoredLog:
-    """One partition's folder, with the log start and the high watermark of the checkpoints."""
+    """One partition's directory, with the log start and the high watermark of the checkpoints."""
 
-    folder: str
+    directory: str
     checkpointed_start: int
     high_watermark: int
 
@@ -130,11 +130,11 @@ class StoredLog:
         Raises:
             FilesError: a compaction was interrupted, and segments may be missing.
         """
-        names = FILES.listdir(self.folder)
+        names = FILES.listdir(self.directory)
         if any(name.endswith(LOG + SWAP) for name in names):
             raise FilesError(
-                f"{self.folder} was left in the middle of a compaction: start the broker on this "
-                "folder, which finishes it."
+                f"{self.directory} was left in the middle of a compaction: start the broker on this "
+                "directory, which finishes it."
             )
         numbered = filter(None, map(parse_file_name, names))
         return sorted(offset for offset, suffix in numbered if suffix == LOG)
@@ -143,7 +143,7 @@ class StoredLog:
 
     def open_segment(self, base: int) -> File:
         """Open the records of a segment. Raises FileNotFoundError when it is gone."""
-        return FILES.open(f"{self.folder}/{file_name(base, LOG)}")
+        return FILES.open(f"{self.directory}/{file_name(base, LOG)}")
 
     def offset_index(self, base: int, size: int) -> OffsetIndex:
         """The index beside a segment of `size` bytes; empty when it is missing or damaged."""
@@ -152,7 +152,7 @@ class StoredLog:
 
     def _beside(self, base: int, suffix: str) -> bytes:
         try:
-            return FILES.read_bytes(f"{self.folder}/{file_name(base, suffix)}")
+            return FILES.read_bytes(f"{self.directory}/{file_name(base, suffix)}")
         except FileNotFoundError:
             return b""
 
@@ -199,7 +199,7 @@ class StoredLog:
 
         Nothing is compared with the batches: this is for estimates.
         """
-        size = Position(FILES.size(f"{self.folder}/{file_name(base, LOG)}"))
+        size = Position(FILES.size(f"{self.directory}/{file_name(base, LOG)}"))
         index = self.offset_index(base, size)
         first, last = index.floor(start - base), index.floor(end - base)
         low = index.position(first) if first >= 0 else BEGINNING
@@ -246,9 +246,9 @@ class StoredLog:
         """The last stable offset and the aborted transactions, from the newest producer snapshot
         and the headers of the batches behind it."""
         end = max(self.high_watermark, self.start)
-        names = filter(None, map(parse_file_name, FILES.listdir(self.folder)))
+        names = filter(None, map(parse_file_name, FILES.listdir(self.directory)))
         known = sorted(offset for offset, suffix in names if suffix == SNAPSHOT)
-        start, producers = Snapshots(FILES, self.folder, known).newest(self.start, end, 0)
+        start, producers = Snapshots(FILES, self.directory, known).newest(self.start, end, 0)
         aborted: list[AbortedTransaction] = []
         for base in self.bases():
             if base < start:

@@ -93,7 +93,7 @@ class StoredRange:
             else:
                 return
         raise FilesError(
-            f"Segments of {self.log.folder} vanish while they are read: retention or compaction is "
+            f"Segments of {self.log.directory} vanish while they are read: retention or compaction is "
             "faster than this reader. Read again, with more tasks (minPartitions) or a later start."
         )
 

@@ -231,6 +231,11 @@ def _disks(api: Api) -> list[dict[str, object]]:
             total = free = -1
         refusal = manager.failed or manager.refusal
         rows.append(
-            {"folder": manager.data_dir, "total": total, "free": free, "refuses": refusal or None}
+            {
+                "directory": manager.data_dir,
+                "total": total,
+                "free": free,
+                "refuses": refusal or None,
+            }
         )
     return rows

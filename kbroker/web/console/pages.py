@@ -25,8 +25,8 @@ class Pages:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        folder = files(__package__).joinpath("static")
-        self._files = {each.name: each.read_bytes() for each in folder.iterdir()}
+        directory = files(__package__).joinpath("static")
+        self._files = {each.name: each.read_bytes() for each in directory.iterdir()}
 
     def routes(self) -> list[Route]:
         """Where they are."""

@@ -388,8 +388,8 @@ async def _partition_sizes(
     sizes: dict[tuple[str, int], int] = {}
     for broker in (await cluster.metadata([])).brokers:
         answered = await (await cluster.node(broker.node_id)).ask(cls(topics=topics))
-        for folder in answered.results:
-            for topic in folder.topics:
+        for directory in answered.results:
+            for topic in directory.topics:
                 for part in topic.partitions:
                     one = topic.name, part.partition_index
                     sizes[one] = max(sizes.get(one, 0), part.partition_size)

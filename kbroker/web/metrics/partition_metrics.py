@@ -67,7 +67,7 @@ class PartitionMetrics:
         )
         self._size = _gauge("kafka_log_log_size", "Bytes of a partition's log on this node.")
         self._stored = Counter({each.data_dir: 0 for each in node.partitions.logs.managers})
-        """By data folder."""
+        """By data directory."""
         self._traffic: Counter[tuple[str, str]] = Counter()
         self._topics: dict[str, None] = {}
         """Those of which this node leads something."""
@@ -125,9 +125,9 @@ class PartitionMetrics:
 
     def _size_of(self, replica: Replica) -> int:
         size = replica.log.segments.size
-        with suppress(StorageError):  # all folders are offline
-            folder = self._node.partitions.logs.where(replica.topic.name, replica.index)
-            self._stored[folder.data_dir] += size
+        with suppress(StorageError):  # all directories are offline
+            directory = self._node.partitions.logs.where(replica.topic.name, replica.index)
+            self._stored[directory.data_dir] += size
         return size
 
     def _count_traffic(self, topic: str, replica: Replica) -> None:
@@ -157,9 +157,9 @@ class PartitionMetrics:
         yield self._at_minimum
         yield self._count_of_replicas
         yield self._size
-        stored = _gauge("kbroker_storage_bytes", "Bytes of the logs in a data folder.")
-        for folder, size in self._stored.items():
-            stored.add(labelled(data_dir=folder), size)
+        stored = _gauge("kbroker_storage_bytes", "Bytes of the logs in a data directory.")
+        for directory, size in self._stored.items():
+            stored.add(labelled(data_dir=directory), size)
         yield stored
         yield from self._traffic_families()
         yield from self._totals()

@@ -28,8 +28,8 @@ def test_other_names_say_nothing(name: str) -> None:
 def test_files_and_topics_are_found(tmp_path: Path) -> None:
     hour = tmp_path / "t" / "record_date=2026-03-01" / "record_hour=01"
     poison = tmp_path / layout.POISON / "bad"
-    for folder in (hour, poison, tmp_path / layout.PRIVATE / "new"):
-        folder.mkdir(parents=True)
+    for directory in (hour, poison, tmp_path / layout.PRIVATE / "new"):
+        directory.mkdir(parents=True)
     for path in (hour / layout.file_name(1, 5, 9), hour / layout.file_name(0, 7, 7)):
         path.touch()
     (poison / layout.file_name(0, 1, 2)).touch()

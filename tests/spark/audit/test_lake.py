@@ -85,14 +85,14 @@ def row_of(record: KafkaRecord) -> Row:
     return {"value": record.value, RECORD: record_of(record)}
 
 
-def write(folder: Path, rows: list[Row], *, reason: str | None = None) -> Path:
+def write(directory: Path, rows: list[Row], *, reason: str | None = None) -> Path:
     """One file of a lake, with the name that its rows ask for."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     first, last = rows[0][RECORD], rows[-1][RECORD]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(first["partition"], first["offset"], last["offset"])
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / file_name(first["partition"], first["offset"], last["offset"])
     columns = {
         "value": pa.array([row["value"] for row in rows], pa.binary()),
         RECORD: pa.array([row[RECORD] for row in rows], record_type()),

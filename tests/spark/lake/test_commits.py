@@ -76,21 +76,24 @@ class Death:
 def stage(commits: Commits, hours: dict[int, list[int]], poison: list[int]) -> None:
     """Write what Spark would."""
     for hour, offsets in hours.items():
-        folder = commits.data_folder / f"{PARTITION}=0/record_date=2026-03-01/record_hour={hour}"
-        _write(folder, offsets, hour, "a")
+        directory = (
+            commits.data_directory / f"{PARTITION}=0/record_date=2026-03-01/record_hour={hour}"
+        )
+        _write(directory, offsets, hour, "a")
     if poison:
-        _write(commits.poison_folder / f"{PARTITION}=0", poison, 0, "value")
+        _write(commits.poison_directory / f"{PARTITION}=0", poison, 0, "value")
 
 
-def _write(folder: Path, offsets: list[int], hour: int, column: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def _write(directory: Path, offsets: list[int], hour: int, column: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
     micros = (START_MS + hour * HOUR_MS) * 1000
     records = [
         {"topic": "t", "partition": 0, "offset": offset, "timestamp": micros} for offset in offsets
     ]
     values = pa.array([offset * 10 for offset in offsets])
     pq.write_table(
-        pa.table({column: values, "record": pa.array(records, RECORD)}), folder / "part-0.parquet"
+        pa.table({column: values, "record": pa.array(records, RECORD)}),
+        directory / "part-0.parquet",
     )
 
 

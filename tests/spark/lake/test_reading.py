@@ -36,10 +36,10 @@ def write_file(
         {"topic": "t", "partition": partition, "offset": offset, "timestamp": time, "key": b"k"}
         for offset in offsets
     ]
-    folder = lake / "t" / "record_date=2026-03-01" / f"record_hour={hour:02}"
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = lake / "t" / "record_date=2026-03-01" / f"record_hour={hour:02}"
+    directory.mkdir(parents=True, exist_ok=True)
     table = pa.table({**columns, "record": pa.array(rows, RECORD)})
-    pq.write_table(table, folder / file_name(partition, offsets[0], offsets[-1]))
+    pq.write_table(table, directory / file_name(partition, offsets[0], offsets[-1]))
 
 
 def offsets_of(batches: list[pa.RecordBatch]) -> list[int]:
@@ -100,8 +100,8 @@ def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
 
 def test_what_is_not_the_archivers_is_passed_by(tmp_path: Path) -> None:
     write_file(tmp_path, 1, [0], {"a": pa.array([1])})
-    folder = tmp_path / "t" / "record_date=2026-03-01" / "record_hour=01"
-    (folder / "notes.parquet").write_text("not Parquet")
+    directory = tmp_path / "t" / "record_date=2026-03-01" / "record_hour=01"
+    (directory / "notes.parquet").write_text("not Parquet")
     assert [(file.partition, file.first, file.last) for file in reading.files(tmp_path, "t")] == [
         (0, 0, 0)
     ]

@@ -14,10 +14,10 @@ STOP_SECONDS = 60
 
 
 class Checkpoint:
-    """A query's folder: which batches it has planned, and which it has done."""
+    """A query's directory: which batches it has planned, and which it has done."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
 
     def planned(self) -> int:
         """The last batch whose offsets are decided; -1 before the first."""
@@ -36,13 +36,13 @@ class Checkpoint:
         done = self.done()
         if done < 0:
             return 0
-        text = (self._folder / "offsets" / str(done)).read_text(encoding="utf-8")
+        text = (self._directory / "offsets" / str(done)).read_text(encoding="utf-8")
         topics = json.loads(text.splitlines()[-1])
         return sum(sum(partitions.values()) for partitions in topics.values())
 
     def _last(self, name: str) -> int:
         try:
-            names = os.listdir(self._folder / name)
+            names = os.listdir(self._directory / name)
         except FileNotFoundError:
             return -1
         return max((int(each) for each in names if each.isdecimal()), default=-1)
@@ -51,7 +51,7 @@ class Checkpoint:
 class Job:
     """A Spark job in a process of its own.
 
-    Parameters: `command` is what Python runs, in `folder`, where its log is too.
+    Parameters: `command` is what Python runs, in `directory`, where its log is too.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Job:
         name: str,
         command: Sequence[str],
         checkpoint: Path,
-        folder: Path,
+        directory: Path,
         environ: Mapping[str, str],
     ) -> None:
         self.name = name
         self.checkpoint = Checkpoint(checkpoint)
         self._command = command
-        self._folder = folder
+        self._directory = directory
         self._environ = environ
         self._process: subprocess.Popen[bytes] | None = None
         self._done_at_start = -1
@@ -74,7 +74,7 @@ class Job:
     @property
     def log_path(self) -> Path:
         """What its present life has said."""
-        return self._folder / f"{self.name}-{self.lives}.log"
+        return self._directory / f"{self.name}-{self.lives}.log"
 
     def start(self) -> None:
         assert self._process is None
@@ -86,7 +86,7 @@ class Job:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                cwd=self._folder,
+                cwd=self._directory,
                 env={**os.environ, **self._environ},
                 start_new_session=True,
             )

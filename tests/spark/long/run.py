@@ -61,24 +61,24 @@ def plan(seed: int, kills: int) -> list[Strike]:
 class Run:
     """The whole of it: what runs, what is killed, and what is checked in the end."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, directory: Path, count: int) -> None:
         self.count = count
-        self.folder = folder
-        self.lake = folder / LAKE
+        self.directory = directory
+        self.lake = directory / LAKE
         topics = (f"{ORDERS}:{PARTITIONS}", f"{CUSTOMERS}:1", f"{ENRICHED}:{PARTITIONS}")
-        self.server = Server(folder / BROKER, settings=(), topics=topics)
+        self.server = Server(directory / BROKER, settings=(), topics=topics)
         self.bootstrap = f"localhost:{self.server.port}"
         batch = str(max(count // BATCHES_MIN, 100))
-        project = copy_project("enrich", "enrichment", folder)
+        project = copy_project("enrich", "enrichment", directory)
         common = ["--bootstrap", self.bootstrap]
         enrich = ["enrichment", *common, "--max-offsets", batch, "--customers-age-seconds", "600"]
         archive = ["kbroker", "lake", "archive", str(self.lake), ENRICHED, *common]
         archive += ["--format", "raw", "--every", "1", "--batch", batch]
         environ = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(project)))}
         self.jobs = {
-            name: Job(name, [sys.executable, "-m", *words], checkpoint, folder, environ)
+            name: Job(name, [sys.executable, "-m", *words], checkpoint, directory, environ)
             for name, words, checkpoint in (
-                (ENRICH, enrich, folder / "checkpoint"),
+                (ENRICH, enrich, directory / "checkpoint"),
                 (LAKE, archive, self.lake / "_kbroker" / ENRICHED / "checkpoint"),
             )
         }

@@ -48,10 +48,10 @@ def where(partition: int, offset: int, *, tombstone: bool = False) -> dict[str, 
 
 def write_file(lake: Path, rows: list[dict[str, Any]], columns: dict[str, pa.Array]) -> None:
     hour = rows[0]["timestamp"].hour
-    folder = lake / "orders" / "record_date=2026-03-01" / f"record_hour={hour:02}"
-    folder.mkdir(parents=True, exist_ok=True)
+    directory = lake / "orders" / "record_date=2026-03-01" / f"record_hour={hour:02}"
+    directory.mkdir(parents=True, exist_ok=True)
     name = file_name(rows[0]["partition"], rows[0]["offset"], rows[-1]["offset"])
-    pq.write_table(pa.table({**columns, "record": pa.array(rows, RECORD)}), folder / name)
+    pq.write_table(pa.table({**columns, "record": pa.array(rows, RECORD)}), directory / name)
 
 
 def write_raw_lake(lake: Path) -> None:

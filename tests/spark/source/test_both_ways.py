@@ -1,6 +1,6 @@
 """One set of topics, read by the connector, over the wire and from the files: equal rows.
 
-The broker runs on a data folder, and goes on running while its files are read.
+The broker runs on a data directory, and goes on running while its files are read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kbroker.spark.source.stored import DataFolders
+from kbroker.spark.source.stored import DataDirectories
 from kbroker.testing import LocalBroker
 
 if TYPE_CHECKING:
@@ -28,20 +28,20 @@ OPEN = 10 * 60 * 1000
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture(scope="module")
-def full(folder: Path) -> Iterator[LocalBroker]:
+def full(directory: Path) -> Iterator[LocalBroker]:
     """A broker with everything in it that rows may come from, or not."""
-    with LocalBroker(data_dir=str(folder)) as broker:
+    with LocalBroker(data_dir=str(directory)) as broker:
         _codecs(broker)
         _stamped(broker)
         _compacted(broker)
         _trimmed(broker)
         open_one = _transactions(broker)
-        _wait_until_stored(broker, folder)
+        _wait_until_stored(broker, directory)
         yield broker
         del open_one
 
@@ -135,13 +135,13 @@ def _transactions(broker: LocalBroker) -> Producer:
     return third
 
 
-def _wait_until_stored(broker: LocalBroker, folder: Path) -> None:
+def _wait_until_stored(broker: LocalBroker, directory: Path) -> None:
     """Until the checkpoint of the broker, which it writes every few seconds, knows all."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    ends = {each: _end(admin, each) for each in DataFolders([str(folder)]).logs()}
+    ends = {each: _end(admin, each) for each in DataDirectories([str(directory)]).logs()}
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        logs = DataFolders([str(folder)]).logs()
+        logs = DataDirectories([str(directory)]).logs()
         if all(logs[each].high_watermark == end for each, end in ends.items()):
             return
         time.sleep(0.2)
@@ -157,12 +157,12 @@ def _end(admin: AdminClient, partition: tuple[str, int]) -> int:
 
 
 def read(
-    spark: SparkSession, way: str, broker: LocalBroker, folder: Path, **more: str
+    spark: SparkSession, way: str, broker: LocalBroker, directory: Path, **more: str
 ) -> list[Row]:
     options = {
         "connector": {"kafka.bootstrap.servers": broker.bootstrap_servers},
         "wire": {"kafka.bootstrap.servers": broker.bootstrap_servers},
-        "files": {"path": str(folder)},
+        "files": {"path": str(directory)},
     }[way]
     wanted = {"subscribePattern": "both-.*", "includeHeaders": "true", **options, **more}
     reader = spark.read.format("kafka" if way == "connector" else "kbroker")
@@ -179,13 +179,13 @@ def _plain(row: Any) -> Row:
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_three_ways_read_equal_rows(
-    spark: SparkSession, full: LocalBroker, folder: Path, isolation: str
+    spark: SparkSession, full: LocalBroker, directory: Path, isolation: str
 ) -> None:
     level = {"kafka.isolation.level": isolation}
 
-    expected = read(spark, "connector", full, folder, **level)
-    over_the_wire = read(spark, "wire", full, folder, **level)
-    from_files = read(spark, "files", full, folder, **level, minPartitions="20")
+    expected = read(spark, "connector", full, directory, **level)
+    over_the_wire = read(spark, "wire", full, directory, **level)
+    from_files = read(spark, "files", full, directory, **level, minPartitions="20")
 
     assert over_the_wire == expected
     assert from_files == expected
@@ -203,7 +203,7 @@ def test_three_ways_read_equal_rows(
 
 
 def test_three_ways_find_the_same_times(
-    spark: SparkSession, full: LocalBroker, folder: Path
+    spark: SparkSession, full: LocalBroker, directory: Path
 ) -> None:
     span = {
         "subscribePattern": "both-codecs",
@@ -211,7 +211,7 @@ def test_three_ways_find_the_same_times(
         "endingTimestamp": str(1_000_000_000_000 + 3_020),
     }
 
-    found = [read(spark, way, full, folder, **span) for way in ("connector", "wire", "files")]
+    found = [read(spark, way, full, directory, **span) for way in ("connector", "wire", "files")]
 
     assert found[1] == found[0]
     assert found[2] == found[0]

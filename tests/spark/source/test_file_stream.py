@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fill(data: Path, first: int, count: int) -> None:
-    """Run a broker on the folder for a while: what it has at its end is safe."""
+    """Run a broker on the directory for a while: what it has at its end is safe."""
     with LocalBroker(data_dir=str(data)) as broker:
         if "numbers" not in broker.topics():
             broker.create_topic("numbers", 2)
@@ -59,7 +59,7 @@ def test_a_stream_goes_on_with_what_is_new(spark: SparkSession, tmp_path: Path) 
     assert all_of(second) == list(range(50, 60))
 
 
-def test_rows_of_a_folder_without_a_choice_are_those_of_all_topics(
+def test_rows_of_a_directory_without_a_choice_are_those_of_all_topics(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     fill(tmp_path / "data", 0, 3)

@@ -31,16 +31,16 @@ spark.stop()
 """
 
 
-def run(program: str, folder: Path) -> str:
+def run(program: str, directory: Path) -> str:
     """What a program prints where the package is installed as a wheel does it.
 
     tests/test_layout.py compares that with what a built one has.
     """
-    shutil.copytree(ROOT / "kbroker/spark/found", folder / "pyspark_kbroker")
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    shutil.copytree(ROOT / "kbroker/spark/found", directory / "pyspark_kbroker")
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])}
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=folder,
+        cwd=directory,
         env=environ,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Data folders, read from outside: what is safe, what is damaged, what changes meanwhile."""
+"""Data directories, read from outside: what is safe, what is damaged, what changes meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kbroker.spark.source.loss import DataLoss
 from kbroker.spark.source.offsets import EARLIEST, LATEST, OffsetRange
 from kbroker.spark.source.options import AtTimestamps, Everywhere, OptionError, SourceOptions
 from kbroker.spark.source.partitions import SourceError
-from kbroker.spark.source.stored import DataFolders, FilesError, StoredLog
+from kbroker.spark.source.stored import DataDirectories, FilesError, StoredLog
 from kbroker.spark.source.stored_range import StoredRange
 from kbroker.storage.batches import Position
 from kbroker.storage.checkpoints import offsets_to_bytes
@@ -52,8 +52,8 @@ def marker(at: int, producer: int, commit: bool) -> bytes:
     )
 
 
-class Folder:
-    """A data folder with the partition t-0."""
+class Directory:
+    """A data directory with the partition t-0."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class Folder:
 
     @property
     def log(self) -> StoredLog:
-        return DataFolders([str(self.path)]).logs()["t", 0]
+        return DataDirectories([str(self.path)]).logs()["t", 0]
 
     def options(self, **more: str) -> SourceOptions:
         return SourceOptions.parse({"path": str(self.path), "subscribe": "t", **more})
@@ -101,9 +101,9 @@ class Folder:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
+def directory(tmp_path: Path) -> Directory:
     """Offsets 0 to 99 in three segments."""
-    made = Folder(tmp_path / "data")
+    made = Directory(tmp_path / "data")
     made.segment(0, [batch(it) for it in (0, 10, 20)])
     made.segment(30, [batch(it) for it in (30, 40, 50)])
     made.segment(60, [batch(it) for it in (60, 70, 80, 90)])
@@ -113,25 +113,27 @@ def folder(tmp_path: Path) -> Folder:
     return made
 
 
-def test_what_lies_behind_the_high_watermark_is_not_looked_at(folder: Folder) -> None:
-    folder.segment(60, [batch(60), batch(70)], batch(80)[:50] + b"garbage")
-    folder.checkpoint(80, start=15)
-    partitions = FilePartitions(folder.options())
+def test_what_lies_behind_the_high_watermark_is_not_looked_at(directory: Directory) -> None:
+    directory.segment(60, [batch(60), batch(70)], batch(80)[:50] + b"garbage")
+    directory.checkpoint(80, start=15)
+    partitions = FilePartitions(directory.options())
 
     assert partitions.resolve(Everywhere(LATEST), side="ending") == {("t", 0): 80}
     assert partitions.resolve(Everywhere(EARLIEST), side="starting") == {("t", 0): 15}
-    assert folder.offsets(15, 80) == list(range(15, 80))
+    assert directory.offsets(15, 80) == list(range(15, 80))
 
 
-def test_a_task_may_begin_and_end_within_a_batch(folder: Folder) -> None:
-    assert folder.offsets(33, 34) == [33]
-    assert folder.offsets(25, 77) == list(range(25, 77))
+def test_a_task_may_begin_and_end_within_a_batch(directory: Directory) -> None:
+    assert directory.offsets(33, 34) == [33]
+    assert directory.offsets(25, 77) == list(range(25, 77))
 
 
 @pytest.mark.parametrize("index", ["right", "missing", "of another file", "torn", "allocated"])
-def test_small_pieces_make_the_whole_whatever_the_indexes_say(folder: Folder, index: str) -> None:
+def test_small_pieces_make_the_whole_whatever_the_indexes_say(
+    directory: Directory, index: str
+) -> None:
     for base in (0, 30, 60):
-        path = folder.partition / file_name(base, ".index")
+        path = directory.partition / file_name(base, ".index")
         if index == "missing":
             path.unlink()
         elif index == "of another file":
@@ -144,18 +146,18 @@ def test_small_pieces_make_the_whole_whatever_the_indexes_say(folder: Folder, in
         elif index == "allocated":
             path.write_bytes(path.read_bytes() + bytes(800))
 
-    tasks = file_tasks([OffsetRange("t", 0, 0, 100)], folder.options(minPartitions="8"))
+    tasks = file_tasks([OffsetRange("t", 0, 0, 100)], directory.options(minPartitions="8"))
 
     assert len(tasks) >= (1 if index in ("missing", "torn") else 5)
-    assert folder.offsets(0, 100, minPartitions="8") == list(range(100))
+    assert directory.offsets(0, 100, minPartitions="8") == list(range(100))
     if index == "right":
         edges = [it.range.start for it in tasks if it.range]
         assert all(edge % 10 == 0 for edge in edges)
 
 
-def test_many_bytes_are_many_tasks_and_rows_can_be_limited(folder: Folder) -> None:
-    cuts = list(folder.log.cuts(0, 100, 300))
-    limited = folder.options(maxRecordsPerPartition="5")
+def test_many_bytes_are_many_tasks_and_rows_can_be_limited(directory: Directory) -> None:
+    cuts = list(directory.log.cuts(0, 100, 300))
+    limited = directory.options(maxRecordsPerPartition="5")
 
     sizes = [end - start for start, end in pairwise([0, *cuts, 100])]
     assert all(0 < size <= 30 for size in sizes)
@@ -163,119 +165,123 @@ def test_many_bytes_are_many_tasks_and_rows_can_be_limited(folder: Folder) -> No
     assert len(file_tasks([OffsetRange("t", 0, 0, 100)], limited)) == 20
 
 
-def test_a_damaged_batch_is_an_error_that_names_the_place_and_what_helps(folder: Folder) -> None:
-    path = folder.partition / file_name(30, ".log")
+def test_a_damaged_batch_is_an_error_that_names_the_place_and_what_helps(
+    directory: Directory,
+) -> None:
+    path = directory.partition / file_name(30, ".log")
     data = bytearray(path.read_bytes())
     at = len(batch(30))
     data[at + 70] ^= 1
     path.write_bytes(data)
 
     with pytest.raises(FilesError) as refused:
-        folder.offsets(0, 100)
+        directory.offsets(0, 100)
 
     message = str(refused.value)
     assert f"{path} is damaged at byte {at}" in message
-    assert f"kbroker log verify {folder.partition}" in message
-    assert f"kbroker log repair {folder.partition}" in message
-    assert folder.offsets(0, 40) == list(range(40))
+    assert f"kbroker log verify {directory.partition}" in message
+    assert f"kbroker log repair {directory.partition}" in message
+    assert directory.offsets(0, 40) == list(range(40))
 
 
-def test_a_log_that_ends_below_the_high_watermark_has_lost_records(folder: Folder) -> None:
-    folder.checkpoint(120)
+def test_a_log_that_ends_below_the_high_watermark_has_lost_records(directory: Directory) -> None:
+    directory.checkpoint(120)
     with pytest.raises(DataLoss, match="the files end at 100"):
-        folder.offsets(90, 120)
-    assert folder.offsets(90, 120, failOnDataLoss="false") == list(range(90, 100))
+        directory.offsets(90, 120)
+    assert directory.offsets(90, 120, failOnDataLoss="false") == list(range(90, 100))
 
 
-def test_records_that_retention_took_are_lost(folder: Folder) -> None:
-    (folder.partition / file_name(0, ".log")).unlink()
+def test_records_that_retention_took_are_lost(directory: Directory) -> None:
+    (directory.partition / file_name(0, ".log")).unlink()
     with pytest.raises(DataLoss, match="the log begins at 30"):
-        folder.offsets(5, 50)
-    assert folder.offsets(5, 50, failOnDataLoss="false") == list(range(30, 50))
+        directory.offsets(5, 50)
+    assert directory.offsets(5, 50, failOnDataLoss="false") == list(range(30, 50))
 
 
-def test_a_partition_that_is_gone_is_lost(folder: Folder) -> None:
-    folder.partition.rename(folder.path / "t-0.0123-delete")
+def test_a_partition_that_is_gone_is_lost(directory: Directory) -> None:
+    directory.partition.rename(directory.path / "t-0.0123-delete")
     with pytest.raises(DataLoss, match="t-0 has no files"):
-        folder.offsets(0, 50)
-    assert folder.offsets(0, 50, failOnDataLoss="false") == []
+        directory.offsets(0, 50)
+    assert directory.offsets(0, 50, failOnDataLoss="false") == []
     with pytest.raises(SourceError, match="there is no topic t"):
-        FilePartitions(folder.options()).current()
+        FilePartitions(directory.options()).current()
 
 
-def test_compaction_may_replace_segments_while_they_are_read(folder: Folder) -> None:
-    reading = StoredRange(folder.log, 0, 100)
+def test_compaction_may_replace_segments_while_they_are_read(directory: Directory) -> None:
+    reading = StoredRange(directory.log, 0, 100)
     rows: Iterator[list[int]] = (it.offsets.tolist() for it in reading.columns())
     first = next(rows)
     assert first == list(range(30))
 
     # Every other record of the first two segments stays, in one segment under the first name.
-    folder.segment(0, [batch(it, step=2) for it in range(0, 60, 10)])
-    (folder.partition / file_name(30, ".log")).unlink()
+    directory.segment(0, [batch(it, step=2) for it in range(0, 60, 10)])
+    (directory.partition / file_name(30, ".log")).unlink()
     rest = [offset for columns in rows for offset in columns]
 
     assert rest == [*range(30, 60, 2), *range(60, 100)]
     assert reading.position == 100
 
 
-def test_what_a_merged_segment_still_has_beside_it_is_not_read_twice(folder: Folder) -> None:
-    folder.segment(0, [batch(it, step=3) for it in range(0, 55, 10)])
+def test_what_a_merged_segment_still_has_beside_it_is_not_read_twice(directory: Directory) -> None:
+    directory.segment(0, [batch(it, step=3) for it in range(0, 55, 10)])
     kept = [ten + each for ten in range(0, 60, 10) for each in (0, 3, 6, 9)]
-    assert folder.offsets(0, 100) == [*kept, *range(60, 100)]
+    assert directory.offsets(0, 100) == [*kept, *range(60, 100)]
 
 
-def test_what_was_read_of_a_batch_is_not_read_again(folder: Folder) -> None:
-    folder.segment(0, [batch(it) for it in (0, 10, 20, 30)] + [batch(40, 4)])
-    assert folder.offsets(0, 100) == list(range(100))
+def test_what_was_read_of_a_batch_is_not_read_again(directory: Directory) -> None:
+    directory.segment(0, [batch(it) for it in (0, 10, 20, 30)] + [batch(40, 4)])
+    assert directory.offsets(0, 100) == list(range(100))
 
 
-def test_a_large_batch_is_read_whole(folder: Folder) -> None:
+def test_a_large_batch_is_read_whole(directory: Directory) -> None:
     large = encode_batch([Record(None, b"1" * 3_000_000)], base_offset=100)
-    folder.segment(100, [large, batch(101)])
-    folder.checkpoint(111)
-    (columns,) = [it for it in StoredRange(folder.log, 100, 101).columns() if len(it)]
+    directory.segment(100, [large, batch(101)])
+    directory.checkpoint(111)
+    (columns,) = [it for it in StoredRange(directory.log, 100, 101).columns() if len(it)]
     assert len(columns.values()[0] or b"") == 3_000_000
 
 
-def test_transactions_are_known_from_index_snapshot_and_batches(folder: Folder) -> None:
+def test_transactions_are_known_from_index_snapshot_and_batches(directory: Directory) -> None:
     """Aborted before the snapshot, aborted and open behind it."""
-    folder.segment(0, [batch(0, 10, 1), marker(10, 1, False), batch(11, 9, 2), marker(20, 2, True)])
-    folder.segment(30, [batch(30, 10, 3), batch(40, 10, 4)])
-    folder.segment(
+    directory.segment(
+        0, [batch(0, 10, 1), marker(10, 1, False), batch(11, 9, 2), marker(20, 2, True)]
+    )
+    directory.segment(30, [batch(30, 10, 3), batch(40, 10, 4)])
+    directory.segment(
         60, [marker(60, 3, False), batch(61, 9, 5), marker(70, 5, True), batch(71, 9, 6)]
     )
-    folder.checkpoint(80)
+    directory.checkpoint(80)
     aborted = AbortedTransaction(1, 0, 10, 11)
-    (folder.partition / file_name(0, ".txnindex")).write_bytes(aborted.to_bytes())
+    (directory.partition / file_name(0, ".txnindex")).write_bytes(aborted.to_bytes())
     states = ProducerStates()
     for (_, header), at in zip(
         iter_headers(batch(30, 10, 3) + batch(40, 10, 4)), (30, 40), strict=True
     ):
         states.update(header, at, 0)
-    (folder.partition / file_name(60, ".snapshot")).write_bytes(states.to_bytes())
+    (directory.partition / file_name(60, ".snapshot")).write_bytes(states.to_bytes())
 
-    stable = folder.log.stable
+    stable = directory.log.stable
     committed = {"kafka.isolation.level": "read_committed"}
 
     assert stable.end == 40
     assert [it[:3] for it in stable.aborted] == [(1, 0, 10), (3, 30, 60)]
-    assert folder.offsets(0, stable.end, **committed) == list(range(11, 20))
-    partitions = FilePartitions(folder.options(**committed))
+    assert directory.offsets(0, stable.end, **committed) == list(range(11, 20))
+    partitions = FilePartitions(directory.options(**committed))
     assert partitions.resolve(Everywhere(LATEST), side="ending") == {("t", 0): 40}
-    assert len(folder.offsets(0, 80)) == 10 + 9 + 20 + 9 + 9
+    assert len(directory.offsets(0, 80)) == 10 + 9 + 20 + 9 + 9
 
 
 @pytest.mark.parametrize("index", ["right", "missing", "wrong"])
-def test_a_time_is_found(folder: Folder, index: str) -> None:
+def test_a_time_is_found(directory: Directory, index: str) -> None:
     for base in (0, 30, 60):
-        path = folder.partition / file_name(base, ".timeindex")
+        path = directory.partition / file_name(base, ".timeindex")
         if index == "missing":
             path.unlink()
         elif index == "wrong":
             wrong = TimeIndex()
             wrong.append(TIME - 5, 28)
             path.write_bytes(wrong.to_bytes())
-    partitions = FilePartitions(folder.options())
+    partitions = FilePartitions(directory.options())
 
     def at(timestamp: int) -> int:
         found = partitions.resolve(AtTimestamps(timestamp, or_latest=True), side="starting")
@@ -287,49 +293,51 @@ def test_a_time_is_found(folder: Folder, index: str) -> None:
         partitions.resolve(AtTimestamps(TIME + 500, or_latest=False), side="starting")
 
 
-def test_several_folders_are_one_broker(folder: Folder, tmp_path: Path) -> None:
-    other = Folder(tmp_path / "other")
+def test_several_directories_are_one_broker(directory: Directory, tmp_path: Path) -> None:
+    other = Directory(tmp_path / "other")
     other.partition.rename(other.path / "u-3")
     (other.path / "u-3" / file_name(0, ".log")).write_bytes(batch(0))
     (other.path / HIGH_WATERMARKS).write_bytes(offsets_to_bytes({("u", 3): 10}, HIGH_WATERMARKS))
-    both = SourceOptions.parse({"path": f"{folder.path}, {other.path}/"})
+    both = SourceOptions.parse({"path": f"{directory.path}, {other.path}/"})
 
     ends = FilePartitions(both).resolve(Everywhere(LATEST), side="ending")
 
     assert ends == {("t", 0): 100, ("u", 3): 10}
 
 
-def test_options_that_need_more_are_refused(folder: Folder) -> None:
-    with pytest.raises(OptionError, match="path must name data folders"):
-        FilePartitions(folder.options(path=f"{folder.path},"))
+def test_options_that_need_more_are_refused(directory: Directory) -> None:
+    with pytest.raises(OptionError, match="path must name data directories"):
+        FilePartitions(directory.options(path=f"{directory.path},"))
     with pytest.raises(OptionError, match=r"needs 'kafka\.bootstrap\.servers' too"):
-        FilePartitions(folder.options(commitToGroup="g"))
+        FilePartitions(directory.options(commitToGroup="g"))
 
 
-def test_a_folder_that_is_none_or_unsure_is_refused(folder: Folder, tmp_path: Path) -> None:
-    with pytest.raises(FilesError, match="is no data folder of a broker"):
-        DataFolders([str(tmp_path)]).logs()
-    (folder.path / HIGH_WATERMARKS).write_bytes(b"0\n7\nt 0 5\n")
+def test_a_directory_that_is_none_or_unsure_is_refused(
+    directory: Directory, tmp_path: Path
+) -> None:
+    with pytest.raises(FilesError, match="is no data directory of a broker"):
+        DataDirectories([str(tmp_path)]).logs()
+    (directory.path / HIGH_WATERMARKS).write_bytes(b"0\n7\nt 0 5\n")
     with pytest.raises(FilesError, match="is damaged, so nobody knows"):
-        DataFolders([str(folder.path)]).logs()
-    folder.checkpoint(100)
-    (folder.partition / (file_name(0, ".log") + ".swap")).touch()
+        DataDirectories([str(directory.path)]).logs()
+    directory.checkpoint(100)
+    (directory.partition / (file_name(0, ".log") + ".swap")).touch()
     with pytest.raises(FilesError, match="in the middle of a compaction"):
-        folder.offsets(0, 100)
+        directory.offsets(0, 100)
 
 
-def test_messages_of_the_old_formats_are_refused(folder: Folder) -> None:
+def test_messages_of_the_old_formats_are_refused(directory: Directory) -> None:
     steps = from_batches(batch(0), 1, first_offset=0, max_bytes=10_000, max_content=10_000)
     old = next(each for each in steps if each is not None).data
-    folder.segment(0, [old])
-    (folder.partition / file_name(0, ".index")).unlink()
+    directory.segment(0, [old])
+    (directory.partition / file_name(0, ".index")).unlink()
     with pytest.raises(FilesError, match="messages of format 1 at byte 0"):
-        folder.offsets(0, 10)
+        directory.offsets(0, 10)
 
 
-def test_nothing_is_written_and_no_right_to_write_is_asked_for(folder: Folder) -> None:
-    before = {it: it.stat().st_mtime_ns for it in folder.path.rglob("*")}
-    for path in folder.path.rglob("*"):
+def test_nothing_is_written_and_no_right_to_write_is_asked_for(directory: Directory) -> None:
+    before = {it: it.stat().st_mtime_ns for it in directory.path.rglob("*")}
+    for path in directory.path.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
     opened: list[int] = []
     real = os.open
@@ -340,7 +348,7 @@ def test_nothing_is_written_and_no_right_to_write_is_asked_for(folder: Folder) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", watched)
-        assert folder.offsets(0, 100) == list(range(100))
+        assert directory.offsets(0, 100) == list(range(100))
     assert opened
     assert not any(flags & (os.O_RDWR | os.O_WRONLY) for flags in opened)
-    assert {it: it.stat().st_mtime_ns for it in folder.path.rglob("*")} == before
+    assert {it: it.stat().st_mtime_ns for it in directory.path.rglob("*")} == before

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Stream:
     """A query with a checkpoint, which is run again and again until it has read what is there."""
 
-    def __init__(self, spark: SparkSession, broker: LocalBroker, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, broker: LocalBroker, directory: Path) -> None:
         self.spark = spark
         self.servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
-        self.folder = folder
+        self.directory = directory
         self.batches: list[list[str]] = []
         self.progress: list[Any] = []
 
@@ -36,7 +36,7 @@ class Stream:
         query = (
             rows.selectExpr("cast(value as string) as value")
             .writeStream.foreachBatch(self._take)
-            .option("checkpointLocation", str(self.folder))
+            .option("checkpointLocation", str(self.directory))
             .trigger(availableNow=True)
             .start()
         )
@@ -100,7 +100,7 @@ def test_an_unfinished_batch_is_repeated_and_then_comes_the_rest(
     broker.create_topic("unfinished")
     produce(broker, "unfinished", ["a", "b"])
     stream.run(subscribe="unfinished")
-    for file in (stream.folder / "commits").glob("*0*"):
+    for file in (stream.directory / "commits").glob("*0*"):
         file.unlink()
     produce(broker, "unfinished", ["c"])
 

@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[3]
 SECONDS = 600
 
 
-def environ(*folders: Path) -> dict[str, str]:
+def environ(*directories: Path) -> dict[str, str]:
     """Where projects and this checkout are found."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*folders, ROOT]))}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*directories, ROOT]))}
 
 
 def plugin() -> list[str]:
@@ -55,7 +55,7 @@ def test_their_own_tests_pass(tmp_path: Path) -> None:
 @pytest.fixture
 def shop(broker: LocalBroker, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
     """Starts the pipeline `enrich` in a process of its own; its small batches make it easy to hit."""
-    folder = copy_project("enrich", "shop", tmp_path)
+    directory = copy_project("enrich", "shop", tmp_path)
     settings = ["--bootstrap", broker.bootstrap_servers, "--max-offsets", "20"]
     started: list[subprocess.Popen[bytes]] = []
     with (tmp_path / "log").open("ab") as log:
@@ -63,8 +63,8 @@ def shop(broker: LocalBroker, tmp_path: Path) -> Iterator[Callable[[], subproces
         def start() -> subprocess.Popen[bytes]:
             process = subprocess.Popen(
                 [sys.executable, "-m", "shop", *settings, "--trigger", "0 seconds"],
-                cwd=folder,
-                env=environ(folder),
+                cwd=directory,
+                env=environ(directory),
                 stderr=log,
                 start_new_session=True,
             )

@@ -1,4 +1,4 @@
-"""Examples are run from their folder; here they are imported from it."""
+"""Examples are run from their directory; here they are imported from it."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def takes_what_is_there() -> bool:
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
-def arguments(name: str, folder: Path) -> list[str]:
+def arguments(name: str, directory: Path) -> list[str]:
     source = "kbroker" if name == "changes" and takes_what_is_there() else "kafka"
-    return [f"--rows={ROWS[name]}", f"--folder={folder}", f"--format={source}"]
+    return [f"--rows={ROWS[name]}", f"--directory={directory}", f"--format={source}"]
 
 
 def check(printed: str) -> None:

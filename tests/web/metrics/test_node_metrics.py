@@ -132,10 +132,10 @@ async def test_the_names_of_our_own(tmp_path: Path) -> None:
     assert look("kbroker_isr_changes_total", change="shrink") == 0
     assert look("kbroker_connections", listener="PLAINTEXT") == 1
     assert look("kbroker_client_info", software="unknown", version="") == 1
-    folder = {"data_dir": str(tmp_path)}
-    assert look("kbroker_storage_bytes", **folder) == len(batch([b"a"]))
-    assert look("kbroker_storage_free_bytes", **folder) > 0
-    assert look("kbroker_log_dir_read_only", **folder) == 0
+    directory = {"data_dir": str(tmp_path)}
+    assert look("kbroker_storage_bytes", **directory) == len(batch([b"a"]))
+    assert look("kbroker_storage_free_bytes", **directory) > 0
+    assert look("kbroker_log_dir_read_only", **directory) == 0
     assert look("kbroker_metrics_dropped_series", what="groups") == 0
 
 

@@ -71,7 +71,7 @@ export async function overview(view) {
           "Disk",
           bytes(each.free),
           " free",
-          h("div", { class: "soft" }, `${each.folder} of ${bytes(each.total)}`),
+          h("div", { class: "soft" }, `${each.directory} of ${bytes(each.total)}`),
         ),
       ),
     );

@@ -21,9 +21,9 @@ def order(number: int, amount: float | str = 9.5) -> dict[str, Any]:
     return {"id": str(number), "customer": "ada", "amount": amount}
 
 
-def rows(spark: SparkSession, *folder: str) -> list[Row]:
+def rows(spark: SparkSession, *directory: str) -> list[Row]:
     """What any reader of Parquet sees, in the order of the topic."""
-    files = spark.read.option("recursiveFileLookup", True).parquet(str(Path(*folder)))
+    files = spark.read.option("recursiveFileLookup", True).parquet(str(Path(*directory)))
     return files.orderBy("record.partition", "record.offset").collect()
 
 

@@ -19,7 +19,7 @@ from my_pipeline.settings import Settings, setting
 class TopicSettings(Settings):
     """What a query from topic to topic has to know."""
 
-    checkpoint: str = setting("checkpoint", "folder where Spark notes how far it has come")
+    checkpoint: str = setting("checkpoint", "directory where Spark notes how far it has come")
     trigger: str = setting("1 second", "time between batches; or available-now, which ends")
     max_offsets: int = setting(100_000, "how many records a batch has at most; 0: all there are")
 

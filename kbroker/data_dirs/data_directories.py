@@ -1,4 +1,4 @@
-"""Where the nodes of one process keep their data: folders of logs, and the journal of the metadata."""
+"""Where the nodes of one process keep their data: directories of logs, and the journal of the metadata."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from kbroker.cluster.model import random_cluster_id
 from kbroker.runtime.descriptors import shares
 from kbroker.runtime.threads import InThread
 from kbroker.storage.checkpoints import MetaProperties
+from kbroker.storage.directories import LogDirectories, check_together
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
-from kbroker.storage.folders import LogFolders, check_together
 from kbroker.storage.manager import LogManager, partitions_among
-from kbroker.storage.naming import META_PROPERTIES, RESERVE, folder_name
+from kbroker.storage.naming import META_PROPERTIES, RESERVE, directory_name
 
-from .found_folders import (
+from .found_directories import (
     LEAVING_JOURNAL,
     LEFT_BY_NODES,
     METADATA_JOURNAL,
-    NODE_FOLDER,
-    FoundFolder,
+    NODE_DIRECTORY,
+    FoundDirectory,
     check_is_ours,
-    found_folder,
-    stray_folders,
+    found_directory,
+    stray_directories,
 )
 
 JOURNAL_RESERVE = METADATA_JOURNAL + RESERVE
 
 
 @dataclass(frozen=True, slots=True)
-class DataFolders:
-    """The data folders of a process.
+class DataDirectories:
+    """The data directories of a process.
 
-    A node that is alone has its logs in them; several have a folder each in every one of them,
+    A node that is alone has its logs in them; several have a directory each in every one of them,
     `node-1` and so on, and only the journal lies above.
 
-    Parameters: `paths` are absolute; `known` are the ids of nodes that have a folder of their own
+    Parameters: `paths` are absolute; `known` are the ids of nodes that have a directory of their own
     there; `alone` is the node whose logs are not apart from the journal, None when there is none.
     """
 
@@ -54,35 +54,35 @@ class DataFolders:
         if node_id == self.alone:
             return [*self.paths]
         above = self.paths if self.alone is None else _beside(self.paths)
-        return [node_folder(path, node_id) for path in above]
+        return [node_directory(path, node_id) for path in above]
 
     def is_in_use(self, path: str) -> bool:
-        """Return True if a node has stored something in the folder at `path`."""
+        """Return True if a node has stored something in the directory at `path`."""
         return any(name in LEFT_BY_NODES for name in self.files.listdir(path)) or any(
-            self.files.is_folder(f"{path}/{folder_name(*key)}")
+            self.files.is_directory(f"{path}/{directory_name(*key)}")
             for key in partitions_among(self.files.listdir(path))
         )
 
     def forget(self, node_id: int) -> list[str]:
-        """Remove the folders of a node that is gone for good.
+        """Remove the directories of a node that is gone for good.
 
         Returns the paths of those that stay, because they hold records that the cluster does not
         know. Raises StorageError.
         """
         paths = self.of_node(node_id) if node_id != self.alone else []
-        kept = [path for path in paths if stray_folders(self.files, path)]
+        kept = [path for path in paths if stray_directories(self.files, path)]
         for path in paths:
             if path not in kept:
                 self.files.rmtree(path)
         return kept
 
     def node_ids(self, first: int, nodes: int | None) -> list[int]:
-        """Which nodes run: those that have folders, and the first ones that have none, up to `nodes`.
+        """Which nodes run: those that have directories, and the first ones that have none, up to `nodes`.
 
         So a node whose disk was replaced comes back under its id.
 
         Parameters: `first` is the id of the first node of a new cluster. Raises StorageError: there
-        are more nodes in the folders, or one with a lower id.
+        are more nodes in the directories, or one with a lower id.
         """
         if not self.known:
             return [*range(first, first + (nodes or 1))]
@@ -98,23 +98,23 @@ class DataFolders:
         free = (each for each in count(first) if each not in self.known)
         return sorted([*ids, *islice(free, max((nodes or 0) - len(ids), 0))])
 
-    def look(self, node_id: int) -> list[FoundFolder]:
-        """What is in a node's folders, without those that are new; nothing is written.
+    def look(self, node_id: int) -> list[FoundDirectory]:
+        """What is in a node's directories, without those that are new; nothing is written.
 
         Raises StorageError: the node cannot be started on them.
         """
         for path in self.paths:
             check_is_ours(self.files, path)
-        each_one = [found_folder(self.files, path, node_id) for path in self.of_node(node_id)]
+        each_one = [found_directory(self.files, path, node_id) for path in self.of_node(node_id)]
         found = [each for each in each_one if each is not None]
         if found:
             check_together(found)
         return found
 
-    def open_logs(self, node_id: int, cluster_id: str | None, nodes: int) -> LogFolders:
-        """Open a node's folders; new ones become part of the cluster that the others belong to.
+    def open_logs(self, node_id: int, cluster_id: str | None, nodes: int) -> LogDirectories:
+        """Open a node's directories; new ones become part of the cluster that the others belong to.
 
-        Parameters: `cluster_id` is that of new folders, None for a random one; `nodes` is the
+        Parameters: `cluster_id` is that of new directories, None for a random one; `nodes` is the
         number of nodes that share this process's descriptors. Raises StorageError.
         """
         paths = self.of_node(node_id)
@@ -134,20 +134,20 @@ class DataFolders:
                     open_files_max=open_files_max if self.files.durable else None,
                 )
                 managers.append(manager)
-            return LogFolders(self.files, managers)
+            return LogDirectories(self.files, managers)
         except BaseException:
             for manager in managers:
                 manager.close(clean=manager.clean)  # it stays as it was found
             raise
 
     def open_store(
-        self, found: Iterable[FoundFolder], *, in_thread: InThread | None = None
+        self, found: Iterable[FoundDirectory], *, in_thread: InThread | None = None
     ) -> LocalStore:
-        """The journal of the folder that has one, whatever their order; else in the first one.
+        """The journal of the directory that has one, whatever their order; else in the first one.
 
         Nothing is written before somebody changes something.
 
-        Parameters: `found` are the folders of all nodes. Raises StorageError: it is damaged, there
+        Parameters: `found` are the directories of all nodes. Raises StorageError: it is damaged, there
         are two, or there is none but partitions. Those would belong to no topic then, and a node
         removes what belongs to none. `in_thread` is as of `LocalStore`.
         """
@@ -166,17 +166,17 @@ class DataFolders:
         if not there and partitions:
             raise StorageError(
                 f"{' and '.join(self.paths)}: there are {partitions} partitions, but no "
-                f"{METADATA_JOURNAL} that knows their topics; add the folder that has it to "
+                f"{METADATA_JOURNAL} that knows their topics; add the directory that has it to "
                 "log.dirs, or restore it from a copy"
             )
         path = there[0] if there else f"{self.paths[0]}/{METADATA_JOURNAL}"
         return LocalStore(self.files, path, in_thread=in_thread)
 
     def check_has_no_store(self) -> None:
-        """Refuse folders whose metadata is in them, where it is to be elsewhere. Raises StorageError."""
+        """Refuse directories whose metadata is in them, where it is to be elsewhere. Raises StorageError."""
         if there := self._journals() or [f"{self.paths[0]}/node-{each}" for each in self.known]:
             raise StorageError(
-                f"{there[0]} is of a cluster that has its metadata in its own folder; start it without "
+                f"{there[0]} is of a cluster that has its metadata in its own directory; start it without "
                 "--cluster, or move it with `kbroker cluster migrate-metadata --to`"
             )
 
@@ -186,7 +186,7 @@ class DataFolders:
 
 
 def absolute_paths(data_dir: str | Sequence[str]) -> list[str]:
-    """The folders that were given, each once.
+    """The directories that were given, each once.
 
     In full: clients are told these paths, and name them when they move replicas.
     """
@@ -195,7 +195,7 @@ def absolute_paths(data_dir: str | Sequence[str]) -> list[str]:
 
 
 def known_cluster(files: Files, paths: Iterable[str]) -> str | None:
-    """The id of the cluster that the first folder with any data belongs to."""
+    """The id of the cluster that the first directory with any data belongs to."""
     meta = _meta(files, paths)
     return meta.cluster_id if meta else None
 
@@ -214,9 +214,9 @@ def _meta(files: Files, paths: Iterable[str]) -> MetaProperties | None:
     return None
 
 
-def find_data_folders(
+def find_data_directories(
     files: Files, paths: Sequence[str], nodes: int | None, *, first: int
-) -> DataFolders:
+) -> DataDirectories:
     """Look how nodes have their data in `paths`, to start `nodes` of them there.
 
     Parameters: `nodes` None is as many as there are; `first` is the id of a node that is alone, or
@@ -224,9 +224,9 @@ def find_data_folders(
     there that was alone, and several are wanted.
     """
     for path in paths:
-        if files.exists(path) and not files.is_folder(path):
-            raise StorageError(f"{path} is a file; name a folder with --data-dir")
-    known = node_folders(files, paths)
+        if files.exists(path) and not files.is_directory(path):
+            raise StorageError(f"{path} is a file; name a directory with --data-dir")
+    known = node_directories(files, paths)
     wanted = nodes or 1
     alone = known_cluster(files, paths) is not None
     if alone and wanted > 1 and files.durable:
@@ -235,33 +235,33 @@ def find_data_folders(
             f"{wanted} with `kbroker cluster resize --nodes {wanted} {' '.join(paths)}`"
         )
     if alone and not files.durable:
-        known = node_folders(files, _beside(paths)) | {first}
+        known = node_directories(files, _beside(paths)) | {first}
     is_alone = alone or (not known and wanted == 1)
-    return DataFolders(files, paths, known, first if is_alone else None)
+    return DataDirectories(files, paths, known, first if is_alone else None)
 
 
 def _beside(paths: Iterable[str]) -> list[str]:
-    """Where nodes in memory have their folders that joined one that was alone."""
+    """Where nodes in memory have their directories that joined one that was alone."""
     return [f"{path}.joined" for path in paths]
 
 
-def node_folder(path: str, node_id: int) -> str:
-    """Where one of several nodes has its logs in the data folder `path`."""
+def node_directory(path: str, node_id: int) -> str:
+    """Where one of several nodes has its logs in the data directory `path`."""
     return f"{path}/node-{node_id}"
 
 
-def node_folders(files: Files, paths: Iterable[str]) -> frozenset[int]:
-    """The ids of the nodes that have a folder of their own in one of `paths`."""
+def node_directories(files: Files, paths: Iterable[str]) -> frozenset[int]:
+    """The ids of the nodes that have a directory of their own in one of `paths`."""
     return frozenset(
         int(match[1])
         for path in paths
-        for match in map(NODE_FOLDER.fullmatch, files.listdir(path))
+        for match in map(NODE_DIRECTORY.fullmatch, files.listdir(path))
         if match and _is_of_a_node(files, f"{path}/{match[0]}")
     )
 
 
 def _is_of_a_node(files: Files, path: str) -> bool:
-    """Return True if a folder is a node's, also if it lost the file that says so."""
+    """Return True if a directory is a node's, also if it lost the file that says so."""
     if files.exists(f"{path}/{META_PROPERTIES}"):
         return True
-    return files.is_folder(path) and not LEFT_BY_NODES.isdisjoint(files.listdir(path))
+    return files.is_directory(path) and not LEFT_BY_NODES.isdisjoint(files.listdir(path))

@@ -1,4 +1,4 @@
-"""What is in data folders before anything is written there: a start that is refused leaves no trace."""
+"""What is in data directories before anything is written there: a start that is refused leaves no trace."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kbroker.storage.naming import (
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
-    STRAY_FOLDER,
-    folder_name,
+    STRAY_DIRECTORY,
+    directory_name,
     parse_file_name,
 )
 
@@ -30,9 +30,9 @@ SEEN_REVISION = "metadata.revision"
 """File with the newest revision of the metadata in etcd that the node has seen."""
 LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
 """Name of the journal while it is moved to another store."""
-NODE_FOLDER = re.compile(r"node-(\d+)")
+NODE_DIRECTORY = re.compile(r"node-(\d+)")
 LEFT_BY_NODES = frozenset({RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_SHUTDOWN})
-"""Files in a folder, other than `meta.properties`, after a node has used the folder."""
+"""Files in a directory, other than `meta.properties`, after a node has used the directory."""
 NOTHING = frozenset(
     {
         LOCK,
@@ -42,23 +42,23 @@ NOTHING = frozenset(
         "lost+found",
     }
 )
-"""What may lie in a folder that is new: of a start that a crash broke off, and of a file system."""
+"""What may lie in a directory that is new: of a start that a crash broke off, and of a file system."""
 
 
-class FoundFolder(NamedTuple):
-    """A data folder that was in use before."""
+class FoundDirectory(NamedTuple):
+    """A data directory that was in use before."""
 
     data_dir: str
     meta: MetaProperties
     partitions: Sequence[Partition]
 
-    def folders(self) -> list[Partition]:
-        """As `LogManager.folders`."""
+    def directories(self) -> list[Partition]:
+        """As `LogManager.directories`."""
         return [*self.partitions]
 
 
-def found_folder(files: Files, data_dir: str, node_id: int) -> FoundFolder | None:
-    """What is in the data folder of a node; None when it is new.
+def found_directory(files: Files, data_dir: str, node_id: int) -> FoundDirectory | None:
+    """What is in the data directory of a node; None when it is new.
 
     Raises StorageError: it is somebody else's.
     """
@@ -68,43 +68,43 @@ def found_folder(files: Files, data_dir: str, node_id: int) -> FoundFolder | Non
         return None
     meta = MetaProperties.from_bytes(files.read_bytes(path), path)
     check_owner(data_dir, meta, node_id)
-    return FoundFolder(data_dir, meta, list(partitions_among(files.listdir(data_dir))))
+    return FoundDirectory(data_dir, meta, list(partitions_among(files.listdir(data_dir))))
 
 
-def stray_folders(files: Files, path: str) -> list[str]:
-    """Return the names of the folders in a data folder that were set aside."""
+def stray_directories(files: Files, path: str) -> list[str]:
+    """Return the names of the directories in a data directory that were set aside."""
     return [
         name
         for name in files.listdir(path)
-        if name.endswith(STRAY_FOLDER) and files.is_folder(f"{path}/{name}")
+        if name.endswith(STRAY_DIRECTORY) and files.is_directory(f"{path}/{name}")
     ]
 
 
-def folders_with_records(files: Files, path: str) -> list[str]:
-    """Return the names of partitions and folders that were set aside in a data folder."""
-    folders = [folder_name(*key) for key in partitions_among(files.listdir(path))]
+def directories_with_records(files: Files, path: str) -> list[str]:
+    """Return the names of partitions and directories that were set aside in a data directory."""
+    directories = [directory_name(*key) for key in partitions_among(files.listdir(path))]
     return [
-        *(name for name in folders if files.is_folder(f"{path}/{name}")),
-        *stray_folders(files, path),
+        *(name for name in directories if files.is_directory(f"{path}/{name}")),
+        *stray_directories(files, path),
     ]
 
 
 def check_is_ours(files: Files, path: str) -> None:
-    """Raise StorageError for a folder that holds what is neither kbroker's nor Apache Kafka's.
+    """Raise StorageError for a directory that holds what is neither kbroker's nor Apache Kafka's.
 
-    A name that could be a partition's is not enough: many folders end in a number.
+    A name that could be a partition's is not enough: many directories end in a number.
     """
     if not _is_new(files, path) and not _is_in_use(files, path):
         names = [each for each in files.listdir(path) if each not in NOTHING]
         raise StorageError(
-            f"{path} is no data folder: it has {names[0]!r} in it, and nothing of kbroker; name an "
-            "empty folder with --data-dir, one that does not exist yet, or that of an earlier run"
+            f"{path} is no data directory: it has {names[0]!r} in it, and nothing of kbroker; name an "
+            "empty directory with --data-dir, one that does not exist yet, or that of an earlier run"
         )
 
 
 def _is_new(files: Files, path: str) -> bool:
     return all(
-        name in NOTHING or (NODE_FOLDER.fullmatch(name) and _is_new(files, f"{path}/{name}"))
+        name in NOTHING or (NODE_DIRECTORY.fullmatch(name) and _is_new(files, f"{path}/{name}"))
         for name in files.listdir(path)
     )
 
@@ -115,19 +115,19 @@ def _is_in_use(files: Files, path: str) -> bool:
         return True
     if not LEFT_BY_NODES.isdisjoint(names):
         return True
-    nodes = [name for name in names if NODE_FOLDER.fullmatch(name)]
+    nodes = [name for name in names if NODE_DIRECTORY.fullmatch(name)]
     if any(files.exists(f"{path}/{name}/{META_PROPERTIES}") for name in nodes):
         return True
     return any(
-        _holds_records(files, f"{path}/{folder_name(*key)}") for key in partitions_among(names)
+        _holds_records(files, f"{path}/{directory_name(*key)}") for key in partitions_among(names)
     )
 
 
-def _holds_records(files: Files, folder: str) -> bool:
-    if files.exists(f"{folder}/{PARTITION_METADATA}"):
+def _holds_records(files: Files, directory: str) -> bool:
+    if files.exists(f"{directory}/{PARTITION_METADATA}"):
         return True
-    if not files.is_folder(folder):
+    if not files.is_directory(directory):
         return False
     return any(
-        (found := parse_file_name(name)) and found[1] == LOG for name in files.listdir(folder)
+        (found := parse_file_name(name)) and found[1] == LOG for name in files.listdir(directory)
     )

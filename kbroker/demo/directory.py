@@ -1,4 +1,4 @@
-"""The demo's work folder, and the note in it that says what a run left where."""
+"""The demo's work directory, and the note in it that says what a run left where."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Note:
     """Another Kafka's address; None when the run had its own broker."""
 
 
-class Folder:
+class Directory:
     """Where a run keeps everything."""
 
     def __init__(self, path: Path) -> None:
@@ -68,10 +68,10 @@ class Folder:
         return self.path / f"{name}.log"
 
     def renew(self) -> None:
-        """Make the folder, empty; what an earlier run of the demo left goes.
+        """Make the directory, empty; what an earlier run of the demo left goes.
 
         Raises:
-            StartError: the folder holds something else.
+            StartError: the directory holds something else.
         """
         if self.path.exists():
             if any(self.path.iterdir()) and not (self.path / _NOTE).exists():

@@ -1,4 +1,4 @@
-"""Several data folders: where partitions go, how a log moves, what a crash and a bad disk leave."""
+"""Several data directories: where partitions go, how a log moves, what a crash and a bad disk leave."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from kbroker.protocol.records import placed
 from kbroker.storage.crash_files import CrashFiles, Operation
+from kbroker.storage.directories import LogDirectories
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
-from kbroker.storage.folders import LogFolders
 from kbroker.storage.future import FutureLog
 from kbroker.storage.log import Log
 from kbroker.storage.manager import LogManager
@@ -24,23 +24,23 @@ OTHER_META = replace(META, directory_id="CCCCCCCCCCCCCCCCCCCCCC")
 FUTURE = f"{TWO}/a-0.{TOPIC_ID.hex}-future"
 
 
-def open_folders(files: Files) -> LogFolders:
-    return LogFolders(files, [LogManager(files, ONE, META), LogManager(files, TWO, OTHER_META)])
+def open_directories(files: Files) -> LogDirectories:
+    return LogDirectories(files, [LogManager(files, ONE, META), LogManager(files, TWO, OTHER_META)])
 
 
-def open_log(folders: LogFolders, name: str = "a", index: int = 0) -> Log:
-    return folders.open_log(name, TOPIC_ID, index, SMALL, now_ms=NOW)
+def open_log(directories: LogDirectories, name: str = "a", index: int = 0) -> Log:
+    return directories.open_log(name, TOPIC_ID, index, SMALL, now_ms=NOW)
 
 
-def place(folders: LogFolders, name: str = "a", index: int = 0) -> str:
-    return folders.where(name, index).data_dir
+def place(directories: LogDirectories, name: str = "a", index: int = 0) -> str:
+    return directories.where(name, index).data_dir
 
 
-def move(folders: LogFolders, source: Log, path: str) -> Log:
-    future = folders.begin_move(source, path)
+def move(directories: LogDirectories, source: Log, path: str) -> Log:
+    future = directories.begin_move(source, path)
     while not future.copy(300, now_ms=NOW):
         pass
-    return folders.swap(future, SMALL, now_ms=NOW)
+    return directories.swap(future, SMALL, now_ms=NOW)
 
 
 # -- places
@@ -48,57 +48,57 @@ def move(folders: LogFolders, source: Log, path: str) -> Log:
 
 def test_a_partition_goes_where_the_fewest_are() -> None:
     files = CrashFiles()
-    folders = open_folders(files)
+    directories = open_directories(files)
     for index in range(5):
-        append(open_log(folders, index=index), b"x")
-    assert [place(folders, index=index) for index in range(5)] == [ONE, TWO, ONE, TWO, ONE]
-    folders.delete_logs([("a", 0), ("a", 2)], TOPIC_ID)
-    assert {place(folders, "b", index) for index in range(2)} == {ONE}
-    folders.close(now_ms=NOW)
-    again = open_folders(files)
+        append(open_log(directories, index=index), b"x")
+    assert [place(directories, index=index) for index in range(5)] == [ONE, TWO, ONE, TWO, ONE]
+    directories.delete_logs([("a", 0), ("a", 2)], TOPIC_ID)
+    assert {place(directories, "b", index) for index in range(2)} == {ONE}
+    directories.close(now_ms=NOW)
+    again = open_directories(files)
     assert again.clean
-    assert sorted(again.folders()) == [("a", 1), ("a", 3), ("a", 4)]
+    assert sorted(again.directories()) == [("a", 1), ("a", 3), ("a", 4)]
     assert [place(again, index=index) for index in (1, 3, 4)] == [TWO, TWO, ONE]
 
 
 def test_a_place_once_given_is_kept() -> None:
     """Who asks where a partition will be, before it has a log, gets the right answer."""
-    folders = open_folders(CrashFiles())
-    first = [place(folders, "a", index) for index in range(4)]
+    directories = open_directories(CrashFiles())
+    first = [place(directories, "a", index) for index in range(4)]
     assert first == [ONE, TWO, ONE, TWO]
-    assert [place(folders, "a", index) for index in range(4)] == first
-    log = open_log(folders, "a", 3)
-    assert log.folder == f"{TWO}/a-3"
+    assert [place(directories, "a", index) for index in range(4)] == first
+    log = open_log(directories, "a", 3)
+    assert log.directory == f"{TWO}/a-3"
 
 
-def test_folders_must_belong_together() -> None:
+def test_directories_must_belong_together() -> None:
     files = CrashFiles()
     stranger = LogManager(files, TWO, replace(OTHER_META, cluster_id="DDDDDDDDDDDDDDDDDDDDDD"))
     one = LogManager(files, ONE, META)
     with pytest.raises(StorageError, match="belongs to cluster DDDD"):
-        LogFolders(files, [one, stranger])
+        LogDirectories(files, [one, stranger])
     with pytest.raises(StorageError, match="is a copy of"):
-        LogFolders(files, [one, LogManager(files, "disks/three", META)])
+        LogDirectories(files, [one, LogManager(files, "disks/three", META)])
 
 
-def test_a_partition_in_two_folders_is_refused() -> None:
+def test_a_partition_in_two_directories_is_refused() -> None:
     files = CrashFiles()
-    folders = open_folders(files)
-    append(open_log(folders), b"x")
-    folders.close(now_ms=NOW)
+    directories = open_directories(files)
+    append(open_log(directories), b"x")
+    directories.close(now_ms=NOW)
     files.mkdir(f"{TWO}/a-0")
     with pytest.raises(StorageError, match=f"a-0 is in {ONE} and in {TWO}"):
-        open_folders(files)
+        open_directories(files)
 
 
 # -- a disk that fails
 
 
-def test_a_failed_sync_takes_its_own_folder_offline() -> None:
+def test_a_failed_sync_takes_its_own_directory_offline() -> None:
     files = CrashFiles()
-    folders = open_folders(files)
-    bad, good, idle = (open_log(folders, index=index) for index in range(3))
-    assert idle.folder.startswith(ONE)
+    directories = open_directories(files)
+    bad, good, idle = (open_log(directories, index=index) for index in range(3))
+    assert idle.directory.startswith(ONE)
     append(idle, b"x")
     commit(idle)
 
@@ -109,24 +109,24 @@ def test_a_failed_sync_takes_its_own_folder_offline() -> None:
     files.hook = refuse
     append(bad, b"x")
     append(good, b"y")
-    assert folders.sync([bad, good]) == [(good, 1)]
+    assert directories.sync([bad, good]) == [(good, 1)]
     assert good.offline is None
     assert "the disk is gone" in (idle.offline or "")
     with pytest.raises(StorageError, match="the disk is gone"):
         append(idle, b"x")
     append(good, b"z")
     # New partitions avoid it, what lies there does not open elsewhere.
-    assert {place(folders, "b", index) for index in range(3)} == {TWO}
+    assert {place(directories, "b", index) for index in range(3)} == {TWO}
     with pytest.raises(StorageError, match="the disk is gone"):
-        folders.where("a", 0).usage()
+        directories.where("a", 0).usage()
 
 
-def test_all_folders_offline() -> None:
-    folders = open_folders(CrashFiles())
-    for manager in folders.managers:
+def test_all_directories_offline() -> None:
+    directories = open_directories(CrashFiles())
+    for manager in directories.managers:
         manager.fail("gone")
     with pytest.raises(StorageError, match="gone"):
-        open_log(folders)
+        open_log(directories)
 
 
 # -- moves
@@ -142,14 +142,14 @@ def fill(log: Log, count: int = 40, *, epoch: int = 0) -> list[bytes]:
 
 def test_a_log_moves_with_everything_that_it_knows() -> None:
     files = CrashFiles()
-    folders = open_folders(files)
-    log = open_log(folders)
+    directories = open_directories(files)
+    log = open_log(directories)
     written = fill(log)
     append(log, b"idempotent", leader_epoch=3, producer_id=5, epoch=1, sequence=0)
     commit(log)
     log.delete_records_before(7)
-    moved = move(folders, log, TWO)
-    assert (moved.folder, log.offline) == (f"{TWO}/a-0", "the log is closed")
+    moved = move(directories, log, TWO)
+    assert (moved.directory, log.offline) == (f"{TWO}/a-0", "the log is closed")
     assert values(moved) == [*written[7:], b"idempotent"]
     assert (moved.log_start_offset, moved.log_end_offset, moved.high_watermark) == (7, 41, 41)
     assert (moved.synced_offset, moved.topic_id) == (41, TOPIC_ID)
@@ -161,17 +161,17 @@ def test_a_log_moves_with_everything_that_it_knows() -> None:
     assert left == [".reserve", f"a-0.{TOPIC_ID.hex}-delete", "meta.properties"]
     append(moved, b"after", leader_epoch=3)
     commit(moved)
-    folders.empty_trash()
-    folders.close(now_ms=NOW)
-    again = open_log(open_folders(files))
+    directories.empty_trash()
+    directories.close(now_ms=NOW)
+    again = open_log(open_directories(files))
     assert values(again)[-2:] == [b"idempotent", b"after"]
 
 
 def test_a_log_is_written_and_cut_while_it_is_copied() -> None:
-    folders = open_folders(CrashFiles())
-    log = open_log(folders)
+    directories = open_directories(CrashFiles())
+    log = open_log(directories)
     written = fill(log, 20)
-    future = folders.begin_move(log, TWO)
+    future = directories.begin_move(log, TWO)
     for number in range(20):
         future.copy(200, now_ms=NOW)
         written.append(b"later %d" % number)
@@ -183,18 +183,18 @@ def test_a_log_is_written_and_cut_while_it_is_copied() -> None:
     while not future.copy(200, now_ms=NOW):
         pass
     start = log.log_start_offset
-    moved = folders.swap(future, SMALL, now_ms=NOW)
+    moved = directories.swap(future, SMALL, now_ms=NOW)
     assert moved.log_start_offset == start == 25
     assert values(moved) == written[start:]
 
 
 @pytest.mark.parametrize("cut", [0, 5])
 def test_an_empty_log_moves(cut: int) -> None:
-    folders = open_folders(CrashFiles())
-    log = open_log(folders)
+    directories = open_directories(CrashFiles())
+    log = open_log(directories)
     fill(log, cut)
     log.delete_records_before(cut)
-    moved = move(folders, log, TWO)
+    moved = move(directories, log, TWO)
     assert (moved.log_start_offset, moved.log_end_offset) == (cut, cut)
     append(moved, b"x")
     commit(moved)
@@ -204,36 +204,36 @@ def test_an_empty_log_moves(cut: int) -> None:
 def test_a_log_with_gaps_moves() -> None:
     """Where records were compacted away the copy has none either, and knows that."""
     files = CrashFiles()
-    folders = open_folders(files)
+    directories = open_directories(files)
     config = replace(SMALL, cleanup_policy=frozenset({"compact"}))
-    log = folders.open_log("a", TOPIC_ID, 0, config, now_ms=NOW)
+    log = directories.open_log("a", TOPIC_ID, 0, config, now_ms=NOW)
     for base in (0, 7, 30):
         data, header = batch(b"%d" % base, b"next")
         parts: list[bytes] = [bytes(part) for part in placed(data, header, base, 0)]
         log.append_replicated(memoryview(b"".join(parts)), now_ms=NOW)
     commit(log)
     log.first_dirty_offset = 9
-    moved = move(folders, log, TWO)
+    moved = move(directories, log, TWO)
     assert [record.offset for record in records(moved)] == [0, 1, 7, 8, 30, 31]
     assert moved.first_dirty_offset == 9
-    folders.close(now_ms=NOW)
-    again = open_log(open_folders(files))
+    directories.close(now_ms=NOW)
+    again = open_log(open_directories(files))
     assert ([record.offset for record in records(again)][-1], again.first_dirty_offset) == (31, 9)
 
 
 def test_a_log_moves_there_and_back() -> None:
-    folders = open_folders(CrashFiles())
-    log = open_log(folders)
+    directories = open_directories(CrashFiles())
+    log = open_log(directories)
     written = fill(log)
-    assert values(move(folders, move(folders, log, TWO), ONE)) == written
+    assert values(move(directories, move(directories, log, TWO), ONE)) == written
 
 
 def test_a_log_that_is_cut_while_it_moves() -> None:
     """What the copy has beyond the cut is not what comes there afterwards."""
-    folders = open_folders(CrashFiles())
-    log = open_log(folders)
+    directories = open_directories(CrashFiles())
+    log = open_log(directories)
     written = fill(log)
-    future = folders.begin_move(log, TWO)
+    future = directories.begin_move(log, TWO)
     while not future.copy(300, now_ms=NOW):
         pass
     log.truncate_to(2, now_ms=NOW)
@@ -242,47 +242,47 @@ def test_a_log_that_is_cut_while_it_moves() -> None:
     commit(log)
     while not future.copy(300, now_ms=NOW):
         pass
-    moved = folders.swap(future, SMALL, now_ms=NOW)
+    moved = directories.swap(future, SMALL, now_ms=NOW)
     assert values(moved) == [*written[:2], b"other"]
 
 
 def test_a_log_whose_records_are_deleted_while_it_moves() -> None:
     """The copy has a new segment then, and the producers of the records that are gone."""
-    folders = open_folders(CrashFiles())
-    log = open_log(folders)
+    directories = open_directories(CrashFiles())
+    log = open_log(directories)
     append(log, b"a", producer_id=5, epoch=3, sequence=0)
     append(log, b"b")
     commit(log)
     log.delete_records_before(1)
-    future = folders.begin_move(log, TWO)
+    future = directories.begin_move(log, TWO)
     while not future.copy(1000, now_ms=NOW):
         pass
     log.delete_records_before(2)
-    moved = folders.swap(future, SMALL, now_ms=NOW)
+    moved = directories.swap(future, SMALL, now_ms=NOW)
     assert append(moved, b"a", producer_id=5, epoch=3, sequence=0).duplicate
 
 
 def test_a_move_is_given_up() -> None:
     files = CrashFiles()
-    folders = open_folders(files)
-    log = open_log(folders)
+    directories = open_directories(files)
+    log = open_log(directories)
     written = fill(log)
-    folders.begin_move(log, TWO).copy(300, now_ms=NOW)
+    directories.begin_move(log, TWO).copy(300, now_ms=NOW)
     assert files.exists(FUTURE)
-    folders.drop_future(("a", 0))
+    directories.drop_future(("a", 0))
     assert not files.exists(FUTURE)
     assert values(log) == written
-    folders.begin_move(log, TWO).copy(300, now_ms=NOW)
-    folders.delete_logs([("a", 0)], TOPIC_ID)
+    directories.begin_move(log, TWO).copy(300, now_ms=NOW)
+    directories.delete_logs([("a", 0)], TOPIC_ID)
     assert not files.exists(FUTURE)
-    assert folders.future("a", 0) is None
+    assert directories.future("a", 0) is None
 
 
 def test_a_copy_that_cannot_be_finished_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = open_folders(CrashFiles())
-    log = open_log(folders)
+    directories = open_directories(CrashFiles())
+    log = open_log(directories)
     written = fill(log)
-    future = folders.begin_move(log, TWO)
+    future = directories.begin_move(log, TWO)
     while not future.copy(300, now_ms=NOW):
         pass
 
@@ -292,32 +292,32 @@ def test_a_copy_that_cannot_be_finished_changes_nothing(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(FutureLog, "finish", refuse)
         with pytest.raises(StorageError, match="full"):
-            folders.swap(future, SMALL, now_ms=NOW)
+            directories.swap(future, SMALL, now_ms=NOW)
     assert values(log) == written
     append(log, b"x")
-    assert values(move(folders, log, TWO)) == [*written, b"x"]
+    assert values(move(directories, log, TWO)) == [*written, b"x"]
 
 
 def test_a_clean_stop_in_the_middle_begins_anew() -> None:
     files = CrashFiles()
-    folders = open_folders(files)
-    log = open_log(folders)
+    directories = open_directories(files)
+    log = open_log(directories)
     written = fill(log)
-    folders.begin_move(log, TWO).copy(300, now_ms=NOW)
-    folders.close(now_ms=NOW)
-    again = open_folders(files)
+    directories.begin_move(log, TWO).copy(300, now_ms=NOW)
+    directories.close(now_ms=NOW)
+    again = open_directories(files)
     assert again.interrupted == [(("a", 0), TWO)]
     assert not files.exists(FUTURE)
     assert values(open_log(again)) == written
-    assert open_folders(files).interrupted == []
+    assert open_directories(files).interrupted == []
 
 
 def test_a_name_that_is_too_long_for_a_copy() -> None:
-    folders = open_folders(CrashFiles())
-    log = folders.open_log("n" * 249, UUID(int=1), 0, SMALL, now_ms=NOW)
+    directories = open_directories(CrashFiles())
+    log = directories.open_log("n" * 249, UUID(int=1), 0, SMALL, now_ms=NOW)
     with pytest.raises(StorageError, match="too long"):
-        folders.begin_move(log, TWO)
-    assert folders.future("n" * 249, 0) is None
+        directories.begin_move(log, TWO)
+    assert directories.future("n" * 249, 0) is None
 
 
 # -- crashes
@@ -339,12 +339,12 @@ class MoveScript:
         self.truth = Promise()
 
     def run(self) -> None:
-        folders = open_folders(self.files)
-        log = open_log(folders)
+        directories = open_directories(self.files)
+        log = open_log(directories)
         for path in (TWO, ONE):
             self._write(log, 5)
-            folders.checkpoint(NOW).run()
-            future = folders.begin_move(log, path)
+            directories.checkpoint(NOW).run()
+            future = directories.begin_move(log, path)
             while not future.copy(400, now_ms=NOW):
                 self._write(log, 1)
             self._write(log, 2)
@@ -353,10 +353,10 @@ class MoveScript:
             future.log.synced(future.log.sync())
             while not future.copy(400, now_ms=NOW):
                 pass
-            log = folders.swap(future, SMALL, now_ms=NOW)
+            log = directories.swap(future, SMALL, now_ms=NOW)
             self._write(log, 3)
-            folders.empty_trash()
-        folders.close(now_ms=NOW)
+            directories.empty_trash()
+        directories.close(now_ms=NOW)
 
     def _write(self, log: Log, count: int) -> None:
         for _ in range(count):
@@ -372,8 +372,8 @@ def find_faults(files: Files, truth: Promise) -> list[str]:
         known = [name for path in (ONE, TWO) for name in files.listdir(path) if "future" in name]
         if truth.acked and not known:
             return ["there is no log at all"]
-    folders = open_folders(files)
-    log = open_log(folders)
+    directories = open_directories(files)
+    log = open_log(directories)
     faults = []
     if log.log_start_offset > truth.start_max:
         faults.append(f"log start {log.log_start_offset}, at most {truth.start_max} was deleted")
@@ -382,8 +382,8 @@ def find_faults(files: Files, truth: Promise) -> list[str]:
         != truth.acked[log.log_start_offset :]
     ):
         faults.append(f"{log.log_end_offset} of {len(truth.acked)} records, or others")
-    if len(folders.folders()) > 1:
-        faults.append(f"several logs: {folders.folders()}")
+    if len(directories.directories()) > 1:
+        faults.append(f"several logs: {directories.directories()}")
     for path in (ONE, TWO):
         if any(name.endswith("-future") for name in files.listdir(path)):
             faults.append(f"a copy is left in {path}")
@@ -403,7 +403,7 @@ def test_the_enumeration_sees_names_that_change_before_the_copy_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "kbroker.storage.folders.LogFolders.swap",
+        "kbroker.storage.directories.LogDirectories.swap",
         _swap_in_the_wrong_order,
     )
     enumeration = Enumeration(find_faults, deep=False)
@@ -412,7 +412,7 @@ def test_the_enumeration_sees_names_that_change_before_the_copy_is_durable(
 
 
 def _swap_in_the_wrong_order(
-    self: LogFolders, future: FutureLog, config: object, *, now_ms: int
+    self: LogDirectories, future: FutureLog, config: object, *, now_ms: int
 ) -> Log:
     """The first log goes before the copy is complete on the disk."""
     source = future.source
@@ -422,5 +422,5 @@ def _swap_in_the_wrong_order(
     offsets = future.finish()
     there.expect(key, offsets)
     del self._futures[key]
-    there.take_over(key, future.folder.rpartition("/")[2])
+    there.take_over(key, future.directory.rpartition("/")[2])
     return open_log(self)

@@ -1,4 +1,4 @@
-"""Data folders with records whose fate is known: as a broker left them, and as it left them earlier."""
+"""Data directories with records whose fate is known: as a broker left them, and as it left them earlier."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Truth = dict[Key, list[bytes]]
 
 @dataclass
 class Templates:
-    """What damaged folders are made from.
+    """What damaged directories are made from.
 
     Attributes:
-        clean: A folder after a clean stop.
+        clean: A directory after a clean stop.
         crashed: The same records, as a power cut leaves them.
-        older: The folder as it was before the last records, after a clean stop.
-        other: A folder of another cluster with the same topics.
+        older: The directory as it was before the last records, after a clean stop.
+        other: A directory of another cluster with the same topics.
         truth: What `clean` and `crashed` hold.
     """
 
@@ -51,7 +51,7 @@ def keys() -> Iterator[Key]:
 
 
 async def make_templates(root: Path) -> Templates:
-    """Write records into folders below `root`."""
+    """Write records into directories below `root`."""
     made = Templates(root / "clean", root / "crashed", root / "older", root / "other")
     async with started(made.other, **SETTINGS) as broker:
         await _write(broker, {}, b"other")

@@ -1,7 +1,7 @@
-"""The data folders of one node: each log lies in one of them, and can move to another.
+"""The data directories of one node: each log lies in one of them, and can move to another.
 
-Each folder is a `LogManager` of its own, with its lock, its id and its checkpoints. A new partition
-goes where the fewest are. What a failing disk takes away is its own folder, and nothing else.
+Each directory is a `LogManager` of its own, with its lock, its id and its checkpoints. A new partition
+goes where the fewest are. What a failing disk takes away is its own directory, and nothing else.
 
 A log moves in steps, and a crash after any of them leaves exactly one that is valid::
 
@@ -33,11 +33,11 @@ from .producer_id_checkpoint import read_reserved_end, write_reserved_end
 
 logger = logging.getLogger(__name__)
 
-EVERY_FOLDER = "*"
+EVERY_DIRECTORY = "*"
 
 
-class FolderJobs:
-    """One checkpoint of each folder; see `CheckpointJob`."""
+class DirectoryJobs:
+    """One checkpoint of each directory; see `CheckpointJob`."""
 
     def __init__(self, jobs: list[CheckpointJob]) -> None:
         self._jobs = jobs
@@ -64,8 +64,8 @@ def _call_each(calls: Iterable[Callable[[], None]]) -> None:
         raise failed
 
 
-class Folder(Protocol):
-    """A data folder, whether it is open or was only looked at."""
+class Directory(Protocol):
+    """A data directory, whether it is open or was only looked at."""
 
     @property
     def data_dir(self) -> str: ...
@@ -73,47 +73,47 @@ class Folder(Protocol):
     @property
     def meta(self) -> MetaProperties: ...
 
-    def folders(self) -> list[Partition]: ...
+    def directories(self) -> list[Partition]: ...
 
 
-def check_together(folders: Sequence[Folder]) -> None:
-    """Raise StorageError for folders that cannot be those of one node.
+def check_together(directories: Sequence[Directory]) -> None:
+    """Raise StorageError for directories that cannot be those of one node.
 
     They are not of one cluster, or one is a copy of another, or a partition is in two of them.
     """
-    first = folders[0]
-    seen: dict[str, Folder] = {}
+    first = directories[0]
+    seen: dict[str, Directory] = {}
     where: dict[Partition, str] = {}
-    for folder in folders:
-        if folder.meta.cluster_id != first.meta.cluster_id:
+    for directory in directories:
+        if directory.meta.cluster_id != first.meta.cluster_id:
             raise StorageError(
-                f"{folder.data_dir} belongs to cluster {folder.meta.cluster_id}, "
+                f"{directory.data_dir} belongs to cluster {directory.meta.cluster_id}, "
                 f"{first.data_dir} to {first.meta.cluster_id}; take one of them out of log.dirs"
             )
-        other = seen.setdefault(folder.meta.directory_id, folder)
-        if other is not folder:
+        other = seen.setdefault(directory.meta.directory_id, directory)
+        if other is not directory:
             raise StorageError(
-                f"{folder.data_dir} is a copy of {other.data_dir}; take it out of log.dirs"
+                f"{directory.data_dir} is a copy of {other.data_dir}; take it out of log.dirs"
             )
-    for folder in folders:
-        for key in folder.folders():
-            known = where.setdefault(key, folder.data_dir)
-            if known != folder.data_dir:
+    for directory in directories:
+        for key in directory.directories():
+            known = where.setdefault(key, directory.data_dir)
+            if known != directory.data_dir:
                 raise StorageError(
-                    f"{key[0]}-{key[1]} is in {known} and in {folder.data_dir}; move one of the "
+                    f"{key[0]}-{key[1]} is in {known} and in {directory.data_dir}; move one of the "
                     "two away"
                 )
 
 
-class LogFolders:
+class LogDirectories:
     """The logs of a node, wherever they lie; used like a `LogManager`.
 
-    `interrupted` are the moves that the last stop broke off: partition, and the folder it was on
+    `interrupted` are the moves that the last stop broke off: partition, and the directory it was on
     the way to.
     """
 
     def __init__(self, files: Files, managers: Sequence[LogManager]) -> None:
-        """Take over opened folders, and clear up what a crash left between them.
+        """Take over opened directories, and clear up what a crash left between them.
 
         Raises StorageError, as `check_together`.
         """
@@ -121,10 +121,10 @@ class LogFolders:
         self.managers = list(managers)
         self._by_path = {manager.data_dir: manager for manager in managers}
         self._placed: dict[Partition, LogManager] = {}  # partitions without a log
-        self._placed_in: Counter[str] = Counter()  # how many of them, by folder
+        self._placed_in: Counter[str] = Counter()  # how many of them, by directory
         self._futures: dict[Partition, FutureLog] = {}
         self.cordoned: set[str] = set()
-        """Folders that take no new partitions as long as others do."""
+        """Directories that take no new partitions as long as others do."""
         self.interrupted: list[tuple[Partition, str]] = []
         check_together(self.managers)
         for manager in self.managers:
@@ -135,7 +135,7 @@ class LogFolders:
 
         Any other copy stays as it is: it may have the only records that are left.
         """
-        for future in manager.partition_folders.futures():
+        for future in manager.partition_directories.futures():
             holder = self._holder(future.key)
             if holder is None and manager.is_finished(future):
                 manager.take_over(future.key, future.name)
@@ -154,26 +154,26 @@ class LogFolders:
 
     @property
     def meta(self) -> MetaProperties:
-        """Of the first folder; cluster and node are those of all."""
+        """Of the first directory; cluster and node are those of all."""
         return self.managers[0].meta
 
     @property
     def clean(self) -> bool:
-        """Whether the last owner closed all folders properly."""
+        """Whether the last owner closed all directories properly."""
         return all(manager.clean for manager in self.managers)
 
     @property
     def crashed(self) -> bool:
-        """Whether somebody used one of the folders, and did not close it properly."""
+        """Whether somebody used one of the directories, and did not close it properly."""
         return any(not manager.clean and not manager.is_new for manager in self.managers)
 
     def _holder(self, key: Partition) -> LogManager | None:
         return next((manager for manager in self.managers if key in manager), None)
 
     def where(self, topic: str, partition: int) -> LogManager:
-        """The folder of a partition; for one that has none yet, where it will be.
+        """The directory of a partition; for one that has none yet, where it will be.
 
-        Raises StorageError when no folder works any more.
+        Raises StorageError when no directory works any more.
         """
         key = (topic, partition)
         manager = self._holder(key) or self._placed.get(key)
@@ -184,13 +184,13 @@ class LogFolders:
 
     @property
     def refuses(self) -> bool:
-        """Whether a folder takes no records for now."""
+        """Whether a directory takes no records for now."""
         return any(manager.refusal is not None for manager in self.managers)
 
     def refusal(self, topic: str, partition: int) -> str | None:
         """Why nothing is appended to a partition for now; None when it can be.
 
-        One that has no folder yet gets one that takes records, while there is any.
+        One that has no directory yet gets one that takes records, while there is any.
         """
         key = (topic, partition)
         manager = self._holder(key) or self._placed.get(key)
@@ -205,20 +205,20 @@ class LogFolders:
             self._placed_in[manager.data_dir] -= 1
 
     def named(self, paths: Iterable[str]) -> set[str]:
-        """The folders that `paths` name; `*` stands for all. Raises ValueError for an unknown."""
+        """The directories that `paths` name; `*` stands for all. Raises ValueError for an unknown."""
         wanted = set(paths)
-        if wanted == {EVERY_FOLDER}:
+        if wanted == {EVERY_DIRECTORY}:
             return set(self._by_path)
         unknown = sorted(wanted - set(self._by_path))
         if unknown:
             known = ", ".join(self._by_path)
-            raise ValueError(f"there is no data folder {unknown[0]}; there are {known}")
+            raise ValueError(f"there is no data directory {unknown[0]}; there are {known}")
         return wanted
 
     def _emptiest(self) -> LogManager:
         working = [manager for manager in self.managers if manager.failed is None]
         if not working:
-            raise StorageError(self.managers[0].failed or "all data folders are offline")
+            raise StorageError(self.managers[0].failed or "all data directories are offline")
         accepting = [each for each in working if each.refusal is None]
         open_ones = [each for each in accepting if each.data_dir not in self.cordoned]
         # A partition that exists has to go somewhere.
@@ -228,24 +228,24 @@ class LogFolders:
         )
 
     def manager_at(self, path: str) -> LogManager | None:
-        """The folder at `path`; None when it is not one of this node's."""
+        """The directory at `path`; None when it is not one of this node's."""
         return self._by_path.get(path)
 
     def __contains__(self, partition: Partition) -> bool:
         """Whether a partition is on disk, open or not."""
         return self._holder(partition) is not None
 
-    def is_folder(self, key: Partition) -> bool:
-        """Return True if a log directory contains a folder for the partition."""
+    def is_directory(self, key: Partition) -> bool:
+        """Return True if a log directory contains a directory for the partition."""
         holder = self._holder(key)
-        return holder is not None and holder.partition_folders.is_folder(key)
+        return holder is not None and holder.partition_directories.is_directory(key)
 
-    def folders(self) -> list[Partition]:
-        """Topic and partition of everything on disk, open or not, as `LogManager.folders`."""
-        return [key for manager in self.managers for key in manager.folders()]
+    def directories(self) -> list[Partition]:
+        """Topic and partition of everything on disk, open or not, as `LogManager.directories`."""
+        return [key for manager in self.managers for key in manager.directories()]
 
     def partitions(self) -> list[tuple[str, int, UUID | None]]:
-        """As `LogManager.partitions`, for all folders."""
+        """As `LogManager.partitions`, for all directories."""
         return sorted(
             (each for manager in self.managers for each in manager.partitions()),
             key=lambda each: each[:2],
@@ -265,7 +265,7 @@ class LogFolders:
     def open_log(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
     ) -> Log:
-        """As `LogManager.open_log`, in the folder where the log is or will be."""
+        """As `LogManager.open_log`, in the directory where the log is or will be."""
         manager = self.where(topic, partition)
         log = manager.open_log(topic, topic_id, partition, config, now_ms=now_ms)
         self._forget_place((topic, partition))
@@ -278,7 +278,9 @@ class LogFolders:
             self._forget_place(key)
             self.drop_future(key)
         return [
-            folder for manager in self.managers for folder in manager.delete_logs(keys, topic_id)
+            directory
+            for manager in self.managers
+            for directory in manager.delete_logs(keys, topic_id)
         ]
 
     def set_aside(self, partitions: Iterable[Partition]) -> list[str]:
@@ -286,10 +288,10 @@ class LogFolders:
         keys = list(partitions)
         for key in keys:
             self._forget_place(key)
-        return [folder for manager in self.managers for folder in manager.set_aside(keys)]
+        return [directory for manager in self.managers for directory in manager.set_aside(keys)]
 
     def fail_at(self, error: SyncFailedError) -> None:
-        """Take the folder offline in which a sync failed."""
+        """Take the directory offline in which a sync failed."""
         for manager in self.managers:
             if error.path == manager.data_dir or error.path.startswith(f"{manager.data_dir}/"):
                 manager.fail(str(error))
@@ -304,12 +306,12 @@ class LogFolders:
         _call_each([manager.settle for manager in self.managers])
 
     def sync(self, logs: Iterable[Log]) -> list[tuple[Log, int]]:
-        """As `sync_logs`; a folder whose sync fails goes offline as a whole."""
-        by_folder: dict[str, list[Log]] = {}
+        """As `sync_logs`; a directory whose sync fails goes offline as a whole."""
+        by_directory: dict[str, list[Log]] = {}
         for log in logs:
-            by_folder.setdefault(log.folder.rpartition("/")[0], []).append(log)
+            by_directory.setdefault(log.directory.rpartition("/")[0], []).append(log)
         ends = []
-        for path, some in by_folder.items():
+        for path, some in by_directory.items():
             failed = self._by_path[path].failed
             if failed is not None:  # by a sync of something else
                 for log in some:
@@ -332,7 +334,7 @@ class LogFolders:
         return next(iter(self._futures.values()), None)
 
     def begin_move(self, source: Log, path: str) -> FutureLog:
-        """Begin to copy a log into the folder at `path`; an earlier copy is given up.
+        """Begin to copy a log into the directory at `path`; an earlier copy is given up.
 
         Raises StorageError.
         """
@@ -362,7 +364,7 @@ class LogFolders:
         there.expect(key, offsets)
         del self._futures[key]  # from here on the copy must not be given up
         here.delete_logs([key], source.topic_id)
-        there.take_over(key, future.folder.rpartition("/")[2])
+        there.take_over(key, future.directory.rpartition("/")[2])
         return there.open_log(
             source.topic, source.topic_id, source.partition, config, now_ms=now_ms
         )
@@ -388,20 +390,20 @@ class LogFolders:
     # -- checkpoints and end
 
     def checkpoint_due(self, now_ms: int) -> bool:
-        """As `LogManager.checkpoint_due`, for any folder."""
+        """As `LogManager.checkpoint_due`, for any directory."""
         return any(manager.checkpoint_due(now_ms) for manager in self.managers)
 
-    def checkpoint(self, now_ms: int) -> FolderJobs:
-        """Collect a checkpoint of all folders that work; nothing is written before its `run`."""
+    def checkpoint(self, now_ms: int) -> DirectoryJobs:
+        """Collect a checkpoint of all directories that work; nothing is written before its `run`."""
         working = [manager for manager in self.managers if manager.failed is None]
-        return FolderJobs([manager.checkpoint(now_ms) for manager in working])
+        return DirectoryJobs([manager.checkpoint(now_ms) for manager in working])
 
     def note_compaction(self, log: Log) -> None:
         """As `LogManager.note_compaction`."""
-        self._by_path[log.folder.rpartition("/")[0]].note_compaction(log)
+        self._by_path[log.directory.rpartition("/")[0]].note_compaction(log)
 
     def close(self, *, clean: bool = True, now_ms: int = 0) -> None:
-        """As `LogManager.close`, for each folder that works. Raises the first StorageError."""
+        """As `LogManager.close`, for each directory that works. Raises the first StorageError."""
         for future in self._futures.values():
             future.close()
         _call_each(

@@ -1,4 +1,4 @@
-"""Random damage to data folders: a start serves what was acknowledged, or names what is wrong.
+"""Random damage to data directories: a start serves what was acknowledged, or names what is wrong.
 
 `--damages` says how many cases are drawn. The cases of one run follow from `--seed`.
 """
@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from kbroker.partitions.log_opening import LogOpening
-from kbroker.storage.partition_folders import PartitionFolders
+from kbroker.storage.partition_directories import PartitionDirectories
 
 from .cases import Damage, other_cluster, run_case, swap
-from .folders import Templates, make_templates
+from .directories import Templates, make_templates
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
 
 @pytest.mark.sized
 @pytest.mark.slow
-async def test_damaged_folder_is_served_exactly_or_named(
+async def test_damaged_directory_is_served_exactly_or_named(
     templates: Templates, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     cases, first = pytestconfig.getoption("--damages"), pytestconfig.getoption("--seed")
@@ -39,7 +39,7 @@ async def test_damaged_folder_is_served_exactly_or_named(
             wrong.append(f"{outcome.what}: {'; '.join(outcome.faults)}")
             print(wrong[-1], flush=True)
     print(
-        f"figures: {cases} damaged folders from seed {first}: {dict(results)}, {len(wrong)} wrong"
+        f"figures: {cases} damaged directories from seed {first}: {dict(results)}, {len(wrong)} wrong"
     )
     assert not wrong, "\n".join(wrong)
     assert results.total() == cases
@@ -56,7 +56,9 @@ def swapped_partitions(data: Path, _: random.Random, __: Templates) -> str:
     return "swap many-0 and many-1"
 
 
-async def test_undamaged_folders_are_served_exactly(templates: Templates, tmp_path: Path) -> None:
+async def test_undamaged_directories_are_served_exactly(
+    templates: Templates, tmp_path: Path
+) -> None:
     for seed in range(3):
         outcome = await run_case(templates, tmp_path, seed, [lambda *_: "nothing"])
         assert outcome[1:] == ("served", []), outcome
@@ -67,7 +69,7 @@ def plant_unchecked_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_silent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a folder of another topic id were deleted without a word."""
+    """As if a directory of another topic id were deleted without a word."""
     monkeypatch.setattr(
         LogOpening,
         "_set_aside",
@@ -76,7 +78,7 @@ def plant_silent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_unchecked_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartitionFolders, "check_held", lambda *_, **__: None)
+    monkeypatch.setattr(PartitionDirectories, "check_held", lambda *_, **__: None)
 
 
 @pytest.mark.parametrize(

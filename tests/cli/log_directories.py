@@ -32,8 +32,8 @@ async def begin_transaction(wire: Wire) -> None:
     await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, add)
 
 
-async def write(folder: Path) -> None:
-    async with started(folder) as broker, connected(broker.endpoint) as wire:
+async def write(directory: Path) -> None:
+    async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(
             wire, "t", 1, {"segment.bytes": "1048576", "index.interval.bytes": "1000"}
         )
@@ -67,5 +67,5 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-def last(folder: Path, suffix: str) -> Path:
-    return max(path for path in folder.glob(f"*{suffix}") if path.stat().st_size)
+def last(directory: Path, suffix: str) -> Path:
+    return max(path for path in directory.glob(f"*{suffix}") if path.stat().st_size)

@@ -1,4 +1,4 @@
-"""Folders and files that the disk refuses: what is offline is named, and the rest is served."""
+"""Directories and files that the disk refuses: what is offline is named, and the rest is served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..wire import Topic, batch, connected, create_topic, fetch, produce, values
 
 
 @pytest.mark.parametrize("plant", [file_instead, link_to_itself])
-async def test_partition_whose_folder_cannot_be_listed_is_offline_and_others_serve(
+async def test_partition_whose_directory_cannot_be_listed_is_offline_and_others_serve(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, plant: Callable[[Path], None]
 ) -> None:
     await write(tmp_path, {"a": 2})
@@ -52,7 +52,7 @@ def test_banner_leaves_out_the_size_of_what_cannot_be_listed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("ending", [".index", "leader-epoch-checkpoint.tmp", "/one/a-0", "/one"])
-async def test_failed_sync_of_any_file_takes_the_folder_offline_and_health_says_why(
+async def test_failed_sync_of_any_file_takes_the_directory_offline_and_health_says_why(
     ending: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = CrashFiles()
@@ -83,7 +83,7 @@ async def test_failed_sync_of_any_file_takes_the_folder_offline_and_health_says_
         assert (await fetch(wire, topic)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await produce(wire, topic, batch([b"x"]), partition=1)).error_code == 0
         assert len(values_of(await fetch(wire, topic, partitions=[1]))) == 4
-    lines = [each.getMessage() for each in caplog.records if "folder is offline" in each.message]
+    lines = [each.getMessage() for each in caplog.records if "directory is offline" in each.message]
     assert len(lines) == 1
     assert "check the disk, then restart the server" in lines[0]
 

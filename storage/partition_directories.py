@@ -1,4 +1,4 @@
-"""The folders of partitions in one data folder: their names, and the partitions that they hold."""
+"""The directories of partitions in one data directory: their names, and the partitions that they hold."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from .files import Files
 from .naming import (
     LOG,
     PARTITION_METADATA,
-    deleted_folder_name,
+    deleted_directory_name,
+    directory_name,
     file_name,
-    folder_name,
-    parse_future_folder_name,
+    parse_future_directory_name,
     segments_from,
-    stray_folder_name,
+    stray_directory_name,
 )
 
 logger = logging.getLogger(__name__)
 
 
 class Future(NamedTuple):
-    """The folder of a copy that was found at start: of which partition it is, and its name."""
+    """The directory of a copy that was found at start: of which partition it is, and its name."""
 
     key: Partition
     topic_id: UUID
     name: str
 
 
-class PartitionFolders:
-    """Finds and checks the folders of partitions. It does not know which logs are open.
+class PartitionDirectories:
+    """Finds and checks the directories of partitions. It does not know which logs are open.
 
     Args:
         files: The file system.
-        data_dir: Path of the data folder.
+        data_dir: Path of the data directory.
     """
 
     def __init__(self, files: Files, data_dir: str) -> None:
@@ -47,39 +47,39 @@ class PartitionFolders:
         self._data_dir = data_dir
 
     def path(self, key: Partition) -> str:
-        """Return the path of a partition's folder."""
-        return f"{self._data_dir}/{folder_name(*key)}"
+        """Return the path of a partition's directory."""
+        return f"{self._data_dir}/{directory_name(*key)}"
 
-    def is_folder(self, key: Partition) -> bool:
+    def is_directory(self, key: Partition) -> bool:
         """Return True if what has the name of a partition is a directory, False for a file."""
-        return self._files.is_folder(self.path(key))
+        return self._files.is_directory(self.path(key))
 
     def size(self, key: Partition) -> int:
         """Return the bytes of a partition's records. Raises StorageError."""
-        folder = self.path(key)
-        names = [name for name in self._files.listdir(folder) if name.endswith(LOG)]
-        return sum(self._files.size(f"{folder}/{name}") for name in names)
+        directory = self.path(key)
+        names = [name for name in self._files.listdir(directory) if name.endswith(LOG)]
+        return sum(self._files.size(f"{directory}/{name}") for name in names)
 
     def futures(self) -> list[Future]:
-        """Return the copies that lie in the data folder."""
+        """Return the copies that lie in the data directory."""
         names = self._files.listdir(self._data_dir)
-        found = [(parse_future_folder_name(name), name) for name in names]
+        found = [(parse_future_directory_name(name), name) for name in names]
         return [Future((it[0], it[1]), it[2], name) for it, name in found if it is not None]
 
     def free_deleted(self, key: Partition, topic_id: UUID) -> str:
-        """Return the path for the folder of a deleted partition; removes what has it."""
-        folder = f"{self._data_dir}/{deleted_folder_name(*key, topic_id)}"
-        self._files.rmtree(folder)
-        return folder
+        """Return the path for the directory of a deleted partition; removes what has it."""
+        directory = f"{self._data_dir}/{deleted_directory_name(*key, topic_id)}"
+        self._files.rmtree(directory)
+        return directory
 
     def free_stray(self, key: Partition, topic_id: UUID) -> str:
-        """Return a path that is free, for a folder that is set aside."""
-        names = (stray_folder_name(*key, topic_id, number) for number in count())
-        folders = (f"{self._data_dir}/{name}" for name in names)
-        return next(folder for folder in folders if not self._files.exists(folder))
+        """Return a path that is free, for a directory that is set aside."""
+        names = (stray_directory_name(*key, topic_id, number) for number in count())
+        directories = (f"{self._data_dir}/{name}" for name in names)
+        return next(directory for directory in directories if not self._files.exists(directory))
 
     def held(self, key: Partition) -> PartitionMetadata | None:
-        """Return which partition a folder holds; None if the file is missing or damaged."""
+        """Return which partition a directory holds; None if the file is missing or damaged."""
         try:
             data = self._files.read_bytes(f"{self.path(key)}/{PARTITION_METADATA}")
         except FileNotFoundError:
@@ -87,48 +87,48 @@ class PartitionFolders:
         return PartitionMetadata.from_bytes(data)
 
     def check_held(self, key: Partition, topic_id: UUID, *, was_used: bool) -> None:
-        """Check that a folder holds the partition that it is opened for.
+        """Check that a directory holds the partition that it is opened for.
 
-        A folder that does not say what it holds gets a file that does, if the disk takes it.
+        A directory that does not say what it holds gets a file that does, if the disk takes it.
 
         Args:
             key: The partition.
             topic_id: ID of its topic.
-            was_used: Records of the partition were made durable before, so the folder should say
+            was_used: Records of the partition were made durable before, so the directory should say
                 what it holds.
 
         Raises:
-            ForeignLogError: The folder holds another partition.
-            StorageError: The folder cannot be read, or written although the disk takes bytes.
+            ForeignLogError: The directory holds another partition.
+            StorageError: The directory cannot be read, or written although the disk takes bytes.
         """
-        folder, held = self.path(key), self.held(key)
+        directory, held = self.path(key), self.held(key)
         if held is not None and not held.is_of(topic_id, key[1]):
             number = "" if held.partition is None else f", partition {held.partition}"
             raise ForeignLogError(
-                f"{folder} holds topic id {encode_id(held.topic_id)}{number}, not topic id "
+                f"{directory} holds topic id {encode_id(held.topic_id)}{number}, not topic id "
                 f"{encode_id(topic_id)}, partition {key[1]}, as the metadata says",
-                folder=folder,
+                directory=directory,
                 topic_id=held.topic_id,
                 partition=held.partition,
             )
-        if (held is None or held.partition is None) and self._files.is_folder(folder):
+        if (held is None or held.partition is None) and self._files.is_directory(directory):
             if held is None and was_used:
                 logger.warning(
-                    "%s/%s is missing or damaged: the folder is taken for topic id %s, partition %d, "
+                    "%s/%s is missing or damaged: the directory is taken for topic id %s, partition %d, "
                     "because of its name",
-                    folder,
+                    directory,
                     PARTITION_METADATA,
                     encode_id(topic_id),
                     key[1],
                 )
             data = PartitionMetadata(topic_id, key[1]).to_bytes()
-            with suppress(WriteRefusedError):  # on a full disk the folder stays as it is
-                self._files.write_atomic(f"{folder}/{PARTITION_METADATA}", data)
+            with suppress(WriteRefusedError):  # on a full disk the directory stays as it is
+                self._files.write_atomic(f"{directory}/{PARTITION_METADATA}", data)
 
     def sync(self, key: Partition, offset: int, failed: Callable[[str], None]) -> None:
-        """Make durable what a folder holds from an offset on, and its names.
+        """Make durable what a directory holds from an offset on, and its names.
 
-        A folder that cannot be read is left out: opening its log reports that.
+        A directory that cannot be read is left out: opening its log reports that.
 
         Args:
             key: The partition.
@@ -138,15 +138,15 @@ class PartitionFolders:
         Raises:
             StorageError: A file was not synced.
         """
-        folder = self.path(key)
+        directory = self.path(key)
         try:
-            bases = segments_from(self._files.listdir(folder), offset)
+            bases = segments_from(self._files.listdir(directory), offset)
         except StorageError:
             return
         with suppress(FileNotFoundError):  # it may have been deleted since
             for base in bases:
                 try:
-                    file = self._files.open(f"{folder}/{file_name(base, LOG)}")
+                    file = self._files.open(f"{directory}/{file_name(base, LOG)}")
                 except StorageError:
                     return
                 try:
@@ -157,4 +157,4 @@ class PartitionFolders:
                     raise
                 finally:
                     file.close()
-            self._files.sync_dir(folder)
+            self._files.sync_dir(directory)

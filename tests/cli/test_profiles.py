@@ -65,7 +65,7 @@ def test_profiles_that_cannot_be_written(
     said = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
     assert f"{tmp_path / place} cannot be written" in said
     assert f"name another file with {FILE_VARIABLE}" in said
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "directory"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["directory", "file"]
     monkeypatch.undo()
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
     assert "cannot be read" in invoke("profile", "list", status=2).stderr

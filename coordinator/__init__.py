@@ -1,4 +1,7 @@
-"""Coordinators: pure state machines that turn requests and time into records and answers."""
+"""Group, transaction and share coordinators: pure state machines without I/O.
+
+A coordinator takes requests and the current time, and returns log records and responses.
+"""
 
 from .common.assignor import TopicShape
 from .common.events import some_of

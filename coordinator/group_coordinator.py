@@ -82,26 +82,31 @@ from .views import GroupView, view_of
 
 R = TypeVar("R")
 
+# Groups to resume per piece after loading (a few milliseconds including their events).
 GROUPS_AT_ONCE = 100
-"""That go on in one piece after a load: some milliseconds with their events."""
 
 
 class GroupCoordinator:
-    """Groups of all protocols and offsets of one shard: pure, so every call says what time it is.
+    """Groups of all protocols and committed offsets of one shard, without I/O or a clock.
 
-    Life: `replay` each record of the partition, then `on_loaded`; operations; at the end
-    `on_unloaded`.
-    `kbroker.coordinator.result` says what the caller does with a `Result`. Operations do not raise
-    for anything that a client can send. `version` is that of the request.
+    Life cycle: `replay` each record of the partition, call `on_loaded`, run operations, and finally
+    call `on_unloaded`. `kbroker.coordinator.common.result` describes how the caller processes a
+    `Result`. Operations raise no exception for any request that a client can send. Their `version`
+    parameter is the version of the request.
 
-    Parameters:
-      settings: Limits and delays.
-      topics: The cluster's topics; `topics_changed` says when they change.
-      consumer_settings: Those of one consumer group, by its id, as they are now.
-      streams_settings: The same of a streams group.
-      share_settings: The same of a share group.
-      memory: Limits that the coordinators of a node share; none by default.
-      new_uuid: Where member ids come from; tests give a counter.
+    Args:
+        settings: Limits and delays.
+        topics: Topics of the cluster. Call `topics_changed` when they change.
+        consumer_settings: Returns the current settings of a consumer group, by group ID.
+        streams_settings: Returns the current settings of a streams group, by group ID.
+        share_settings: Returns the current settings of a share group, by group ID.
+        memory: Memory limits that all coordinators of a node share. None for no limits.
+        new_uuid: Source of member IDs; tests pass a counter.
+
+    Attributes:
+        offsets: Handler of requests for committed offsets.
+        share_states: Share states that share coordinators must create or delete.
+        share_offsets: Handler of requests for the offsets of share groups.
     """
 
     serde = OFFSETS_SERDE
@@ -123,7 +128,6 @@ class GroupCoordinator:
         self._rebalances = Rebalances(self._state, settings)
         self._classic = ClassicGroups(self._state, self._rebalances, settings, new_uuid)
         self.offsets = OffsetMetadataManager(self._state, self._rebalances, settings, topics)
-        """Requests for committed offsets."""
         self._topics = KnownTopics(topics)
         default = ConsumerGroupSettings()
         self._settings_of = consumer_settings or (lambda group_id: default)
@@ -141,7 +145,6 @@ class GroupCoordinator:
         )
         default_of_shares = ShareGroupSettings()
         self.share_states = ShareStateInitializations(self._state, self._topics)
-        """States that share coordinators are to create."""
         self._share = ShareGroups(
             self._state,
             timers,
@@ -150,7 +153,6 @@ class GroupCoordinator:
             self.share_states,
         )
         self.share_offsets = ShareOffsets(self._state, self._topics, self.share_states)
-        """Requests for the states of share groups."""
         self._classic_members = ClassicMembers(
             self._consumer,
             timers,
@@ -166,7 +168,7 @@ class GroupCoordinator:
     def join(
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
-        """JoinGroup 0-9. Usually the response completes when all members have joined.
+        """Handle JoinGroup 0-9. The response usually completes when all members have joined.
 
         A modern group without members is treated as missing, see `free_for_classic`.
         """
@@ -188,7 +190,7 @@ class GroupCoordinator:
         return self._classic.join(request, client, now, version)
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
-        """SyncGroup 0-5. The answer comes with the assignment that the leader brings."""
+        """Handle SyncGroup 0-5. The response completes when the leader sends the assignment."""
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.sync(group, request, now)
@@ -197,12 +199,12 @@ class GroupCoordinator:
         synced = self._classic.sync(request, now, version)
         if member is None:
             return synced
-        # Clients take COORDINATOR_LOAD_IN_PROGRESS in this answer for a fatal error.
+        # Clients treat COORDINATOR_LOAD_IN_PROGRESS in this response as a fatal error.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return self._bounded(synced, member.client_host, now, code)
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
-        """Heartbeat 0-4."""
+        """Handle Heartbeat 0-4."""
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.heartbeat(group, request, now)
@@ -211,7 +213,7 @@ class GroupCoordinator:
     def leave(
         self, request: LeaveGroupRequest, now: Now, version: int
     ) -> Result[LeaveGroupResponse]:
-        """LeaveGroup 0-5."""
+        """Handle LeaveGroup 0-5."""
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.leave(group, request, now, version)
@@ -229,10 +231,15 @@ class GroupCoordinator:
         version: int,
         rights: TopicRights | None = None,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat 0-1.
+        """Handle ConsumerGroupHeartbeat 0-1.
 
-        `rights` say which topics the client may describe, None for all: a regular expression does
-        not find others.
+        Args:
+            request: The request.
+            client: Client that sent the request.
+            now: Current time.
+            version: Version of the request.
+            rights: Topics that the client may describe, or None for all. A regular expression
+                matches only these topics.
         """
         result = self._consumer.heartbeat(request, client, now, version, rights)
         return self._bounded(result, client.host, now)
@@ -240,8 +247,11 @@ class GroupCoordinator:
     def streams_heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> StreamsHeartbeat:
-        """StreamsGroupHeartbeat 0. The internal topics that it names are to be made once its result
-        is stored, if the client may do that."""
+        """Handle StreamsGroupHeartbeat 0.
+
+        After the result is stored, the caller creates the internal topics that it names, if the
+        client has permission to do so.
+        """
         heartbeat = self._streams.heartbeat(request, client, now)
         result = self._bounded(heartbeat.result, client.host, now)
         return heartbeat if result is heartbeat.result else StreamsHeartbeat(result, {})
@@ -249,7 +259,10 @@ class GroupCoordinator:
     def share_heartbeat(
         self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> Result[ShareGroupHeartbeatResponse]:
-        """ShareGroupHeartbeat 1. What it asks of share coordinators is in `share_states`."""
+        """Handle ShareGroupHeartbeat 1.
+
+        Requests for share coordinators are added to `share_states`.
+        """
         return self._bounded(self._share.heartbeat(request, client, now), client.host, now)
 
     def _bounded(
@@ -259,35 +272,36 @@ class GroupCoordinator:
         now: Now,
         code: ErrorCode = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ) -> Result[R]:
-        """Undo an operation whose records would exceed the limit of the node for members.
+        """Undo an operation whose records would exceed the node's memory limit for members.
 
         Args:
-            result: The result of the operation.
-            host: The address of the client.
-            now: The time of the operation.
-            code: The error for the client, after which it tries again.
+            result: Result of the operation.
+            host: Address of the client.
+            now: Time of the operation.
+            code: Retriable error for the client.
 
         Returns:
-            The result, or the one that replaces it.
+            The given result, or the result that replaces it.
         """
         memory = self._state.memory
         undo = result.on_failure
         if undo is None or memory.limits.members.has_room(memory.growth(result.records), host):
             return result
-        result.on_failure = None  # it may hold the result itself
+        result.on_failure = None  # it may reference the result itself
         return undo(code, now)
 
     def has_share_group(self, group_id: str) -> bool:
-        """Whether there is a share group of that name."""
+        """Return True if a share group of that ID exists."""
         return self._state.share_group(group_id) is not None
 
     def free_for_classic(
         self, request: JoinGroupRequest, now: Now
     ) -> Result[JoinGroupResponse] | None:
-        """Delete a modern group without members before a JoinGroup; its offsets stay.
+        """Delete a modern group without members before a JoinGroup; its offsets remain.
 
-        Return None if there is no such group, or if the request will be rejected anyway. Release the
-        result only if it could not be stored.
+        Returns:
+            None if there is no such group, or if the request will be rejected anyway. Otherwise the
+            result to store. Release its response only if the append fails.
         """
         group_id = request.group_id
         group = self._consumer_group(group_id) or self._state.streams_group(group_id)
@@ -302,7 +316,10 @@ class GroupCoordinator:
         return result
 
     def abandon(self, slot: PendingResponse[R], now: Now) -> Result[None]:
-        """The client that waits in `slot` has gone; call it once, before the slot is answered."""
+        """Remove a pending request whose client disconnected.
+
+        Call this once, before the pending response completes.
+        """
         return self._classic.abandon(slot, now)
 
     # -- offsets
@@ -310,20 +327,20 @@ class GroupCoordinator:
     def forget_topics(self, names: Collection[str]) -> Pieces:
         """Delete the offsets of deleted topics, in pieces.
 
-        From the call on nobody sees them. What is committed meanwhile to a topic that has one of
-        the names again stays. Without pieces when the work of an earlier call is not done yet: then
-        that goes on with these names.
+        Fetches stop returning these offsets immediately. Offsets committed later to a new topic of
+        the same name are kept. If an earlier call is still in progress, that work continues with
+        the new names, and this call returns no pieces.
         """
         return self.offsets.forget_topics(names)
 
     def forget_missing_topics(self) -> Pieces:
-        """Delete the offsets of topics that there are no more, in pieces."""
+        """Delete the offsets of topics that no longer exist, in pieces."""
         return chain(
             self.offsets.forget_missing_topics(), self.share_offsets.forget_missing_topics()
         )
 
     def expire(self, now: Now) -> Pieces:
-        """Delete what has outlived its retention, in pieces."""
+        """Delete expired offsets and groups, in pieces."""
         return self.offsets.expire(now)
 
     # -- requests of operators
@@ -331,9 +348,9 @@ class GroupCoordinator:
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
     ) -> Iterator[ListGroupsResponse.Group]:
-        """ListGroups 0-5: the rows of this shard, filtered by state and type if any are named.
+        """Handle ListGroups 0-5: return the rows of this shard, optionally filtered.
 
-        There may be many: take them in pieces.
+        There may be many rows: consume the iterator in pieces.
         """
         return list_groups(self._state, states, types)
 
@@ -351,27 +368,27 @@ class GroupCoordinator:
             yield group.id, len(group.members)
 
     def describe_group(self, group_id: str, version: int) -> DescribeGroupsResponse.Group:
-        """DescribeGroups 0-6: the row of one group. Authorized operations are left unset."""
+        """Handle DescribeGroups 0-6: return the row of one group, without authorized operations."""
         return describe_group(self._state, group_id, version)
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponse.Group:
-        """ConsumerGroupDescribe 0-1: the row of one group. Authorized operations are left unset."""
+        """Handle ConsumerGroupDescribe 0-1: return a group's row, without authorized operations."""
         assignor = self._settings_of(group_id).assignors[0]
         return describe_consumer_group(self._state, self._topics, group_id, assignor)
 
     def describe_streams_group(self, group_id: str) -> StreamsGroupDescribeResponse.Group:
-        """StreamsGroupDescribe 0: the row of one group. Authorized operations are left unset."""
+        """Handle StreamsGroupDescribe 0: return one group's row, without authorized operations."""
         return describe_streams_group(self._state, group_id)
 
     def describe_share_group(self, group_id: str) -> ShareGroupDescribeResponse.Group:
-        """ShareGroupDescribe 1: the row of one group. Authorized operations are left unset."""
+        """Handle ShareGroupDescribe 1: return one group's row, without authorized operations."""
         return describe_share_group(self._state, self._topics, group_id)
 
     def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
-        """DeleteGroups 0-2, one group of it, in pieces whose response is its row.
+        """Handle one group of DeleteGroups 0-2, in pieces. Each response is the group's row.
 
-        Handle each before taking the next, and take no more behind one that could not be stored.
-        Between two of them nobody else may use the group.
+        Process each piece before taking the next one, and stop after a piece that could not be
+        stored. No other operation may use the group between two pieces.
         """
         streams = self._state.streams_group(group_id)
         if streams is not None and not streams.members:
@@ -379,12 +396,12 @@ class GroupCoordinator:
         return delete_group(self._state, group_id, now)
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
-        """The committed offsets of a group, by topic and partition; pending ones do not count."""
+        """Return a group's committed offsets by topic and partition, without pending offsets."""
         offsets = self._state.offsets.get(group_id, {})
         return {partition: value.offset for partition, value in offsets.items()}
 
     def view(self, group_id: str) -> GroupView:
-        """The state and the members of a group of any kind."""
+        """Return the state and the members of a group of any type."""
         return view_of(self._state, self._topics, group_id)
 
     def pending_share_work(self, group_id: str) -> str | None:
@@ -393,7 +410,7 @@ class GroupCoordinator:
         return None if group is None else pending_share_group_work(group)
 
     def describe_status(self, group_id: str, now: Now) -> str | None:
-        """Return a sentence about the state of a group and its pending events, or None if unknown."""
+        """Return a sentence about a group's state and pending events, or None if it is unknown."""
         group = self._state.groups.get(group_id)
         if group is None:
             return None
@@ -409,16 +426,16 @@ class GroupCoordinator:
     # -- time
 
     def next_deadline(self) -> int | None:
-        """When `due` must be called next, in coordinator time; None: not before another call."""
+        """Return the coordinator time at which `due` must be called next, or None."""
         return self._rebalances.timers.next_deadline()
 
     def due(self, now: Now) -> Iterator[Result[None]]:
-        """The time-outs that have come. Handle each result before taking the next."""
+        """Yield the results of expired timers. Process each result before taking the next one."""
         while (key := self._rebalances.timers.pop_due(now.coordinator_ms)) is not None:
             yield self._owner(key[0]).expire(key, now)
 
     def _owner(self, kind: str) -> ConsumerGroups | StreamsGroups | ShareGroups | Rebalances:
-        """Whose a kind of timers is."""
+        """Return the component that handles a kind of timer."""
         if kind in STREAMS_KINDS:
             return self._streams
         if kind in SHARE_KINDS:
@@ -426,7 +443,7 @@ class GroupCoordinator:
         return self._consumer if kind in KINDS else self._rebalances
 
     def end_session(self, group_id: str, member_id: str, now: Now) -> None:
-        """A member is not heard of any more: its session is over the next time `due` is called."""
+        """Expire the session of a member at the next call of `due`."""
         group = self._state.groups.get(group_id)
         if isinstance(group, StreamsGroup):
             self._streams.sessions.end(group_id, member_id, now)
@@ -438,7 +455,7 @@ class GroupCoordinator:
             self._rebalances.expect(group_id, member_id, 0, now)
 
     def renew_sessions(self, now: Now) -> None:
-        """All members were just heard of: for a clock that jumps while its clients do not."""
+        """Restart the sessions of all members, after the clock has jumped."""
         for group in self._state.groups.values():
             if isinstance(group, ConsumerGroup):
                 self._consumer.sessions.restart(group, now)
@@ -451,37 +468,43 @@ class GroupCoordinator:
                     self._rebalances.keep_alive(group, member, now)
 
     def topics_changed(self, names: Collection[str]) -> None:
-        """These topics are new, gone or different: consumer and streams groups look again with the next
-        heartbeat of a member."""
+        """Process a change of topics.
+
+        Consumer and streams groups check the topics at the next heartbeat of a member.
+        """
         self._topics.changed(names)
 
     # -- life
 
     def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply one record of the partition, in log order, at start-up and after an append.
+        """Apply one record of the partition, in log order, during loading and after an append.
 
         Args:
-            record: As it was made, or as `serde` decodes it.
-            producer_id: That of a transactional batch.
+            record: Record as the coordinator created it, or as `serde` decoded it.
+            producer_id: Producer of a transactional batch.
         """
         replay(self._state, record, producer_id)
 
     def groups_in_transaction(self, producer_id: int) -> Collection[str]:
-        """The groups in which a producer has committed offsets that are pending."""
+        """Return the groups in which a producer has pending offsets."""
         return self._state.pending_offsets.groups(producer_id)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> Iterator[int]:
         """Apply one transaction marker of the partition, in log order like a record.
 
-        There may be many offsets, so it goes in pieces; yields how many each had. Until all are
-        taken nobody may use the `groups_in_transaction`, as they were before the call.
+        The work is done in pieces because there may be many offsets. Until the iterator is
+        exhausted, no other operation may use the groups that `groups_in_transaction` returned
+        before this call.
+
+        Yields:
+            The number of offsets of each piece.
         """
         return end_transaction(self._state, producer_id, commit=commit)
 
     def on_loaded(self, now: Now) -> Iterator[Result[None]]:
-        """All records have been replayed: sessions start, and members go on where they were.
+        """Start the sessions of all members after the last record was replayed, in pieces.
 
-        In pieces: handle each before taking the next, and all before anything else is asked.
+        Process each piece before taking the next one, and all of them before any other operation.
         """
         groups = iter(tuple(self._state.groups.values()))
         while some := tuple(islice(groups, GROUPS_AT_ONCE)):
@@ -506,7 +529,10 @@ class GroupCoordinator:
                 self._rebalances.begin(group, reason, now, result)
 
     def on_unloaded(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Answer]:
-        """The shard goes: an error for all who are parked. Release at once; do not use it again."""
+        """Fail all pending requests because the shard is unloaded.
+
+        Release the returned answers immediately. The coordinator must not be used afterwards.
+        """
         result: Result[None] = Result()
         for group in self._state.groups_of(ClassicGroup):
             for member in group.members.values():

@@ -1,4 +1,4 @@
-"""What operators ask of groups: list, describe, delete."""
+"""List, describe and delete operations on groups of all types."""
 
 from __future__ import annotations
 
@@ -23,16 +23,21 @@ from .state import OFFSETS_AT_ONCE, AnyGroup, ShardState
 from .streams.group import StreamsGroup
 from .tombstones import tombstones_of
 
+# Group types as ListGroups names them.
 CLASSIC, CONSUMER, STREAMS = "classic", "consumer", "streams"
-"""Types of groups, as they are listed."""
 
 
 def list_groups(
     state: ShardState, states: Collection[str], types: Collection[str]
 ) -> Iterator[ListGroupsResponse.Group]:
-    """The groups in one of `states` and of one of `types`; empty stands for all, case for nothing.
+    """Return the groups of the given states and types.
 
-    Others may change the groups between two rows: each row is as its group is when it is taken.
+    Groups may change between two rows. Each row shows its group at the time when it is read.
+
+    Args:
+        state: State of the shard.
+        states: States to include, case-insensitive. Empty for all.
+        types: Group types to include, case-insensitive. Empty for all.
     """
     states = {name.strip().lower() for name in states}
     types = {name.lower() for name in types} or {CLASSIC, CONSUMER, STREAMS, SHARE}
@@ -57,15 +62,17 @@ def _type_of(group: AnyGroup) -> str:
 
 
 def _filter_name(group: AnyGroup) -> str:
-    """The state of a group as filters name it."""
+    """Return the state of a group as filters name it."""
     if isinstance(group, StreamsGroup):
         return group.state.filter_name
     return group.state.value.lower()
 
 
 def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGroupsResponse.Group:
-    """State and members. A classic group that does not exist is dead, and from version 6 on an
-    error."""
+    """Return the state and the members of a classic group.
+
+    If the group does not exist, its state is Dead, and from version 6 on the row has an error.
+    """
     group = state.classic_group(group_id)
     if group is None:
         answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
@@ -84,7 +91,7 @@ def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGr
 
 
 def _member_rows(group: ClassicGroup) -> list[DescribeGroupsResponse.Member]:
-    # While a rebalance goes on there is no protocol that the metadata would belong to.
+    # During a rebalance there is no selected protocol, so there is no metadata to return.
     protocol = group.protocol_name if group.state is STABLE else None
     return [
         DescribeGroupsResponse.Member(
@@ -102,7 +109,7 @@ def _member_rows(group: ClassicGroup) -> list[DescribeGroupsResponse.Member]:
 def delete_group(
     state: ShardState, group_id: str, now: Now
 ) -> Iterator[Result[DeleteGroupsResponse.Group]]:
-    """Delete a group without members: its offsets in pieces, the group itself with the last one."""
+    """Delete a group without members: first its offsets in pieces, then the group."""
     row = DeleteGroupsResponse.Group(group_id=group_id)
     result = Result(row)
     group = state.groups.get(group_id)

@@ -1,4 +1,4 @@
-"""Committed offsets: commit, fetch, delete, expire."""
+"""Committed offsets: commit, fetch, delete, and expire."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from .streams.offsets import (
 from .tombstones import tombstones_of
 
 FOR_EVER_MS = 2**63 - 1
+# First version of OffsetCommit and OffsetFetch that identifies topics by ID.
 FIRST_VERSION_OF_IDS = 10
-"""Of OffsetCommit and OffsetFetch: topics come by id instead of by name."""
+# Rows of a fetch per piece.
 ROWS_AT_ONCE = 16
-"""Of a fetch, in one piece."""
 
 
 class _Wanted(NamedTuple):
-    """One offset to store, and its row in the answer."""
+    """An offset to store, with its row in the response."""
 
     topic: str
     topic_id: UUID
@@ -70,8 +70,8 @@ class _Wanted(NamedTuple):
 class OffsetMetadataManager:
     """Committed offsets of one shard.
 
-    A committed offset carries the id of its topic (as Kafka 4.2 on stores it): one that was
-    committed to an earlier topic of the same name is not found any more.
+    A committed offset contains the ID of its topic (Kafka stores it since 4.2). Offsets of an
+    earlier topic of the same name are not returned.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class OffsetMetadataManager:
     def commit(
         self, request: OffsetCommitRequest, now: Now, version: int
     ) -> Result[OffsetCommitResponse]:
-        """OffsetCommit 0-10 (0 acts as 1)."""
+        """Handle OffsetCommit 0-10 (0 acts as 1)."""
         response, wanted = self._read(request, by_id=version >= FIRST_VERSION_OF_IDS)
         result = Result(response)
         if not wanted:
-            return result  # nothing that could be stored, so the group does not matter
+            return result  # nothing to store, so the group is irrelevant
         group = self._state.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             check = committer_check(group, request, version)
@@ -107,7 +107,7 @@ class OffsetMetadataManager:
             check = always(self._check_committer(group, request, now, version))
         result.records = self._records(request, wanted, check, now)
         if result.records:
-            # Nothing was changed yet but the member's session, so there is nothing to undo.
+            # Only the member's session was extended, so there is nothing to undo.
             result.on_failure = lambda code, now: Result(
                 commit_refused(request, append_error(code))
             )
@@ -116,9 +116,12 @@ class OffsetMetadataManager:
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
     ) -> Result[TxnOffsetCommitResponse]:
-        """TxnOffsetCommit 0-5: the offsets are pending until the producer's transaction ends.
+        """Handle TxnOffsetCommit 0-5: the offsets are pending until the transaction ends.
 
-        `refusal` is why the transaction does not take them, as far as its coordinator knows.
+        Args:
+            request: The request.
+            now: Current time.
+            refusal: Error with which the transaction coordinator rejects the commit, or NONE.
         """
         commit = plain_commit(request)
         response, wanted = self._read(commit, by_id=False)
@@ -147,7 +150,7 @@ class OffsetMetadataManager:
     def _read(
         self, request: OffsetCommitRequest, *, by_id: bool
     ) -> tuple[OffsetCommitResponse, list[_Wanted]]:
-        """The rows of the answer, and what of the request exists."""
+        """Return the response rows, and the offsets of partitions that exist."""
         wanted: list[_Wanted] = []
         topics = [self._read_topic(topic, by_id, wanted) for topic in request.topics]
         return OffsetCommitResponse(topics=topics), wanted
@@ -155,7 +158,7 @@ class OffsetMetadataManager:
     def _read_topic(
         self, topic: OffsetCommitRequest.Topic, by_id: bool, wanted: list[_Wanted]
     ) -> OffsetCommitResponse.Topic:
-        """The topic's rows of the answer; what exists goes into `wanted`."""
+        """Return the topic's response rows, and add existing partitions to `wanted`."""
         answer = OffsetCommitResponse.Topic(name=topic.name, topic_id=topic.topic_id)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         name: str | None = topic.name
@@ -177,11 +180,11 @@ class OffsetMetadataManager:
     def _check_committer(
         self, group: ClassicGroup | None, request: OffsetCommitRequest, now: Now, version: int
     ) -> ErrorCode:
-        """Whether the sender may commit now; if it is a member, that keeps its session."""
+        """Return the error for a commit by the sender. A commit by a member extends its session."""
         generation = request.generation_id_or_member_epoch
         if group is None:
             if generation < 0:
-                return ErrorCode.NONE  # a simple group begins
+                return ErrorCode.NONE  # the commit creates a simple group
             if version >= 9:
                 return ErrorCode.GROUP_ID_NOT_FOUND
             return ErrorCode.ILLEGAL_GENERATION
@@ -189,7 +192,7 @@ class OffsetMetadataManager:
             return ErrorCode.NONE
         code = group.check_member(request.member_id, request.group_instance_id)
         if code:
-            return code  # and so for tools that send no member id: the group is in use
+            return code  # also rejects tools that send no member ID while the group is in use
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         if group.state in (STABLE, PREPARING):
@@ -200,10 +203,11 @@ class OffsetMetadataManager:
     def _check_transactional_committer(
         group: ClassicGroup | None, request: OffsetCommitRequest
     ) -> ErrorCode:
-        """Whether the sender may commit in a transaction now.
+        """Return the error for a transactional commit by the sender.
 
-        The state of the group does not matter, and who names no member (as older clients) is not
-        asked for one: the transaction fences its producers. It keeps no session.
+        The state of the group is not checked. Requests of older clients have no member ID, so the
+        member is not checked either: the transaction already fences its producers. The commit does
+        not extend the session.
         """
         generation = request.generation_id_or_member_epoch
         if group is None:
@@ -223,10 +227,10 @@ class OffsetMetadataManager:
         now: Now,
         producer_id: int = NO_PRODUCER_ID,
     ) -> list[CoordinatorRecord]:
-        """What is to be stored; rows that are refused, by `check` or for themselves, are told so.
+        """Return the records to store, and set the error codes of rejected rows.
 
-        One that is of an epoch too old refuses them all, as Kafka does, and so does a node without
-        room for all of them.
+        As in Kafka, one partition with a stale epoch rejects the whole request. The memory limit of
+        the node also rejects the whole request.
         """
         refusal = check.of_all
         taken = []
@@ -253,7 +257,7 @@ class OffsetMetadataManager:
     def _growth(
         self, group_id: str, offsets: list[tuple[Place, OffsetCommitValue]], producer_id: int
     ) -> int:
-        """Return by how many bytes the committed offsets of the node would grow."""
+        """Return the bytes by which the commit would increase the memory of committed offsets."""
         if producer_id != NO_PRODUCER_ID:
             pending = self._state.pending_offsets
             growth = 0 if pending.places(group_id) else group_bytes(group_id)
@@ -281,8 +285,8 @@ class OffsetMetadataManager:
             leader_epoch=-1 if expires else partition.committed_leader_epoch,
             metadata=metadata,
             commit_timestamp=now.log_ms if at_ms == -1 else at_ms,
-            # A retention time of its own is honoured for clients that still send one (KIP-211).
-            # Version 1 of the value is the only one that has it, and has no epoch and no topic ID.
+            # Clients that still send a retention time get it (KIP-211). Only version 1 of the value
+            # stores a retention time, and it has no leader epoch and no topic ID.
             expire_timestamp=min(now.log_ms + keep_ms, FOR_EVER_MS) if expires else -1,
             topic_id=ZERO_UUID if expires else item.topic_id,
         )
@@ -292,12 +296,18 @@ class OffsetMetadataManager:
     def fetch(
         self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool = False
     ) -> Generator[None, None, OffsetFetchResponse.Group]:
-        """OffsetFetch 0-10, one group of it (`version_adapters.groups_to_fetch` makes them, 0 acts as 1).
+        """Handle one group of OffsetFetch 0-10 (0 acts as 1).
 
-        There may be many rows, so it comes in pieces; others may commit between two of them. A
-        missing offset is not an error. With `require_stable` a partition with a pending offset has
-        none yet (KIP-447). Release the response like that of a `Result` without records; then it
-        is stable, too.
+        `version_adapters.groups_to_fetch` creates the group requests. The work is done in pieces
+        because there may be many rows. Other requests may commit between two pieces. A missing
+        offset is not an error. Release the response like the response of a `Result` without
+        records.
+
+        Args:
+            request: One group of the request.
+            version: Version of the request.
+            require_stable: If True, return UNSTABLE_OFFSET_COMMIT for a partition with a pending
+                offset (KIP-447).
         """
         group = self._state.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and (code := fetcher_error(group, request)):
@@ -347,7 +357,7 @@ class OffsetMetadataManager:
                 yield
             topic_id = self._topics.id_of(name)
             if version >= FIRST_VERSION_OF_IDS and topic_id is None:
-                continue  # without an id it cannot be said in this version
+                continue  # this version identifies topics by ID only
             if self._is_of_another_topic(group_id, place, value, topic_id):
                 continue
             topic = topics.get(name)
@@ -371,7 +381,7 @@ class OffsetMetadataManager:
     # -- delete
 
     def delete(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
-        """OffsetDelete 0: delete single offsets (KIP-496), but not those of topics that the group reads."""
+        """Handle OffsetDelete 0 (KIP-496). Offsets of subscribed topics are not deleted."""
         if not request.group_id:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         group = self._state.committing_group(request.group_id)
@@ -416,7 +426,7 @@ class OffsetMetadataManager:
         return rows
 
     def forget_topics(self, names: Collection[str]) -> Pieces:
-        """The offsets of deleted topics."""
+        """Delete the offsets of deleted topics."""
         deleted = self._state.deleted_topics
         is_going_on = deleted.any
         deleted.add(names)
@@ -427,11 +437,11 @@ class OffsetMetadataManager:
             yield from self._forget_all(names.__contains__)
 
     def forget_missing_topics(self) -> Pieces:
-        """The offsets of topics that were deleted while nobody had this shard."""
+        """Delete the offsets of topics that were deleted while no node led this shard."""
         return self._forget_all(lambda name: True)
 
     def _forget_all(self, concerns: Callable[[str], bool]) -> Pieces:
-        """The offsets of earlier topics with the names that this concerns."""
+        """Delete the offsets of earlier topics whose name satisfies `concerns`."""
         for each in self._state.committing_groups():
             group_id = each.id
             for places in _some_at_once(self._state.places(group_id)):
@@ -443,7 +453,7 @@ class OffsetMetadataManager:
                 yield _tombstones(group_id, gone) if gone else None
 
     def _is_left_behind(self, group_id: str, place: Place) -> bool:
-        """Whether all that a group has for a partition was committed to an earlier topic."""
+        """Return True if all offsets of a group for a partition belong to an earlier topic."""
         topic_id = self._topics.id_of(place[0])
         values = self._state.values(group_id, place)
         return topic_id is None or all(
@@ -453,33 +463,32 @@ class OffsetMetadataManager:
     def _is_of_another_topic(
         self, group_id: str, place: Place, value: OffsetCommitValue, topic_id: UUID | None
     ) -> bool:
-        """Whether an offset was committed to an earlier topic than the one that is there now.
+        """Return True if an offset was committed to an earlier topic of the same name.
 
-        One without an id (by Kafka before 4.2, or with a retention time of its own) is taken to be
-        of the topic that is there, unless it is known to be older.
+        An offset without a topic ID was written by Kafka before 4.2 or with its own retention time.
+        It counts as an offset of the existing topic, unless it is known to be older.
         """
         if topic_id is None or value.topic_id == ZERO_UUID:
             return self._state.deleted_topics.had(group_id, place)
         return value.topic_id != topic_id
 
     def expire(self, now: Now) -> Pieces:
-        """What has outlived its retention.
+        """Delete expired offsets.
 
-        A group that has nothing left and no members goes as well. What waits for the end of a
-        transaction stays.
+        A group without members is deleted with its last offset. Pending offsets do not expire.
         """
         for each in self._state.committing_groups():
             group_id = each.id
             group = self._state.committing_group(group_id)
             if group is None:
-                continue  # it went meanwhile
+                continue  # the group was deleted in the meantime
             for places in _some_at_once(self._state.offsets.get(group_id, ())):
                 yield self._expired(group, places, now)
 
     def _expired(self, group: AnyGroup, places: Collection[Place], now: Now) -> Result[None] | None:
-        """What of these offsets has outlived its retention, with the group if that has no more."""
+        """Return the tombstones of expired offsets, and of the group if nothing else remains."""
         if self._state.committing_group(group.id) is not group:
-            return None  # it went meanwhile
+            return None  # the group was deleted in the meantime
         offsets = self._state.offsets.get(group.id, {})
         unstable = self._state.pending_offsets.places(group.id)
         gone = [
@@ -500,7 +509,10 @@ class OffsetMetadataManager:
         return result
 
     def _has_expired(self, group: AnyGroup, topic: str, value: OffsetCommitValue, now: Now) -> bool:
-        """Retention counts from the commit; in a group that had members, from its end (KIP-211)."""
+        """Return True if an offset has expired.
+
+        Retention starts at the commit, or when the last member of the group left (KIP-211).
+        """
         if not isinstance(group, ClassicGroup):
             since_ms = value.commit_timestamp
             if group.subscribes(topic):
@@ -526,7 +538,7 @@ def _is_simple_or_of_consumers(group: ClassicGroup) -> bool:
 
 
 def _is_unused(group: AnyGroup) -> bool:
-    """Whether a group has no members, and expects none."""
+    """Return True if a group has no members and no pending members."""
     if not isinstance(group, ClassicGroup):
         return not group.members
     return group.state is EMPTY and not group.pending
@@ -539,7 +551,7 @@ def _names_member(request: OffsetCommitRequest) -> bool:
 def _tombstones(group_id: str, places: Collection[Place]) -> Result[None]:
     result: Result[None] = Result()
     result.records += [offset_tombstone(group_id, topic, index) for topic, index in places]
-    # Nothing has changed; the next pass tries again.
+    # Nothing has changed; the next expiration pass tries again.
     result.on_failure = lambda code, now: Result()
     return result
 
@@ -554,7 +566,7 @@ def _row(partition: int, value: OffsetCommitValue) -> OffsetFetchResponse.Partit
 
 
 def _some_at_once(places: Iterable[Place]) -> Iterator[list[Place]]:
-    """Places as they are now, in pieces; one piece at least."""
+    """Yield the current items of `places` in pieces, with at least one (possibly empty) piece."""
     left = iter(tuple(places))
     some = list(islice(left, OFFSETS_AT_ONCE))
     yield some

@@ -1,8 +1,8 @@
-"""Record to state: the only writer of what is persisted.
+"""Replay of records into the state. This is the only code that changes persistent state.
 
-The same path serves start-up, running and fail-over. While running, a record meets the group whose
-operation made it: members that stay keep what no record says (all the protocols that they offer,
-their timers). At start-up there is nothing to keep.
+Loading, normal operation and failover use the same code. In normal operation, a record is replayed
+into the group whose operation created it. Members that remain then keep their volatile data, which
+no record contains: all supported protocols, and timers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .streams.replay import replay_streams_group
 
 
 def replay(state: ShardState, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
-    """Apply one record. `producer_id` is that of a transactional batch."""
+    """Apply one record. `producer_id` is the producer of a transactional batch."""
     key, value = record.key, record.value
     if isinstance(key, OffsetCommitKey):
         assert value is None or isinstance(value, OffsetCommitValue)
@@ -55,7 +55,10 @@ def replay(state: ShardState, record: CoordinatorRecord, producer_id: int = NO_P
 def replay_offset(
     state: ShardState, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int
 ) -> None:
-    """A committed offset, or None: it is gone. In a transaction it is pending until that ends."""
+    """Replay an offset commit (value) or deletion (None).
+
+    An offset of a transaction is pending until the transaction ends.
+    """
     group_id, place = key.group, (key.topic, key.partition)
     if value is None:
         state.pending_offsets.drop(group_id, place)
@@ -71,9 +74,13 @@ def replay_offset(
 
 
 def end_transaction(state: ShardState, producer_id: int, *, commit: bool) -> Iterator[int]:
-    """A marker: the pending offsets of a producer count from now on, or vanish.
+    """Apply a transaction marker: a producer's pending offsets become visible or are dropped.
 
-    Yields behind each piece how many were looked at; until the last one, readers would see a half.
+    Readers must not use the groups until the iterator is exhausted: they would see part of the
+    offsets.
+
+    Yields:
+        The number of offsets processed in each piece.
     """
     _finish_end(state, producer_id)
     ended = state.pending_offsets.end(producer_id, commit=commit)
@@ -90,7 +97,7 @@ def _pieces(state: ShardState, producer_id: int, ended: Iterator[Ended | None]) 
 
 
 def _finish_end(state: ShardState, producer_id: int) -> None:
-    """What a producer writes next must not be taken for what it wrote before its marker."""
+    """Finish the producer's pending marker, so that its new offsets are not mixed with old ones."""
     for _ in state.ending.get(producer_id, ()):
         pass
 

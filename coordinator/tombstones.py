@@ -1,4 +1,4 @@
-"""The records with which a group goes, whatever kind it is of."""
+"""Tombstones of groups of all types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .streams.records import streams_group_tombstones
 
 
 def tombstones_of(group: AnyGroup) -> list[CoordinatorRecord]:
-    """A group is gone with all that it had, but for its offsets."""
+    """Return the records that delete a group and its members, without its offsets."""
     if isinstance(group, ConsumerGroup):
         return group_tombstones(group)
     if isinstance(group, StreamsGroup):

@@ -1,4 +1,4 @@
-"""A group as a test or an operator sees it, whatever kind it is of: its state, and who has what."""
+"""Views of groups of all types for tests and operators: the state and the assigned partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from .streams.topology import sources_of
 
 
 class MemberView(NamedTuple):
-    """A member and the partitions that it reads; `names` are its instance id and its client id."""
+    """A member and its assigned partitions.
+
+    Attributes:
+        names: Instance ID and client ID.
+    """
 
     id: str
     names: frozenset[str]
@@ -27,14 +31,18 @@ class MemberView(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """A group; the state is the name on the wire, Dead where there is none."""
+    """A group.
+
+    Attributes:
+        state: State name of the protocol, Dead if the group does not exist.
+    """
 
     state: str
     members: list[MemberView]
 
 
 def view_of(state: ShardState, topics: KnownTopics, group_id: str) -> GroupView:
-    """How a group stands."""
+    """Return the view of a group."""
     group = state.groups.get(group_id)
     if group is None:
         return GroupView(DEAD.value, [])
@@ -77,7 +85,10 @@ def _of_consumer(
 def _of_streams(
     group: StreamsGroup, member: StreamsGroupMember, topics: KnownTopics
 ) -> Iterator[Place]:
-    """What the tasks of a member read; a topic may have fewer partitions than there are tasks."""
+    """Yield the source partitions of a member's active tasks.
+
+    A topic may have fewer partitions than there are tasks.
+    """
     subtopologies = {} if group.topology is None else group.topology.subtopologies
     for subtopology, tasks in member.assigned.active.items():
         known = subtopologies.get(subtopology)

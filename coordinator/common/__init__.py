@@ -1,1 +1,1 @@
-"""What the coordinators of all group types, of transactions and of share states have in common."""
+"""Code shared by the group coordinator, the transaction coordinator and the share coordinator."""

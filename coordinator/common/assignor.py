@@ -1,4 +1,4 @@
-"""Input and output of the assignors that run at the group coordinator (KIP-848, KIP-932)."""
+"""Input and output types of the server-side assignors (KIP-848, KIP-932)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from uuid import UUID
 
 from .modern_group import Target
 
+# Partitions to assign per time slice (a fraction of a millisecond).
 PARTITIONS_AT_ONCE = 200
-"""In one piece of work: a fraction of a millisecond."""
+# Target assignment by member ID: partitions by topic ID.
 Targets: TypeAlias = "dict[str, dict[UUID, set[int]]]"
+# Racks of the replicas of each partition of a topic; empty if they are unknown.
 Racks: TypeAlias = Sequence[AbstractSet[str]]
-"""Where the replicas of each partition of a topic are; empty when that is not known."""
 
 
 class TopicShape(NamedTuple):
-    """What an assignor needs to know of a topic."""
+    """Partition count of a topic and the racks of each partition."""
 
     partitions: int
     racks: Racks = ()
 
 
 class MemberSubscription(NamedTuple):
-    """Member data for an assignor: the subscription and the previous target."""
+    """Member data for an assignor: the subscription, the previous target, instance ID and rack."""
 
     topics: AbstractSet[UUID]
     had: Target

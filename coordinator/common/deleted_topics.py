@@ -1,4 +1,4 @@
-"""Topics that were deleted, as long as groups of a shard may still have offsets of them."""
+"""Deleted topics whose committed offsets may not have been removed from a shard yet."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from .pending import Place
 
 
 class DeletedTopics:
-    """Names of deleted topics, and what was committed to later topics of these names.
+    """Names of deleted topics, and the offsets committed since to new topics of the same names.
 
-    An offset mostly says which topic it was committed to. One that does not is of the deleted topic,
-    unless it was committed since the topic was deleted.
+    Most committed offsets contain the ID of their topic. An offset without an ID belongs to the
+    deleted topic, unless it was committed after the deletion.
     """
 
     __slots__ = ("_names", "_since", "_waiting")
 
     def __init__(self) -> None:
+        # Names that the current round looks for.
         self._names: frozenset[str] = frozenset()
-        """Those of this round."""
+        # Names for the next round.
         self._waiting: set[str] = set()
-        """Those of the next one."""
+        # (group ID, topic partition) pairs committed since their topic was deleted.
         self._since: set[tuple[str, Place]] = set()
 
     @property
     def any(self) -> bool:
-        """Whether there may be offsets left of a deleted topic."""
+        """Return True if offsets of a deleted topic may be left."""
         return bool(self._names or self._waiting)
 
     def add(self, names: Iterable[str]) -> None:
-        """These topics are deleted."""
+        """Add topics that were deleted."""
         self._waiting.update(names)
         self._since = {each for each in self._since if each[1][0] not in self._waiting}
 
     def rounds(self) -> Iterator[Collection[str]]:
-        """The names to look for among all groups, until nothing is left of any."""
+        """Yield, per round, the names to look for in all groups, until no name is left."""
         while self._waiting:
             self._names = frozenset(self._waiting)
             self._waiting.clear()
@@ -43,12 +44,12 @@ class DeletedTopics:
         self._since.clear()
 
     def spare(self, group_id: str, place: Place) -> None:
-        """An offset was committed, to a topic that is there."""
+        """Note a commit to an existing topic, which must survive the removal."""
         if self.any and self._is_name(place[0]):
             self._since.add((group_id, place))
 
     def had(self, group_id: str, place: Place) -> bool:
-        """Whether an offset that does not say so was committed to a deleted topic."""
+        """Return True if a committed offset without a topic ID belongs to a deleted topic."""
         return self.any and self._is_name(place[0]) and (group_id, place) not in self._since
 
     def _is_name(self, name: str) -> bool:

@@ -1,21 +1,22 @@
-"""Text of events: causes that are fit for a log."""
+"""Helpers that format the causes of group events for logs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+# Names listed in a cause.
 NAMES_MAX = 8
+# Characters of a cause that are kept: clients may send names of up to 32 kB.
 TEXT_LENGTH_MAX = 4096
-"""Characters of a cause that is kept, in which clients may write names of 32 kB."""
 
 
 def printable(text: str) -> str:
-    """A text that is fit for a log: ids and reasons in it are the client's."""
+    """Truncate client-supplied text and escape it if it contains unprintable characters."""
     text = text[:TEXT_LENGTH_MAX]
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Names for a cause: the first ones, and how many there are."""
+    """Return the first names as a list for a cause, with the number of omitted names."""
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more:,} more" if more > 0 else "")

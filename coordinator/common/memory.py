@@ -1,11 +1,11 @@
-"""Memory that group members and committed offsets hold on one node, and its limits.
+"""Memory that group members and committed offsets use on one node, and its limits.
 
-Each shard counts what its own state holds; the node has one limit for the members of all its groups and
-one for all its committed offsets. Sizes are estimates of what the state takes in memory: the bytes that
-clients sent, and a fixed number for the objects around them.
+Each shard counts the memory of its own state. The node has one limit for the members of all its
+groups and one for all committed offsets. Sizes are estimates: the bytes that clients sent, plus a
+fixed number of bytes for the surrounding objects.
 
-A client address may hold as many bytes of members as are left to the others after that. So one address
-gets at most half of the limit, and another one always finds some.
+A client address may use at most as many bytes for members as remain free afterwards. So one address
+gets at most half of the limit, and other addresses can always add members.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from kbroker.protocol.group_metadata import GroupMetadataKey, OffsetCommitValue
 
 from .record import OFFSETS_SERDE, CoordinatorRecord
 
-GROUP_BYTES: Final = 2048  # of one group without members
-MEMBER_BYTES: Final = 2048  # of one member with its timers, without what its client sent
-EXPECTED_BYTES: Final = 512  # of a member ID that was given out (KIP-394)
-PROTOCOL_BYTES: Final = 160  # of one protocol that a classic member offers
-TOPIC_BYTES: Final = 200  # of one topic that a member subscribes to
-OFFSET_BYTES: Final = 400  # of one committed offset, without its strings
-TRANSACTIONAL_ID_BYTES: Final = 1024  # of one transactional ID, without its name
-TOPOLOGY_FACTOR: Final = 4  # bytes in memory for each byte of a stored topology
-SHARED_FACTOR: Final = 16  # bytes in memory for each stored byte about partitions of a share group
+GROUP_BYTES: Final = 2048  # one group without members
+MEMBER_BYTES: Final = 2048  # one member with its timers, without the data that its client sent
+EXPECTED_BYTES: Final = 512  # one member ID that was returned to a client (KIP-394)
+PROTOCOL_BYTES: Final = 160  # one protocol that a classic member supports
+TOPIC_BYTES: Final = 200  # one topic in the subscription of a member
+OFFSET_BYTES: Final = 400  # one committed offset, without its strings
+TRANSACTIONAL_ID_BYTES: Final = 1024  # one transactional ID, without its name
+TOPOLOGY_FACTOR: Final = 4  # bytes in memory per byte of a stored topology
+SHARED_FACTOR: Final = 16  # bytes in memory per stored byte of a share group's partitions
 UNLIMITED: Final = 2**63
 
 RECORD, TOPOLOGY, SHARED = 0, 1, 2
+# A part of a group: a member (by member ID), the `RECORD` of the group itself, its `TOPOLOGY`, or
+# the partitions of a share group that have a share state (`SHARED`).
 Item: TypeAlias = str | int
-"""A part of a group: a member by its ID, the `RECORD` of the group itself, its `TOPOLOGY`, or the
-partitions that a share group has `SHARED`."""
 
 
 _GROUP_KEYS = (
@@ -48,6 +48,7 @@ _MEMBER_VALUES = (
     share.ShareGroupMemberMetadataValue,
     streams.StreamsGroupMemberMetadataValue,
 )
+# Key types of the records that clients can make large or numerous.
 _COUNTED = (
     GroupMetadataKey,
     *_GROUP_KEYS,
@@ -57,15 +58,14 @@ _COUNTED = (
     streams.StreamsGroupMemberMetadataKey,
     streams.StreamsGroupTopologyKey,
 )
-"""Keys of what clients make large or many."""
 
 
 class MemoryLimit:
-    """Bytes of one kind that all coordinators of a node hold, against a limit.
+    """A limit on the bytes of one kind that all coordinators of a node use together.
 
     Args:
-        limit: The maximum in bytes.
-        on_refusal: Called each time that there is no room.
+        limit: Maximum in bytes.
+        on_refusal: Called each time the limit rejects an operation.
     """
 
     __slots__ = ("_of_host", "_on_refusal", "limit", "used")
@@ -79,11 +79,11 @@ class MemoryLimit:
         self._on_refusal = on_refusal
 
     def has_room(self, growth: int, host: str | None = None) -> bool:
-        """Return True if there is room for more bytes. What does not grow always has room.
+        """Return True if the limit permits `growth` more bytes; a growth <= 0 is always permitted.
 
         Args:
-            growth: How many bytes more there would be.
-            host: The address of the client that holds them; None for what no address holds.
+            growth: Number of additional bytes.
+            host: Address of the client that would use them, or None if they belong to no address.
         """
         if growth <= 0:
             return True
@@ -94,7 +94,7 @@ class MemoryLimit:
         return False
 
     def change(self, by: int, host: str | None = None) -> None:
-        """Count bytes more, or less."""
+        """Add bytes to the count; `by` is negative if memory was freed."""
         self.used += by
         if host is not None:
             self._of_host[host] += by
@@ -103,14 +103,18 @@ class MemoryLimit:
 
 
 class GroupMemory(NamedTuple):
-    """The limits of one node."""
+    """Limits of one node."""
 
     members: MemoryLimit
     offsets: MemoryLimit
 
 
 class Held(NamedTuple):
-    """Bytes of one item of a group. The `host` is that of the client, None if the record has none."""
+    """Bytes used by one item of a group.
+
+    Attributes:
+        host: Address of the client, or None if the record does not contain it.
+    """
 
     group_id: str
     item: Item
@@ -119,7 +123,7 @@ class Held(NamedTuple):
 
 
 class ShardMemory:
-    """What the state of one shard holds of the limits of its node."""
+    """Memory used by the state of one shard, counted against the limits of its node."""
 
     __slots__ = ("_groups", "_is_closed", "_offsets", "limits")
 
@@ -132,14 +136,14 @@ class ShardMemory:
     # -- members
 
     def size_of(self, group_id: str, item: Item) -> int:
-        """Return the bytes that an item holds, 0 if it is not there."""
+        """Return the bytes that an item uses, or 0 if the item does not exist."""
         held = self._groups.get(group_id, {}).get(item)
         return 0 if held is None else held.size
 
     def hold(self, group_id: str, item: Item, host: str | None, size: int) -> None:
-        """An item holds so many bytes from now on.
+        """Set the number of bytes that an item uses.
 
-        Without a `host`, its bytes count for the client of another item of the group.
+        If `host` is None, the bytes count for the client of another item of the group.
         """
         if self._is_closed:
             return
@@ -151,7 +155,7 @@ class ShardMemory:
         self.limits.members.change(size, host)
 
     def drop(self, group_id: str, item: Item) -> None:
-        """An item of a group is no longer there."""
+        """Remove an item of a group."""
         items = self._groups.get(group_id)
         if items is not None:
             self._forget(items.pop(item, None))
@@ -159,7 +163,7 @@ class ShardMemory:
                 del self._groups[group_id]
 
     def drop_group(self, group_id: str) -> None:
-        """A group is no longer there."""
+        """Remove a group with all its items."""
         for held in self._groups.pop(group_id, {}).values():
             self._forget(held)
 
@@ -170,7 +174,7 @@ class ShardMemory:
     # -- records
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """Count what a record about a group changes."""
+        """Update the count for a group record."""
         held = held_by(record)
         if held is not None:
             if record.value is None:
@@ -179,7 +183,7 @@ class ShardMemory:
                 self.hold(held.group_id, held.item, held.host, held.size)
 
     def growth(self, records: Iterable[CoordinatorRecord]) -> int:
-        """Return by how many bytes members would grow by records that are not stored yet."""
+        """Return the bytes by which unstored records would increase member memory."""
         held = map(held_by, records)
         return sum(
             each.size - self.size_of(each.group_id, each.item) for each in held if each is not None
@@ -188,13 +192,13 @@ class ShardMemory:
     # -- offsets
 
     def change_offsets(self, by: int) -> None:
-        """Count bytes of committed offsets more, or less."""
+        """Add bytes of committed offsets to the count; `by` is negative if memory was freed."""
         if not self._is_closed:
             self._offsets += by
             self.limits.offsets.change(by)
 
     def close(self) -> None:
-        """The shard is unloaded: it holds nothing any more."""
+        """Release all memory of the shard; later changes are not counted."""
         for group_id in tuple(self._groups):
             self.drop_group(group_id)
         self.change_offsets(-self._offsets)
@@ -202,20 +206,20 @@ class ShardMemory:
 
 
 def group_bytes(group_id: str) -> int:
-    """Return the bytes in memory of a group that has offsets, without them."""
+    """Return the bytes in memory of a group that has offsets, without the offsets."""
     return GROUP_BYTES + len(group_id)
 
 
 def offset_bytes(topic: str, value: OffsetCommitValue) -> int:
-    """Return the bytes that a committed offset holds."""
+    """Return the bytes in memory of a committed offset."""
     return OFFSET_BYTES + len(topic) + len(value.metadata)
 
 
 def held_by(record: CoordinatorRecord) -> Held | None:
-    """Return what a record of `__consumer_offsets` holds.
+    """Return the memory that a record of `__consumer_offsets` uses.
 
     Returns:
-        None for records that are small or not sent by clients.
+        The item and its size, or None for record types that are small or not sent by clients.
     """
     key, said = record.key, record.value
     if not isinstance(key, _COUNTED):

@@ -1,4 +1,4 @@
-"""Values that consumer groups, share groups and streams groups have in common (KIP-848)."""
+"""Types and helpers shared by consumer groups, share groups and streams groups (KIP-848)."""
 
 from __future__ import annotations
 
@@ -11,54 +11,55 @@ from uuid import UUID
 
 K = TypeVar("K")
 
+# Partitions by topic ID.
 Target: TypeAlias = Mapping[UUID, AbstractSet[int]]
-"""Partitions by topic."""
+# Partitions by topic ID, each with the epoch in which the member got it.
 Assigned: TypeAlias = Mapping[UUID, Mapping[int, int]]
-"""Partitions by topic, each with the epoch in which its member got it."""
 NOTHING: Mapping[UUID, dict[int, int]] = MappingProxyType({})
 NO_TARGET: Mapping[UUID, frozenset[int]] = MappingProxyType({})
+# Member epochs with which a heartbeat leaves (permanently, or temporarily as a static member) or
+# joins the group.
 LEAVES, LEAVES_FOR_A_WHILE, JOINS = -1, -2, 0
-"""Epochs of a heartbeat that say what a member wants; the second one is of static members."""
+# Epoch of a member or an assignment that has no record.
 NO_EPOCH = -1
-"""Epoch of a member or an assignment without a record."""
+# Epoch of a group that has no records.
 FIRST_EPOCH = 1
-"""Of a group without records."""
+# Maximum length, in characters, of an ID that a member chooses. Clients send UUIDs.
 NAME_LENGTH_MAX = 1_000
-"""Of the ids that a member gives itself; clients send UUIDs."""
+# Maximum number of topics in the subscription of one member.
 SUBSCRIPTION_MAX = 10_000
-"""Topics that one member may name."""
 
 
 class MemberState(Enum):
-    """How far a member is; the values are those of its record."""
+    """Reconciliation state of a member, with the values of the member record."""
 
     STABLE = 0
+    # The member must revoke partitions and has not confirmed the revocation yet.
     UNREVOKED = 1
-    """It has to give partitions back, and has not said that it has."""
+    # The member waits for partitions that other members must revoke first.
     UNRELEASED = 2
-    """It waits for partitions that others have to give back."""
+    # The state was written by a later release; the member must rejoin.
     UNKNOWN = 127
-    """Of a later release; the member has to begin anew."""
 
 
 class AssignedGroup(Protocol):
-    """A group whose targets were made for one of its epochs."""
+    """A group with a target assignment that was computed for one of the group's epochs."""
 
     def set_assignment_epoch(self, epoch: int, at_ms: int) -> None: ...
 
 
 def put_assignment(group: AssignedGroup, key: object, value: Any) -> None:
-    """Replay the record of the epoch for which the targets were made."""
+    """Replay the record of the target assignment's epoch."""
     group.set_assignment_epoch(value.assignment_epoch, value.assignment_timestamp)
 
 
 def delete_assignment(group: AssignedGroup, key: object) -> None:
-    """Replay the tombstone of that record."""
+    """Replay the tombstone of the target assignment's epoch."""
     group.set_assignment_epoch(NO_EPOCH, 0)
 
 
 def add_to(counts: dict[K, int], name: K, by: int) -> None:
-    """Count something; what comes to nothing is let go."""
+    """Change a count, and remove the entry if the count becomes 0."""
     count = counts.get(name, 0) + by
     if count:
         counts[name] = count
@@ -69,7 +70,7 @@ def add_to(counts: dict[K, int], name: K, by: int) -> None:
 def changed_counts(
     counts: Mapping[str, int], less: Iterable[str], more: Iterable[str]
 ) -> dict[str, int]:
-    """The counts with some names less and some more."""
+    """Return a copy of `counts` with some names decremented and others incremented."""
     changed = dict(counts)
     for name in less:
         add_to(changed, name, -1)
@@ -79,4 +80,4 @@ def changed_counts(
 
 
 class UnknownMemberState(Exception):
-    """The state of a member is one of a later release: it has to begin anew without partitions."""
+    """A member's stored state was written by a later release; the member must rejoin."""

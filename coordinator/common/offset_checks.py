@@ -1,4 +1,4 @@
-"""Reasons to reject an offset commit."""
+"""Validation of offset commits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from kbroker.protocol.errors import ErrorCode
 
 
 class Check(NamedTuple):
-    """Why offsets are not taken: all of them, or (where they are well-formed) that of a partition, by
-    name and id of its topic."""
+    """Error codes that reject an offset commit.
+
+    Attributes:
+        of_all: Error for the whole request.
+        of_one: Returns the error for one well-formed partition, by topic name, topic ID and
+            partition.
+    """
 
     of_all: ErrorCode
     of_one: Callable[[str, UUID, int], ErrorCode] = lambda topic, topic_id, partition: (
@@ -19,10 +24,10 @@ class Check(NamedTuple):
     )
 
 
+# First OffsetCommit version that accepts member epochs (KIP-848).
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
-"""Of OffsetCommit."""
 
 
 def always(code: ErrorCode) -> Check:
-    """The same for every partition."""
+    """Return a check with the same result for every partition."""
     return Check(code)

@@ -1,4 +1,4 @@
-"""Which partition of an internal topic keeps what."""
+"""Partitioning of the internal topics."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from collections.abc import Iterable
 
 
 def hash_partition(key: str, partitions: int) -> int:
-    """The partition for a group or a transactional id: by Java's hash of the string, as Kafka.
+    """Return the partition of an internal topic for a group ID or a transactional ID.
 
-    Parameters: `partitions` is how many the internal topic has.
+    The hash is Java's `String.hashCode`, as in Apache Kafka.
+
+    Args:
+        key: Group ID or transactional ID.
+        partitions: Number of partitions of the internal topic.
     """
     hash_code = 0
     for unit in _utf_16(key):
         hash_code = (31 * hash_code + unit) & 0xFFFFFFFF
-    if hash_code >= 1 << 31:  # negative in Java, where the least int has no absolute value
+    if hash_code >= 1 << 31:  # negative in Java; Math.abs(Integer.MIN_VALUE) is masked to 0
         hash_code = ((1 << 32) - hash_code) & 0x7FFFFFFF
     return hash_code % partitions
 
 
 def _utf_16(key: str) -> Iterable[int]:
-    """The units that Java's strings have."""
+    """Return the UTF-16 code units of a string, as Java stores them."""
     if key.isascii():
         return key.encode()
     units = key.encode("utf-16-be", "surrogatepass")

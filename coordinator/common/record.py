@@ -1,4 +1,4 @@
-"""Records of the internal topics, and their form as bytes."""
+"""Records of the internal topics, and their encoding."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ RecordValue: TypeAlias = (
 )
 
 
+# Encoded key and value of a record.
 Stored: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value of a record as bytes."""
 
 
 class CoordinatorRecord:
-    """A record of an internal topic; a value of None (tombstone) deletes the entry.
+    """A record of an internal topic. A value of None (tombstone) deletes the entry.
 
-    A coordinator replays the record that it has made, not its bytes. So a record must equal
-    what its bytes decode to: it sets no field that its version does not store.
+    A coordinator replays the record that it created, not its encoded bytes. So a record must equal
+    the result of decoding its bytes: set no field that the record version does not store.
 
     Attributes:
-        stored: Its bytes, once it was encoded. They are kept because the memory that a record
-            takes is counted by its size.
+        stored: Encoded key and value, once the record was encoded. They are cached because memory
+            is counted by the encoded size.
     """
 
     __slots__ = ("key", "stored", "value")
@@ -67,7 +67,7 @@ class CoordinatorRecord:
 
 
 class CoordinatorRecordSerde:
-    """Encodes and decodes the records of one internal topic.
+    """Encoder and decoder for the records of one internal topic.
 
     Args:
         kinds: Record types of the topic.
@@ -78,13 +78,13 @@ class CoordinatorRecordSerde:
         self._by_class = {cls: each for each in kinds for cls in each.keys.values()}
 
     def encode(self, record: CoordinatorRecord) -> Stored:
-        """Encode a record, unless it was encoded before.
+        """Encode a record. The result is cached in the record.
 
         Returns:
             Key and value.
 
         Raises:
-            EncodeError: A field does not fit.
+            EncodeError: A field is too large.
         """
         if record.stored is None:
             key, value = record.key, record.value
@@ -97,7 +97,7 @@ class CoordinatorRecordSerde:
         """Decode a stored record.
 
         Returns:
-            The record, or None for a type of record that a later release has written.
+            The record, or None for a record type of a later release.
 
         Raises:
             DecodeError: The bytes are not a record of this topic.
@@ -106,16 +106,16 @@ class CoordinatorRecordSerde:
         if kinds is None:
             return None
         entry = kinds.decode_key(key)
-        assert entry is not None, "its kind is known"
+        assert entry is not None, "record type is known"
         decoded = None if value is None else kinds.decode_value(entry, value)
         stored = bytes(key), None if value is None else bytes(value)
         return CoordinatorRecord(entry, decoded, stored)
 
 
+# Encoder and decoder for `__consumer_offsets`.
 OFFSETS_SERDE = CoordinatorRecordSerde(
     group_metadata.KINDS,
     consumer_group_metadata.KINDS,
     streams_group_metadata.KINDS,
     share_group_metadata.KINDS,
 )
-"""Of `__consumer_offsets`."""

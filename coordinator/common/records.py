@@ -1,4 +1,4 @@
-"""Records of committed offsets, and the record that deletes a classic group."""
+"""Records of committed offsets, and the tombstone of a classic group."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .record import CoordinatorRecord
 def offset_record(
     group_id: str, topic: str, partition: int, value: OffsetCommitValue
 ) -> CoordinatorRecord:
-    """A committed offset."""
+    """Return the record of a committed offset."""
     return CoordinatorRecord(_offset_key(group_id, topic, partition), value)
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """A committed offset is gone."""
+    """Return the record that deletes a committed offset."""
     return CoordinatorRecord(_offset_key(group_id, topic, partition), None)
 
 
 def group_tombstone(group_id: str) -> CoordinatorRecord:
-    """A group is gone."""
+    """Return the record that deletes a classic group."""
     return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
 
 

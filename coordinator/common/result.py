@@ -1,25 +1,25 @@
-"""What an operation of a coordinator gives back, and what its caller has to do with it.
+"""Results of coordinator operations, and the obligations of the caller.
 
-A coordinator does no I/O. An operation (a request or a time-out) looks at the state, changes what
-is volatile (parked members, timers, a rebalance in progress) and returns a `Result`. What must
-survive is in `Result.records`; it enters the state only when those records are replayed.
+A coordinator does no I/O. An operation (a request or a timeout) reads the state, changes the
+volatile part (pending members, timers, a rebalance in progress) and returns a `Result`. Persistent
+changes are in `Result.records`; they take effect only when those records are replayed.
 
-The contract of the caller, for one result:
+The caller must process each result as follows:
 
-1. *Append* `records` to the log, as one batch, at once and before any other call to the same
+1. *Append* `records` to the log as one batch, immediately and before any other call to the same
    coordinator.
-2. If that failed, nothing has been replayed: release at once what ``on_failure(code, now)``
-   returns in place of this result, and stop here.
-3. Otherwise *replay* each record at once (`GroupCoordinator.replay`), before any other call; those
-   of a transaction with the id of its `producer`. The record itself is replayed: only a record that
-   is loaded from the log is decoded.
-4. *Release* the response and all `answers` when the high watermark has reached the end offset that
-   the log has now. This holds for results without records too: the state that they saw may still be
-   uncommitted. With nothing in flight that moment is now.
-5. If the partition is lost between 3 and 4 (storage failed, another node leads), the state is ahead
-   of the log. Then it is not repaired: give every answer that is held back as `Answer.refused`
-   (and NOT_COORDINATOR in place of a response), release what `GroupCoordinator.on_unloaded`
-   returns, throw the coordinator away, and build a new one from the log.
+2. If the append fails, no record was replayed. Release the result that ``on_failure(code, now)``
+   returns instead of this one, and stop here.
+3. Otherwise *replay* each record immediately (`GroupCoordinator.replay`), before any other call.
+   Pass the producer ID of `producer` for records of a transaction. Replay the record object itself:
+   only records that are loaded from the log are decoded.
+4. *Release* the response and all `answers` when the high watermark reaches the current log end
+   offset. This also applies to results without records, because the state that they read may still
+   be uncommitted. If nothing is in flight, release them immediately.
+5. If the partition is lost between 3 and 4 (storage failure, or another node became leader), the
+   state is ahead of the log and cannot be repaired. Replace each held answer by `Answer.refused`
+   and the response by NOT_COORDINATOR. Release what `GroupCoordinator.on_unloaded` returns, discard
+   the coordinator, and build a new one from the log.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ R = TypeVar("R")
 
 
 class Now(NamedTuple):
-    """The time of an operation in both domains, in milliseconds.
+    """Current time in both time domains, in milliseconds.
 
-    `log_ms` is wall-clock time: what is written into records, and retention. `coordinator_ms` is
-    steady: sessions and rebalances.
+    Attributes:
+        log_ms: Wall-clock time, for record timestamps and retention.
+        coordinator_ms: Monotonic time, for sessions and rebalances.
     """
 
     log_ms: int
@@ -47,10 +48,11 @@ class Now(NamedTuple):
 
 
 class ClientInfo(NamedTuple):
-    """Who sent a request.
+    """Client that sent a request.
 
-    `client_id` is that of the request header. `host` is the peer as groups show it: the address
-    after a slash ("/127.0.0.1"), as Kafka does.
+    Attributes:
+        client_id: Client ID of the request header.
+        host: Peer address after a slash ("/127.0.0.1"), as Kafka shows it in groups.
     """
 
     client_id: str
@@ -58,10 +60,13 @@ class ClientInfo(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One change of a group, and why.
+    """A change of a group and its cause.
 
-    `at_ms` is log time; so is `since_ms`, of a cause that took a while. Generation and state are
-    how the change left the group.
+    Attributes:
+        at_ms: Log time of the change.
+        generation: Generation (or epoch) after the change.
+        state: State after the change.
+        since_ms: Log time at which the cause began, if it took a while.
     """
 
     at_ms: int
@@ -73,9 +78,14 @@ class Event(NamedTuple):
 
 
 class TransactionEvent(NamedTuple):
-    """One change of a transactional id, and why.
+    """A change of a transactional ID and its cause.
 
-    `at_ms` is log time; the rest is how the change left it. `by_coordinator`: no producer asked.
+    Attributes:
+        at_ms: Log time of the change.
+        producer_id: Producer ID after the change.
+        epoch: Producer epoch after the change.
+        state: State after the change.
+        by_coordinator: True if the coordinator made the change without a request from a producer.
     """
 
     at_ms: int
@@ -90,8 +100,8 @@ class TransactionEvent(NamedTuple):
 class PendingResponse(Generic[R]):
     """A response that completes later.
 
-    The caller sets `on_answer`, or reads `response` if the response is already complete. If the client
-    disconnects, the caller passes the pending response to `GroupCoordinator.abandon`.
+    The caller sets `on_answer`, or reads `response` if the response is already complete. If the
+    client disconnects, the caller passes the pending response to `GroupCoordinator.abandon`.
     """
 
     __slots__ = ("group_id", "member_id", "on_answer", "response")
@@ -103,7 +113,7 @@ class PendingResponse(Generic[R]):
         self.on_answer: Callable[[R], None] | None = None
 
     def answer(self, response: R) -> None:
-        """Give the answer. Only the first one counts."""
+        """Complete the response. Later calls have no effect."""
         if self.response is not None:
             return
         self.response = response
@@ -112,13 +122,13 @@ class PendingResponse(Generic[R]):
 
 
 class Answer(NamedTuple):
-    """A parked request that can be answered now, and the answer: ``slot.answer(response)``."""
+    """A pending request that can be answered now: ``slot.answer(response)`` sends the response."""
 
     slot: PendingResponse[Any]
     response: Any
 
     def refused(self, code: ErrorCode) -> Answer:
-        """The same request answered with an error, because what the answer says was lost."""
+        """Return an error for the same request, because the change behind the response was lost."""
         response = type(self.response)(error_code=code)
         if isinstance(response, JoinGroupResponse):
             response.member_id = self.slot.member_id
@@ -129,20 +139,20 @@ Undo: TypeAlias = "Callable[[ErrorCode, Now], Result[R]]"
 
 
 class Result(Generic[R]):
-    """Outcome of one operation; the module's docstring says what to do with it.
+    """Outcome of one operation. The module docstring lists the obligations of the caller.
 
     Attributes:
-      response: The answer to the request itself, or the slot in which it will come. None for a
-        time-out.
-      records: To be appended and replayed.
-      answers: Answers to requests that were parked, this one included.
-      events: What changed in which group or transaction, and why. Whoever keeps them can
-        explain it.
-      producer: Id and epoch of the producer in whose transaction the records are. They are appended
-        as a transactional batch of it without a sequence, and pending until a marker ends it.
-      work: What is to be done beside clients once the records are stored, because it takes long.
-      on_failure: Makes the result to release instead when the append fails, and undoes what was
-        volatile. Set whenever there are records.
+        response: Response to the request, or the `PendingResponse` that completes later. None for a
+            timeout.
+        records: Records to append and replay.
+        answers: Responses to pending requests, including the current request.
+        events: Changes of groups and transactions with their causes, for diagnostics.
+        producer: ID and epoch of the producer if the records belong to its transaction. They are
+            appended as a transactional batch without a sequence number, and stay pending until a
+            marker ends the transaction.
+        work: Long-running work to do in the background once the records are stored.
+        on_failure: Undoes the volatile changes if the append fails, and returns the result to
+            release instead. Always set if there are records.
     """
 
     __slots__ = ("answers", "events", "on_failure", "producer", "records", "response", "work")
@@ -157,15 +167,16 @@ class Result(Generic[R]):
         self.on_failure: Undo[R] | None = None
 
 
+# Long-running work in pieces. Each item is a result to process before the next piece, or None.
+# Other tasks may run between two pieces.
 Pieces: TypeAlias = "Iterator[Result[None] | None]"
-"""Work over all that there is: a result to handle before the next piece is taken, or None where
-there is nothing to handle. Others may have their turn behind each piece."""
 
 
 def append_error(code: int) -> ErrorCode:
-    """What a client is told when the append of a coordinator's records failed with `code`.
+    """Return the error for a client after the append of a coordinator's records failed with `code`.
 
-    The partition is ours, not the client's: an error about it would mislead. As Kafka does.
+    The client did not write to that partition, so the original error would mislead it. The mapping
+    is the one of Apache Kafka.
     """
     if code in _UNAVAILABLE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -87,13 +87,13 @@ class MemberSessions(Generic[M]):
             self.keep_alive(group, member, now, settings)
 
     def end(self, group_id: str, member_id: str, now: Now) -> None:
-        """Let the session of a member expire now."""
+        """Expire the session of a member now."""
         self._timers.schedule((self._kind, group_id, member_id), now.coordinator_ms)
 
     def retry(self, key: tuple[str, str, str], now: Now) -> Result[None]:
-        """Schedule a timer again whose records were not stored.
+        """Reschedule a timer after its records could not be stored.
 
-        Without its timer the member would stay in the group for ever.
+        Without the timer, the member would stay in the group forever.
         """
         interval_ms = self._settings(key[1]).heartbeat_interval_ms
         self._timers.schedule(key, now.coordinator_ms + interval_ms)

@@ -1,4 +1,4 @@
-"""What an operator can set about groups."""
+"""Group settings."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Defaults are Kafka's, except for the initial delay (Kafka: 3 s).
+    """Settings of classic groups and offsets. Defaults are Kafka's, except the initial delay (3 s).
 
     Attributes:
-      session_timeout_min_ms, session_timeout_max_ms: Bounds of what a member may ask for
-        (`group.min.session.timeout.ms`, `group.max.session.timeout.ms`).
-      initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for more
-        members (`group.initial.rebalance.delay.ms`).
-      group_size_max: Most members of a group (`group.max.size`).
-      member_metadata_bytes_max: Maximum size in bytes of the metadata of one member, over all its
-        protocols (`group.member.metadata.max.bytes`).
-      group_metadata_bytes_max: Maximum size in bytes of the metadata of all members of a group
-        (`group.metadata.max.bytes`).
-      new_member_join_timeout_ms: How long a member that has not been told its id may stay parked
-        in a join. It cannot send heartbeats, and after a lost connection nobody else knows it.
-      offset_metadata_length_max: Longest metadata string of a commit, in characters
-        (`offset.metadata.max.bytes`).
-      offsets_retention_ms: How long offsets outlive their use (`offsets.retention.minutes`).
+        session_timeout_min_ms, session_timeout_max_ms: Bounds for the session timeout of a member
+            (`group.min.session.timeout.ms`, `group.max.session.timeout.ms`).
+        initial_rebalance_delay_ms: How long the first rebalance of an empty group waits for more
+            members (`group.initial.rebalance.delay.ms`).
+        group_size_max: Maximum number of members of a group (`group.max.size`).
+        member_metadata_bytes_max: Maximum size in bytes of the metadata of one member, over all its
+            protocols (`group.member.metadata.max.bytes`).
+        group_metadata_bytes_max: Maximum size in bytes of the metadata of all members of a group
+            (`group.metadata.max.bytes`).
+        new_member_join_timeout_ms: How long the JoinGroup of a member without a member ID may stay
+            pending. Such a member cannot send heartbeats, and cannot rejoin if its connection is
+            lost.
+        offset_metadata_length_max: Maximum length of the metadata string of a commit, in characters
+            (`offset.metadata.max.bytes`).
+        offsets_retention_ms: How long unused offsets are kept (`offsets.retention.minutes`).
     """
 
     session_timeout_min_ms: int = 6_000
@@ -39,11 +40,11 @@ class GroupSettings:
 
 
 class MigrationPolicy(StrEnum):
-    """Which way a group may go while it has members (`group.consumer.migration.policy`)."""
+    """Permitted conversions of a group that has members (`group.consumer.migration.policy`)."""
 
     DISABLED = "disabled"
+    # Permit conversion from the classic protocol to the consumer protocol (KIP-848).
     UPGRADE = "upgrade"
-    """From the classic protocol to that of KIP-848."""
     DOWNGRADE = "downgrade"
     BIDIRECTIONAL = "bidirectional"
 
@@ -58,18 +59,19 @@ class MigrationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """Of one consumer group of KIP-848, as they are now. Defaults are Kafka's.
+    """Current settings of one consumer group (KIP-848). Defaults are Kafka's.
 
     Attributes:
-      session_timeout_ms: Silence after which a member is removed (`consumer.session.timeout.ms`).
-      heartbeat_interval_ms: How often members are asked to send heartbeats
-        (`consumer.heartbeat.interval.ms`).
-      assignment_interval_ms: Shortest time between two targets, so that members which come one
-        after the other are given their shares together (`consumer.assignment.interval.ms`).
-      size_max: Most members of a group (`group.consumer.max.size`).
-      assignors: Assignors that members may ask for, the first one for groups whose members do not
-        (`group.consumer.assignors`).
-      migration: Which way the group may go while it has members.
+        session_timeout_ms: Time without a heartbeat after which a member is removed
+            (`consumer.session.timeout.ms`).
+        heartbeat_interval_ms: Interval between the heartbeats of a member
+            (`consumer.heartbeat.interval.ms`).
+        assignment_interval_ms: Minimum time between two target assignments, so that members which
+            join one after another are assigned together (`consumer.assignment.interval.ms`).
+        size_max: Maximum number of members of a group (`group.consumer.max.size`).
+        assignors: Assignors that members may select. The first one is the default
+            (`group.consumer.assignors`).
+        migration: Permitted conversions while the group has members.
     """
 
     session_timeout_ms: int = 45_000
@@ -82,17 +84,20 @@ class ConsumerGroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamsGroupSettings:
-    """Of one streams group of KIP-1071, as they are now. Defaults are Kafka's.
+    """Current settings of one streams group (KIP-1071). Defaults are Kafka's.
 
     Attributes:
-      session_timeout_ms: Silence after which a member is removed (`streams.session.timeout.ms`).
-      heartbeat_interval_ms: How often members are asked to send heartbeats
-        (`streams.heartbeat.interval.ms`).
-      assignment_interval_ms: Shortest time between two targets (`streams.assignment.interval.ms`).
-      initial_rebalance_delay_ms: How long a group without members waits for more of them when one has
-        come (`streams.initial.rebalance.delay.ms`).
-      size_max: Most members of a group (`group.streams.max.size`).
-      standby_replicas: Copies of the state of each task (`streams.num.standby.replicas`).
+        session_timeout_ms: Time without a heartbeat after which a member is removed
+            (`streams.session.timeout.ms`).
+        heartbeat_interval_ms: Interval between the heartbeats of a member
+            (`streams.heartbeat.interval.ms`).
+        assignment_interval_ms: Minimum time between two target assignments
+            (`streams.assignment.interval.ms`).
+        initial_rebalance_delay_ms: How long an empty group waits for more members after the first
+            one has joined (`streams.initial.rebalance.delay.ms`).
+        size_max: Maximum number of members of a group (`group.streams.max.size`).
+        standby_replicas: Number of standby tasks per stateful task
+            (`streams.num.standby.replicas`).
     """
 
     session_timeout_ms: int = 45_000
@@ -105,14 +110,16 @@ class StreamsGroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupSettings:
-    """Of one share group of KIP-932, as they are now. Defaults are Kafka's.
+    """Current settings of one share group (KIP-932). Defaults are Kafka's.
 
     Attributes:
-      session_timeout_ms: Silence after which a member is removed (`share.session.timeout.ms`).
-      heartbeat_interval_ms: How often members are asked to send heartbeats
-        (`share.heartbeat.interval.ms`).
-      assignment_interval_ms: Shortest time between two targets (`share.assignment.interval.ms`).
-      size_max: Most members of a group (`group.share.max.size`).
+        session_timeout_ms: Time without a heartbeat after which a member is removed
+            (`share.session.timeout.ms`).
+        heartbeat_interval_ms: Interval between the heartbeats of a member
+            (`share.heartbeat.interval.ms`).
+        assignment_interval_ms: Minimum time between two target assignments
+            (`share.assignment.interval.ms`).
+        size_max: Maximum number of members of a group (`group.share.max.size`).
     """
 
     session_timeout_ms: int = 45_000

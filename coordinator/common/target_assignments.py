@@ -11,29 +11,36 @@ from .modern_group import Target
 from .record import CoordinatorRecord
 from .result import Now, Pieces, Result
 
+# Number of partitions, members or pattern-matched topics up to which a target assignment is
+# computed within the heartbeat (a few milliseconds). Larger groups are processed in the background.
 AT_ONCE = 2_000
-"""Partitions and members that are shared, or topics that are held against patterns, in the same turn
-as the heartbeat that asks for it: a few milliseconds."""
+# Target records per batch.
 RECORDS_AT_ONCE = 50
+# Members per piece of background work.
 MEMBERS_AT_ONCE = 100
 R = TypeVar("R")
 
 
 def is_too_early(assigned_at_ms: int, interval_ms: int, now: Now) -> bool:
-    """Whether a target is too young to be followed by another one; 0 is that of no target."""
+    """Return True if the assignment interval has not passed yet. A time of 0 means no target."""
     wait_ms = assigned_at_ms + interval_ms - now.log_ms
     return bool(assigned_at_ms) and 0 < wait_ms <= interval_ms
 
 
 class TargetRecords(NamedTuple):
-    """How targets of a kind of groups are recorded: that of one member, and their epoch."""
+    """Functions that create the target records of one group type.
+
+    Attributes:
+        target: Creates the target record of one member.
+        epoch: Creates the record of the target assignment's epoch.
+    """
 
     target: Callable[[str, str, Target], CoordinatorRecord]
     epoch: Callable[[str, int, int], CoordinatorRecord]
 
 
 class Assigning(Protocol):
-    """A group whose targets are computed beside clients."""
+    """A group whose target assignment is computed in the background."""
 
     id: str
     targets: dict[str, Target]
@@ -51,9 +58,15 @@ def store_targets(
     is_there: Callable[[], bool],
     records: TargetRecords,
 ) -> Pieces:
-    """Store the targets of a large group in pieces, and behind them that they hold.
+    """Store the target assignment of a large group in pieces, followed by the record of its epoch.
 
-    Parameters: `is_there` says whether the group still is the one of its name.
+    Args:
+        group: Group of the target assignment.
+        targets: Targets by member ID.
+        epoch: Group epoch for which the targets were computed.
+        now: Current time.
+        is_there: Returns True while the group still exists under its ID.
+        records: Functions that create the records of the group type.
     """
     changed = iter(targets.items())
     while some := list(islice(changed, RECORDS_AT_ONCE)):
@@ -73,20 +86,20 @@ def store_targets(
 
 
 def is_still(groups: Mapping[str, object], group: Assigning) -> bool:
-    """Whether a group still is the one of its name."""
+    """Return True if the group still exists under its ID."""
     return groups.get(group.id) is group
 
 
 def _give_up(group: Assigning) -> Callable[..., Result[None]]:
     def stop(code: object, now: Now) -> Result[None]:
-        group.is_assigning = False  # the next heartbeat begins again
+        group.is_assigning = False  # the next heartbeat restarts the computation
         return Result()
 
     return stop
 
 
 def all_of(work: Generator[None, None, R]) -> R:
-    """Do work that comes in pieces at once."""
+    """Run work that is divided into pieces to its end, and return its result."""
     while True:
         try:
             next(work)

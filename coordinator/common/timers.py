@@ -1,4 +1,4 @@
-"""Deadlines by key."""
+"""Timers: one deadline per key."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class _Entry:
 class Timers(Generic[K]):
     """At most one deadline per key, in milliseconds of the caller's clock.
 
-    Deadlines mostly move away before they come (each heartbeat moves one), so moving a deadline to
-    a later time only writes it down: the heap keeps the earlier time and looks again then. The heap
-    has one live entry per key.
+    Most deadlines are postponed before they expire, because each heartbeat postpones one. So
+    postponing only updates the entry: the heap keeps the earlier time and is corrected when that
+    time comes. The heap has one live entry per key.
     """
 
     __slots__ = ("_entries", "_heap", "_turn")
@@ -32,7 +32,7 @@ class Timers(Generic[K]):
         self._turn = 0
 
     def schedule(self, key: K, deadline_ms: int) -> None:
-        """Set the deadline of `key`, in place of the one that it had."""
+        """Set the deadline of `key`, replacing an earlier one."""
         entry = self._entries.get(key)
         if entry is None:
             self._entries[key] = _Entry(deadline_ms)
@@ -44,18 +44,18 @@ class Timers(Generic[K]):
         self._push(deadline_ms, key)
 
     def cancel(self, key: K) -> None:
-        """Forget the deadline of `key`, if it has one."""
+        """Remove the deadline of `key`, if it has one."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.deadline_ms = None
 
     def deadline(self, key: K) -> int | None:
-        """The deadline of `key`."""
+        """Return the deadline of `key`, or None if it has none."""
         entry = self._entries.get(key)
         return None if entry is None else entry.deadline_ms
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline, None when there is none."""
+        """Return the earliest deadline, or None if there is none."""
         heap = self._heap
         while heap:
             queued_ms, _, key = heap[0]
@@ -74,7 +74,7 @@ class Timers(Generic[K]):
         return None
 
     def pop_due(self, now_ms: int) -> K | None:
-        """Take out the key with the earliest deadline, if that is not after `now_ms`."""
+        """Remove and return the key with the earliest passed deadline, or None."""
         deadline_ms = self.next_deadline()
         if deadline_ms is None or deadline_ms > now_ms:
             return None
@@ -83,9 +83,9 @@ class Timers(Generic[K]):
         return key
 
     def __len__(self) -> int:
-        """How many keys have a deadline."""
+        """Return the number of keys that have a deadline."""
         return sum(entry.deadline_ms is not None for entry in self._entries.values())
 
     def _push(self, at_ms: int, key: K) -> None:
-        self._turn += 1  # equal deadlines come in the order in which they were set
+        self._turn += 1  # equal deadlines expire in the order in which they were set
         heapq.heappush(self._heap, (at_ms, self._turn, key))

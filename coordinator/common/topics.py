@@ -1,4 +1,4 @@
-"""Topics of the cluster, as far as groups need to know them."""
+"""Topics of the cluster, as groups see them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from .assignor import TopicShape
 
 
 class TopicNames(Protocol):
-    """What committed offsets need to know of the cluster's topics."""
+    """Topic lookups that committed offsets need."""
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic, None if there is no such topic."""
+        """Return the name of a topic, or None if the topic does not exist."""
         ...
 
     def id_of(self, name: str) -> UUID | None:
-        """The id of a topic, None if there is no such topic."""
+        """Return the ID of a topic, or None if the topic does not exist."""
         ...
 
     def exists(self, name: str, partition: int) -> bool:
-        """Whether a topic has this partition."""
+        """Return True if a topic has this partition."""
         ...
 
 
 class Topics(TopicNames, Protocol):
-    """Where to ask about the topics of the cluster."""
+    """Source of topic metadata."""
 
     def shape_of(self, name: str) -> TopicShape:
-        """Partitions and racks of a topic that there is."""
+        """Return the partition count and the racks of an existing topic."""
         ...
 
     def names(self) -> Collection[str]:
-        """All topics."""
+        """Return the names of all topics."""
         ...
 
 
@@ -46,10 +46,13 @@ class _Fact(NamedTuple):
 
 
 class KnownTopics:
-    """The topics of the cluster as the groups of one shard see them.
+    """Topics of the cluster as the groups of one shard see them.
 
-    What was found out of a topic is kept until the topic changes. `version` rises with each change:
-    a group that has seen the present one need not look again.
+    Topic metadata is cached until the topic changes.
+
+    Attributes:
+        version: Rises with each change of a topic. A group that has processed the current version
+            has nothing to update.
     """
 
     def __init__(self, topics: Topics) -> None:
@@ -58,7 +61,7 @@ class KnownTopics:
         self.version = 0
 
     def changed(self, names: Iterable[str]) -> None:
-        """These topics are new, gone or different."""
+        """Drop the cached metadata of topics that were created, deleted or changed."""
         self.version += 1
         for name in names:
             self._facts.pop(name, None)
@@ -70,23 +73,23 @@ class KnownTopics:
         return self._topics.name_of(topic_id)
 
     def ids_of(self, names: AbstractSet[str]) -> frozenset[UUID]:
-        """The ids of those topics that there are."""
+        """Return the IDs of the topics that exist."""
         return frozenset(fact.id for fact in map(self._fact, names) if fact is not None)
 
     def shapes_of(self, names: AbstractSet[str]) -> dict[UUID, TopicShape]:
-        """Those topics that there are, by id."""
+        """Return the shapes of the topics that exist, by topic ID."""
         return {fact.id: fact.shape for fact in map(self._fact, names) if fact is not None}
 
     def count_of(self, name: str) -> int | None:
-        """How many partitions a topic has; None when there is no such topic."""
+        """Return the partition count of a topic, or None if the topic does not exist."""
         fact = self._fact(name)
         return None if fact is None else fact.shape.partitions
 
     def hash_of(self, names: AbstractSet[str]) -> int:
-        """A number (int64) that is another one when any of the topics is; 0 for none.
+        """Return a hash (int64) that changes when any of the topics changes; 0 for no topics.
 
-        It need not be the one of Kafka, which takes another function: whoever finds another number
-        than its own shares the partitions anew, once.
+        The hash function differs from Kafka's. A broker that reads a stored hash of the other
+        implementation recomputes the target assignment once.
         """
         total = sum(fact.hash for fact in map(self._fact, names) if fact is not None)
         return (total + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -22,21 +22,21 @@ from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOf
 
 
 def leaving_members(request: LeaveGroupRequest, version: int) -> list[LeaveGroupRequest.Member]:
-    """Who leaves: one member up to version 2, any number from 3 on (KIP-345)."""
+    """Return the members that leave: one up to version 2, any number from 3 on (KIP-345)."""
     if version >= 3:
         return request.members
     return [LeaveGroupRequest.Member(member_id=request.member_id)]
 
 
 def leave_response(rows: list[LeaveGroupResponse.Member], version: int) -> LeaveGroupResponse:
-    """The answer to a leave: up to version 2 the error of the one member is the error of all."""
+    """Return a LeaveGroup response. Up to version 2, the member's error is the response's error."""
     if version >= 3:
         return LeaveGroupResponse(members=rows)
     return LeaveGroupResponse(error_code=rows[0].error_code)
 
 
 def groups_to_fetch(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequest.Group]:
-    """Whose offsets are wanted: one group up to version 7, several from 8 on (KIP-709)."""
+    """Return the groups of an OffsetFetch: one up to version 7, several from 8 on (KIP-709)."""
     if version >= 8:
         return request.groups
     return [OffsetFetchRequest.Group(group_id=request.group_id, topics=request.topics)]
@@ -45,7 +45,7 @@ def groups_to_fetch(request: OffsetFetchRequest, version: int) -> list[OffsetFet
 def fetch_response(
     groups: Sequence[OffsetFetchResponse.Group], version: int
 ) -> OffsetFetchResponse:
-    """The answer to an OffsetFetch with one row per group of `groups_to_fetch`."""
+    """Return an OffsetFetch response with one row per group of `groups_to_fetch`."""
     if version >= 8:
         return OffsetFetchResponse(groups=list(groups))
     return OffsetFetchResponse(topics=groups[0].topics, error_code=groups[0].error_code)
@@ -54,7 +54,7 @@ def fetch_response(
 def fetch_refused(
     group: OffsetFetchRequest.Group, code: ErrorCode, version: int
 ) -> OffsetFetchResponse.Group:
-    """No offsets of this group can be read. Below version 2 only partitions carry an error."""
+    """Return an error row for a group. Below version 2, only partitions have an error code."""
     if version >= 2:
         return OffsetFetchResponse.Group(group_id=group.group_id, error_code=code)
     return OffsetFetchResponse.Group(
@@ -70,14 +70,14 @@ def fetch_refused(
 
 
 def no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponse.Partition:
-    """The row of a partition without a committed offset."""
+    """Return the row of a partition without a committed offset."""
     return OffsetFetchResponse.Partition(
         partition_index=partition, committed_offset=-1, metadata="", error_code=code
     )
 
 
 def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """No offset of this request can be stored: there is no error but those of the partitions."""
+    """Return a response that rejects every partition; OffsetCommit has no top-level error code."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponse.Topic(
@@ -96,7 +96,7 @@ def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommi
 
 
 def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
-    """What a commit in a transaction would be without its transaction."""
+    """Convert a TxnOffsetCommit request to an OffsetCommit request."""
     return OffsetCommitRequest(
         group_id=request.group_id,
         generation_id_or_member_epoch=request.generation_id,
@@ -123,7 +123,7 @@ def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
 def transactional_response(
     response: OffsetCommitResponse, code: ErrorCode = ErrorCode.NONE
 ) -> TxnOffsetCommitResponse:
-    """The answer to a commit in a transaction; `code` is for the rows that have no error."""
+    """Convert the response to a TxnOffsetCommit response; `code` is for rows without an error."""
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponse.Topic(
@@ -141,8 +141,12 @@ def transactional_response(
 
 
 def transaction_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """What a producer is told by a partition, or by a group, when the coordinator of its transaction
-    says `code` (KIP-890)."""
+    """Map an error of the transaction coordinator to the error for the producer (KIP-890).
+
+    Args:
+        code: Error from the transaction coordinator.
+        knows_abortable: True if the request version supports TRANSACTION_ABORTABLE.
+    """
     if code == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
@@ -153,14 +157,15 @@ def transaction_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
 def transaction_refused(
     request: TxnOffsetCommitRequest, code: ErrorCode
 ) -> TxnOffsetCommitResponse:
-    """No offset of this request can be stored."""
+    """Return a response that rejects every partition."""
     return transactional_response(commit_refused(plain_commit(request), code))
 
 
 def refused(response: Any, code: ErrorCode) -> Any:
-    """An error in place of an answer that cannot be given, because what it says was lost.
+    """Return an error response of the same type, because the change behind `response` was lost.
 
-    None where an answer of this kind cannot carry one.
+    Returns:
+        The error response, or None if responses of this type have no error code.
     """
     if isinstance(response, OffsetCommitResponse | TxnOffsetCommitResponse):
         for topic in response.topics:

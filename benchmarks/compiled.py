@@ -16,7 +16,7 @@ ROWS = ("ping", "pipelined", "rate", "transactions", "connections")
 TITLE = "## Compiled"
 INTRODUCTION = """\
 Made by `python -m benchmarks.compiled`: kbroker with the modules that see each request compiled by mypyc
-([performance.md](performance.md)), beside the same source as it is ("interpreted") and others, as above.
+([performance](../explanation/performance.md)), beside the same source as it is ("interpreted") and others, as above.
 """
 DIRECTORY = ROOT / ".work" / "compiled"
 

@@ -31,6 +31,7 @@ RUN = [
     "how-to/cluster",
     "explanation/kafka-concepts",
     "how-to/operate",
+    "how-to/topics-and-groups",
     "explanation/performance",
     "explanation/replication",
 ]

@@ -30,8 +30,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_more: Any) -> str:
-    """Replace links that lead out of the directory of pages by text."""
+    """Replace links that lead out of docs/ by text, and hide developer pages from the search."""
     path = page.file.src_uri
+    if path.startswith("dev/"):
+        page.meta["search"] = {"exclude": True}
     return _LINK.sub(lambda link: _inside(link, path), _COMMENT.sub("", markdown))
 
 
